@@ -1,0 +1,179 @@
+"""Config sections made from constructors, and constructors called with config sections.
+
+Every registry of jtx is a plain dict from a name to a constructor: a Linen module,
+a dataclass, or a function with keyword arguments. A constructor's fields are the keys
+of its config section, so a section can neither miss a key nor carry one that nothing
+reads. `section` makes one, `build` calls the constructor with it.
+"""
+
+import dataclasses
+import difflib
+import inspect
+import types
+import typing
+from typing import Any, Callable, Mapping
+
+import ml_collections
+from ml_collections import config_dict
+
+ConfigDict = ml_collections.ConfigDict
+Registry = Mapping[str, Callable[..., Any]]
+
+
+class ConfigError(ValueError):
+  """A config that can't be used; the message is one sentence that names the key."""
+
+
+class Field(typing.NamedTuple):
+  type: Any
+  default: Any  # inspect.Parameter.empty where the constructor requires a value
+
+
+def fields(constructor: Callable[..., Any]) -> dict[str, Field]:
+  """The configurable fields of `constructor`, in order.
+
+  These are a dataclass's init fields (a Linen module's without `parent` and `name`), or
+  a function's keyword-only arguments. What a caller passes by position is not config.
+  """
+  hints = typing.get_type_hints(constructor)
+  if dataclasses.is_dataclass(constructor):
+    result = {}
+    for f in dataclasses.fields(constructor):
+      if not f.init or f.name in ("parent", "name") or f.metadata.get("config") is False:
+        continue
+      default = f.default
+      if f.default_factory is not dataclasses.MISSING:
+        default = f.default_factory()
+      if default is dataclasses.MISSING:
+        default = inspect.Parameter.empty
+      result[f.name] = Field(hints[f.name], default)
+    return result
+  return {
+      name: Field(hints.get(name, Any), p.default)
+      for name, p in inspect.signature(constructor).parameters.items()
+      if p.kind is inspect.Parameter.KEYWORD_ONLY
+  }
+
+
+def nearest(word: str, choices: typing.Iterable[str]) -> str:
+  """A clause that names the valid choice nearest to `word`, or all of them."""
+  choices = [str(c) for c in choices]
+  close = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+  if close:
+    return f"did you mean {close[0]!r}?"
+  return "valid are: " + ", ".join(choices)
+
+
+def lookup(registry: Registry, name: str, what: str) -> Callable[..., Any]:
+  """`registry[name]`; raises ConfigError that names the nearest valid name."""
+  if name not in registry:
+    raise ConfigError(f"{what}: unknown name {name!r}; {nearest(name, registry)}")
+  return registry[name]
+
+
+def _plain_type(hint: Any) -> Any:
+  """The one concrete type of `hint`: `int` for `int | None`, `tuple` for `tuple[str, ...]`."""
+  if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+    hint = next(a for a in typing.get_args(hint) if a is not type(None))
+  return typing.get_origin(hint) or hint
+
+
+def section(registry: Registry, name: str, /, **edits: Any) -> ConfigDict:
+  """The config section of the constructor called `name`: its defaults, then `edits`.
+
+  A field without a default, or whose default is None, becomes a placeholder: unset, of
+  a known type, and settable from the command line. A field that is itself a dataclass
+  becomes a nested section.
+  """
+  result = ConfigDict({"name": name})
+  _fill(result, lookup(registry, name, "config"))
+  return edit(result, edits, where=name)
+
+
+def fields_section(constructor: Callable[..., Any], **edits: Any) -> ConfigDict:
+  """As `section`, for a constructor that is not chosen by name."""
+  result = ConfigDict()
+  _fill(result, constructor)
+  return edit(result, edits, where=constructor.__name__)
+
+
+def _fill(cfg: ConfigDict, constructor: Callable[..., Any]) -> None:
+  for key, (hint, default) in fields(constructor).items():
+    kind = _plain_type(hint)
+    if dataclasses.is_dataclass(kind) and isinstance(default, kind):
+      cfg[key] = fields_section(kind, **{f: getattr(default, f) for f in fields(kind)})
+    elif isinstance(default, ConfigDict):
+      cfg[key] = default
+    elif default is None or default is inspect.Parameter.empty:
+      cfg[key] = config_dict.placeholder(kind)
+    else:
+      cfg[key] = default
+
+
+def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> ConfigDict:
+  """Sets existing keys of `cfg`; nested mappings edit nested sections.
+
+  Raises:
+    ConfigError: a key that `cfg` does not have, or a value of another type.
+  """
+  for key, value in edits.items():
+    if "." in key:
+      head, rest = key.split(".", 1)
+      key, value = head, {rest: value}
+    path = f"{where}.{key}"
+    if key not in cfg:
+      raise ConfigError(f"{path}: unknown key; {nearest(key, cfg.keys())}")
+    old = cfg.get_ref(key).get()
+    if isinstance(value, ConfigDict) and "name" in value:
+      cfg[key] = value  # another constructor, with keys of its own
+    elif isinstance(old, ConfigDict) and isinstance(value, (Mapping, ConfigDict)):
+      edit(old, value, path)
+    else:
+      if isinstance(old, bool) != isinstance(value, bool) and old is not None and value is not None:
+        raise ConfigError(f"{path}: {value!r} is not a {type(old).__name__}")
+      try:
+        cfg[key] = value
+      except TypeError as e:
+        raise ConfigError(f"{path}: {value!r} is not a {cfg.get_type(key).__name__}") from e
+  return cfg
+
+
+def build(registry: Registry, cfg: ConfigDict, /, *args: Any, what: str = "config", **extra: Any) -> Any:
+  """Calls the constructor that `cfg.name` names with the rest of `cfg` as keywords.
+
+  Args:
+    registry: name to constructor.
+    cfg: a section as `section` makes it.
+    *args: passed through before the keywords.
+    what: where the section stands in the config, for error messages.
+    **extra: keywords that are not config.
+
+  Raises:
+    ConfigError: an unknown name, an unknown key, or a required key that is unset.
+  """
+  constructor = lookup(registry, cfg.name, f"{what}.name")
+  return constructor(*args, **kwargs_of(constructor, cfg, what), **extra)
+
+
+def kwargs_of(constructor: Callable[..., Any], cfg: ConfigDict, what: str) -> dict[str, Any]:
+  """The keywords for `constructor` from `cfg`; nested dataclass fields are built."""
+  known = fields(constructor)
+  kwargs = {}
+  for key in cfg:
+    if key == "name":
+      continue
+    if key not in known:
+      raise ConfigError(f"{what}.{key}: unknown key; {nearest(key, known)}")
+    value = cfg[key]
+    kind = _plain_type(known[key].type)
+    if isinstance(value, ConfigDict) and dataclasses.is_dataclass(kind) and "name" not in value:
+      value = kind(**kwargs_of(kind, value, f"{what}.{key}"))
+    elif isinstance(value, list):
+      value = tuple(value)
+    if value is None and known[key].default is inspect.Parameter.empty:
+      raise ConfigError(f"{what}.{key}: must be set")
+    kwargs[key] = value
+  for key, field in known.items():
+    if key not in kwargs and field.default is inspect.Parameter.empty:
+      raise ConfigError(f"{what}.{key}: must be set")
+  return kwargs
