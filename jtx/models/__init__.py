@@ -1,0 +1,7 @@
+"""Model families, one a file. A config's `model.name` is a key of `MODELS`."""
+
+from jtx.models.encdec import EncDec
+
+MODELS = {
+    "encdec": EncDec,
+}

@@ -1,0 +1,2 @@
+"""Layers. Each module imports only from those before it:
+masks, positions, layers, attention, block, stack."""

@@ -1,0 +1,12 @@
+"""Losses. A config's `objective.name` is a key of `OBJECTIVES`.
+
+An objective is a frozen dataclass of its config with two pure functions: `weights(batch)`,
+the divisor of each loss term, known before the forward pass so that accumulated gradients
+are exact; and a call, which returns sums and weights of the loss terms and metrics.
+"""
+
+from jtx.objectives.seq2seq import Seq2Seq
+
+OBJECTIVES = {
+    "seq2seq": Seq2Seq,
+}

@@ -1,0 +1,44 @@
+# make train       train the number-words translator: data in the box, minutes on two cores
+# make test        the fast tests
+# make test-slow   the tests that train or compile something
+# make clean       remove the environment and what was built
+#
+# Each target sets up .venv from requirements.lock first, once per state of the lock.
+
+SHELL := /bin/bash
+PYTHON ?= python3.11 python3
+PIP := .venv/bin/python -m pip --disable-pip-version-check --no-input
+PYTEST := .venv/bin/python -m pytest -n 2
+
+.PHONY: train test test-slow clean
+
+train: .venv/.installed
+	.venv/bin/python -m experiments.train --config=configs/nmt_numbers.py \
+	  --workdir=runs/nmt_numbers
+
+test: .venv/.installed
+	$(PYTEST) -m "not slow" tests
+
+# pytest answers 5 when no test is marked slow, which is no failure.
+test-slow: .venv/.installed
+	$(PYTEST) -m slow tests || test $$? -eq 5
+
+# Candidates are run, not just found: a version manager's shim may be on the path for an
+# interpreter that isn't installed.
+.venv/.installed: requirements.lock setup.py pyproject.toml
+	@set -e; for python in $(PYTHON); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    "$$python" -m venv .venv; break; \
+	  fi; \
+	done; \
+	if ! test -x .venv/bin/python; then \
+	  echo "jtx needs Python 3.11 or newer; tried: $(PYTHON)" \
+	    "(set PYTHON=/path/to/python)" >&2; \
+	  exit 1; \
+	fi
+	$(PIP) install -qq -r requirements.lock
+	$(PIP) install -qq --no-deps -e .
+	@touch $@
+
+clean:
+	rm -rf .venv build dist jtx.egg-info

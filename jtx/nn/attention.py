@@ -1,0 +1,262 @@
+"""Attention for every head count, mask, scorer and kernel.
+
+Letters: B batch, T query, S key, N heads, K kv-heads, G = N / K heads that share a
+kv-head, H head width, D model width. K = N is multi-head attention (Vaswani et al. 2017),
+K = 1 multi-query (Shazeer 2019), between them grouped-query (Ainslie et al. 2023).
+"""
+
+import functools
+from typing import Callable, NamedTuple
+
+from absl import logging
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from jtx.config import ConfigError, nearest
+from jtx.nn import masks
+from jtx.nn.layers import Dense, param
+from jtx.nn.masks import Mask, Rows
+from jtx.nn.positions import Position
+from jtx.sharding import constrain
+
+
+class Request(NamedTuple):
+  """The static part of a call to `attend`, by which kernels say what they support."""
+  mask: Mask
+  rows: bool  # prefix lengths or global tokens are given
+  segments: bool
+  bias: bool
+  score: str
+  dropout: bool
+  weights: bool
+  cached: bool  # q_start is not 0
+  equal_widths: bool  # keys and values have the same head width
+  dtype: jnp.dtype
+
+
+def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL, rows: Rows = Rows(),
+           bias: jax.Array | None = None, q_start: int | jax.Array = 0, scale: float | None = None,
+           score: str = "dot", score_vector: jax.Array | None = None, dropout_rate: float = 0.0,
+           dropout_key: jax.Array | None = None, kernel: str = "auto", return_weights: bool = False):
+  """softmax(score(Q, K) + bias) V over the pairs that the mask and the segments allow.
+
+  A query with nothing to attend to returns zeros.
+
+  Args:
+    q: [B, T, N, H].
+    k: [B, S, K, H], K dividing N.
+    v: [B, S, K, Hv].
+    mask: which row indices may attend to which.
+    rows: segment ids, prefix lengths and global tokens.
+    bias: added to the logits, [B or 1, N, T, S].
+    q_start: row index of the first query, when the keys are a cache.
+    scale: of dot-product logits; None is H^-0.5.
+    score: "dot", or "additive": v^T tanh(q + k) with v = `score_vector` (Bahdanau et al. 2014).
+    score_vector: [N, H], for additive scores.
+    dropout_rate: of the weights, applied where `dropout_key` is given.
+    dropout_key: a random key.
+    kernel: a name in `KERNELS`, or "auto": the first that supports what is asked.
+    return_weights: also return the weights (after dropout).
+
+  Returns:
+    [B, T, N, Hv], and [B, N, T, S] float32 where weights are asked for.
+
+  Raises:
+    ConfigError: a kernel was asked for by name that does not support the request.
+  """
+  if q.shape[2] % k.shape[2]:
+    raise ConfigError(f"num_kv_heads={k.shape[2]} does not divide num_heads={q.shape[2]}")
+  if score not in ("dot", "additive"):
+    raise ConfigError(f"score={score!r}: valid are 'dot' and 'additive'")
+  request = Request(
+      mask=mask, rows=any(x is not None for x in rows[2:]), segments=rows.k_segments is not None,
+      bias=bias is not None, score=score, dropout=dropout_key is not None and dropout_rate > 0,
+      weights=return_weights, cached=not (isinstance(q_start, int) and q_start == 0),
+      equal_widths=q.shape[-1] == v.shape[-1], dtype=q.dtype)
+  run = choose(kernel, request)
+  return run(q, k, v, mask=mask, rows=rows, bias=bias, q_start=q_start, scale=scale,
+             score_vector=score_vector, dropout_rate=dropout_rate, dropout_key=dropout_key,
+             return_weights=return_weights)
+
+
+def attend_xla(q, k, v, *, mask, rows, bias, q_start, scale, score_vector, dropout_rate,
+               dropout_key, return_weights):
+  """The reference, on every platform: logits and softmax in float32, mask materialised."""
+  B, T, N, H = q.shape
+  S, K = k.shape[1:3]
+  q = q.reshape(B, T, K, N // K, H)
+  if score_vector is None:
+    logits = jnp.einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=jnp.float32)
+    logits *= H**-0.5 if scale is None else scale
+  else:
+    hidden = jnp.tanh(q[:, :, None] + k[:, None, :, :, None])  # [B, T, S, K, G, H]
+    logits = jnp.einsum("btskgh,kgh->bkgts", hidden, score_vector.reshape(K, N // K, H),
+                        preferred_element_type=jnp.float32)
+  logits = logits.reshape(B, N, T, S)
+  if bias is not None:
+    logits += bias
+  allowed = masks.materialize(mask, T, S, rows, q_start)
+  weights = masked_softmax(logits, allowed)
+  if dropout_key is not None and dropout_rate > 0:
+    keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
+    weights = jnp.where(keep, weights / (1 - dropout_rate), 0)
+  out = jnp.einsum("bkgts,bskh->btkgh", weights.reshape(B, K, N // K, T, S).astype(v.dtype), v)
+  out = out.reshape(B, T, N, v.shape[-1])
+  return (out, weights) if return_weights else out
+
+
+def masked_softmax(logits: jax.Array, allowed: jax.Array | None) -> jax.Array:
+  """Softmax over the last axis; zeros, with zero gradient, where nothing is allowed."""
+  if allowed is None:
+    return jax.nn.softmax(logits, -1)
+  # -inf only inside a `where`: its gradient is then a constant zero, never 0 * inf.
+  logits = jnp.where(allowed, logits, -jnp.inf)
+  top = jax.lax.stop_gradient(logits.max(-1, keepdims=True))
+  weights = jnp.exp(logits - jnp.where(top == -jnp.inf, 0, top))
+  total = weights.sum(-1, keepdims=True)
+  return weights / jnp.where(total == 0, 1, total)
+
+
+class Kernel(NamedTuple):
+  run: Callable
+  platform: str | None  # None is every platform
+  supports: Callable[[Request], bool]
+
+
+# In order of preference.
+KERNELS: dict[str, Kernel] = {
+    "xla": Kernel(attend_xla, None, lambda request: True),
+}
+
+
+@functools.cache
+def choose(name: str, request: Request) -> Callable:
+  """The kernel to run, named in the log once for every kind of request."""
+  if name != "auto":
+    if name not in KERNELS:
+      raise ConfigError(f"kernel={name!r}: {nearest(name, ['auto', *KERNELS])}")
+    if not KERNELS[name].supports(request):
+      raise ConfigError(f"kernel={name!r} does not support {request}; use kernel='auto'")
+  else:
+    name = next(n for n, kernel in KERNELS.items()
+                if kernel.platform in (None, jax.default_backend()) and kernel.supports(request))
+  logging.info("attention kernel %s for mask %s%s", name, request.mask,
+               ", segments" if request.segments else "")
+  return KERNELS[name].run
+
+
+# ------------------------------------------------------------------------------ module
+
+
+@flax.struct.dataclass
+class Context:
+  """What every layer of a stack sees beside its input. All arrays are optional."""
+  positions: jax.Array  # [B, T] int
+  segments: jax.Array | None = None  # [B, T] int, 0 is padding
+  prefix_length: jax.Array | None = None  # [B] int
+  global_tokens: jax.Array | None = None  # [B, T] bool
+  memory: jax.Array | None = None  # [B, S, D], the source of cross-attention
+  memory_segments: jax.Array | None = None  # [B, S] int
+  bias_table: jax.Array | None = None  # the parameter of `Position.bias`
+  index: jax.Array | None = None  # row index of x[:, 0] when decoding with a cache
+  train: bool = flax.struct.field(pytree_node=False, default=False)  # dropout on
+  return_weights: bool = flax.struct.field(pytree_node=False, default=False)
+  keep_memory: bool = flax.struct.field(pytree_node=False, default=False)  # return memory's k, v
+
+
+class Projections(NamedTuple):
+  """Keys and values of all places of a row, or the cache that holds them."""
+  key: jax.Array  # [B, S, K, H]
+  value: jax.Array  # [B, S, K, Hv]
+
+
+class Attention(nn.Module):
+  """Projects queries, keys and values, attends, and projects back to the model's width."""
+  num_heads: int
+  num_kv_heads: int | None = None  # None is num_heads
+  head_dim: int | None = None  # of queries and keys; None is width / num_heads
+  v_head_dim: int | None = None  # of values; None is head_dim
+  use_bias: bool = False
+  dropout: float = 0.0  # of the weights
+  score: str = "dot"
+  kernel: str = "auto"
+  init_std: float | None = None
+  dtype: jnp.dtype = jnp.float32
+
+  def dense(self, name: str, features, axes, num_in=1) -> Dense:
+    return Dense(features, axes, num_in, self.use_bias, self.init_std, self.dtype, name=name)
+
+  def widths(self, model_width: int) -> tuple[int, int]:
+    """(H, Hv)."""
+    head_dim = self.head_dim or model_width // self.num_heads
+    if self.head_dim is None and model_width % self.num_heads:
+      raise ConfigError(f"num_heads={self.num_heads} does not divide width={model_width};"
+                        " set head_dim")
+    return head_dim, self.v_head_dim or head_dim
+
+  @nn.compact
+  def __call__(self, x: jax.Array, source: jax.Array, ctx: Context, *, layer_masks: tuple[Mask, ...],
+               kind: jax.Array | None, position: Position, causal: bool, rows: Rows,
+               projected: Projections | None = None,
+               update: Callable[[Projections], Projections] | None = None):
+    """Attends from x to source.
+
+    Args:
+      x: [B, T, D].
+      source: [B, S, D], x itself for self-attention.
+      ctx: of the stack.
+      layer_masks: the mask of each kind of layer in the stack.
+      kind: scalar index into `layer_masks`; not needed where there is one.
+      position: hooks applied to queries and keys.
+      causal: whether keys after the query are never seen, which T5's buckets depend on.
+      rows: segments and the like.
+      projected: keys and values computed before, instead of from `source`.
+      update: puts new keys and values into a cache and returns the whole of it.
+
+    Returns:
+      [B, T, D], the keys and values attended to, and the weights [B, N, T, S] or None.
+    """
+    B, T, D = x.shape
+    head_dim, v_head_dim = self.widths(D)
+    kv_heads = self.num_kv_heads or self.num_heads
+    q_positions = ctx.positions
+    with_position = position.add(x, q_positions)
+    q = self.dense("query", (self.num_heads, head_dim), ("embed", "heads", "kv"))(with_position)
+    q = constrain(q, "batch", "length", "heads", "kv")
+    if projected is None:
+      keys_from = with_position if source is x else source
+      axes = ("embed", "kv_heads", "kv")
+      k = self.dense("key", (kv_heads, head_dim), axes)(keys_from)
+      v = self.dense("value", (kv_heads, v_head_dim), axes)(source)
+      projected = Projections(position.rotate(k, q_positions), v)
+    if update is not None:
+      projected = update(projected)
+    q = position.rotate(q, q_positions)
+    k, v = projected
+
+    # Several hypotheses of one source: they are further queries to the same keys.
+    folded = B // k.shape[0]
+    if folded > 1:
+      q = q.reshape(k.shape[0], folded * T, *q.shape[2:])
+    k_positions = q_positions if k.shape[1] == T and update is None else jnp.arange(k.shape[1])[None]
+    bias = position.bias(q, k, q_positions, k_positions, ctx.bias_table, causal)
+    q_start = 0 if ctx.index is None else ctx.index
+    dropout_key = self.make_rng("dropout") if ctx.train and self.dropout > 0 else None
+    vector = None
+    if self.score == "additive":
+      vector = param(self, "score", nn.initializers.normal(head_dim**-0.5),
+                     (self.num_heads, head_dim), ("heads", "kv"))
+    branches = [
+        functools.partial(attend, mask=mask, rows=rows, bias=bias, q_start=q_start, score=self.score,
+                          score_vector=vector, dropout_rate=self.dropout, dropout_key=dropout_key,
+                          kernel=self.kernel, return_weights=ctx.return_weights)
+        for mask in layer_masks
+    ]
+    # The parameters stay outside of the switch, so one scan serves all kinds of layers.
+    out = branches[0](q, k, v) if len(branches) == 1 else jax.lax.switch(kind, branches, q, k, v)
+    out, weights = out if ctx.return_weights else (out, None)
+    out = out.reshape(B, T, self.num_heads, v_head_dim)
+    out = self.dense("out", (D,), ("heads", "kv", "embed"), num_in=2)(out)
+    return out, projected, weights

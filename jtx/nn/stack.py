@@ -1,0 +1,164 @@
+"""Stacks of layers: ordered segments, each one scan over parameters [layers, ...].
+
+A segment has one set of parameter shapes, and a pattern of layer kinds cycled over its
+depth, e.g. ("global", "local", "local"). The kinds differ in their masks alone, so a
+segment is a single scan whatever its pattern, and its parameter tree does not depend on
+the pattern, on `unroll` or on rematerialisation.
+"""
+
+import dataclasses
+from typing import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jtx.config import ConfigError, nearest
+from jtx.nn import masks
+from jtx.nn.attention import Context, Projections
+from jtx.nn.block import Block, BlockConfig
+from jtx.nn.layers import param
+from jtx.nn.masks import Mask
+from jtx.nn.positions import Position
+
+# What the backward pass keeps of a layer; the rest is computed again.
+REMAT: dict[str, Callable | None] = {
+    "none": None,  # keep everything: no rematerialisation
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # keep products with weights
+    "full": jax.checkpoint_policies.nothing_saveable,  # keep a layer's input only
+}
+
+KINDS = ("global", "local", "prefix", "global_tokens")
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+  """`num_layers` layers of one configuration, of the kinds in `pattern` in turn."""
+  block: BlockConfig
+  num_layers: int
+  pattern: tuple[str, ...] = ("global",)
+
+
+def kind_mask(kind: str, *, causal: bool, window: int) -> Mask:
+  """The mask of a kind of layer.
+
+  Args:
+    kind: "global" sees everything (all before it, if causal); "local" sees `window` places
+      to each side; "prefix" is causal after a prefix that sees itself whole;
+      "global_tokens" is local, but pairs with a global token see each other.
+    causal: whether later places are hidden.
+    window: of local kinds.
+  """
+  local = masks.window(window, 0 if causal else window)
+  match kind:
+    case "global":
+      return masks.CAUSAL if causal else masks.FULL
+    case "local":
+      return local
+    case "prefix":
+      return masks.CAUSAL | masks.Prefix()
+    case "global_tokens":
+      return (local | masks.Global()) & masks.CAUSAL if causal else local | masks.Global()
+  raise ConfigError(f"pattern: unknown kind of layer {kind!r}; {nearest(kind, KINDS)}")
+
+
+class ScanLayer(Block):
+  """A Block in the form that scan wants: (carry, slice of the inputs, shared) -> (carry, outputs)."""
+
+  def __call__(self, carry, layer, ctx: Context):
+    x, cache = carry
+    depth, kind, memory = layer
+
+    def update(new: Projections) -> Projections:
+      # The whole stack's cache is the carry and one slice of it is written in place: as an
+      # input and output of the scan, all of it would be copied at every token.
+      nonlocal cache
+      cache = Projections(*(
+          jax.lax.dynamic_update_slice(c, n[None].astype(c.dtype), (depth, 0, ctx.index, 0, 0))
+          for c, n in zip(cache, new)))
+      return Projections(*(jax.lax.dynamic_index_in_dim(c, depth, keepdims=False) for c in cache))
+
+    x, memory, weights = super().__call__(
+        x, ctx, kind=kind, update=None if cache is None else update, memory=memory)
+    return (x, cache), (memory if ctx.keep_memory else None, weights)
+
+
+class Stack(nn.Module):
+  """Segments in order, then a final norm unless layers end with one (post-norm)."""
+  segments: tuple[Segment, ...]
+  position: Position = Position()
+  causal: bool = False
+  cross: bool = False
+  window: int = 0
+  unroll: int = 1  # layers unrolled in a scan; -1 is all
+  remat: str = "none"
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array, ctx: Context, *, cache: tuple[Projections, ...] | None = None,
+               memory: tuple[Projections, ...] | None = None):
+    """[B, T, D] to [B, T, D].
+
+    Args:
+      x: the input.
+      ctx: what all layers see.
+      cache: of each segment, keys and values [layers, B, S, K, H]; ctx.index is where to
+        write those of x.
+      memory: of each segment, the keys and values [layers, B, S, K, H] of ctx.memory, as a
+        call with ctx.keep_memory returned them.
+
+    Returns:
+      The output, the cache, the memory (None unless asked for), and the attention weights
+      [layers, B, N, T, S] of each segment (None unless asked for).
+    """
+    if self.remat not in REMAT:
+      raise ConfigError(f"remat={self.remat!r}: {nearest(self.remat, REMAT)}")
+    num_heads = self.segments[0].block.num_heads
+    if table := self.position.bias_table(num_heads):
+      shape, std, axes = table
+      ctx = ctx.replace(bias_table=param(self, "position_bias", nn.initializers.normal(std), shape, axes))
+    caches, memories, weights = [], [], []
+    for i, segment in enumerate(self.segments):
+      name = "layers" if len(self.segments) == 1 else f"layers_{i}"
+      (x, new_cache), (new_memory, w) = self.scan(segment, name)(
+          (x, None if cache is None else cache[i]),
+          (jnp.arange(segment.num_layers), self.kinds(segment)[1],
+           None if memory is None else memory[i]), ctx)
+      caches.append(new_cache)
+      memories.append(new_memory)
+      weights.append(w)
+    last = self.segments[-1].block
+    if last.norm_position != "post":
+      x = last.make_norm("final_norm")(x)
+    return (x, None if cache is None else tuple(caches),
+            tuple(memories) if ctx.keep_memory else None,
+            tuple(weights) if ctx.return_weights else None)
+
+  def kinds(self, segment: Segment) -> tuple[tuple[str, ...], jax.Array]:
+    """The distinct kinds of a segment, and each layer's index among them [layers]."""
+    distinct = tuple(dict.fromkeys(segment.pattern))
+    cycle = [distinct.index(kind) for kind in segment.pattern]
+    return distinct, jnp.array([cycle[i % len(cycle)] for i in range(segment.num_layers)])
+
+  def scan(self, segment: Segment, name: str) -> nn.Module:
+    layer_masks = tuple(kind_mask(kind, causal=self.causal, window=self.window)
+                        for kind in self.kinds(segment)[0])
+    layer = ScanLayer
+    if self.remat != "none":
+      layer = nn.remat(layer, policy=REMAT[self.remat], prevent_cse=False)
+    unroll = segment.num_layers if self.unroll == -1 else min(self.unroll, segment.num_layers)
+    scan = nn.scan(layer, variable_axes={"params": 0}, split_rngs={"params": True, "dropout": True},
+                   in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
+                   metadata_params={nn.PARTITION_NAME: "layers"})
+    return scan(segment.block, layer_masks, self.position, self.causal, self.cross, self.dtype,
+                name=name)
+
+  def empty_cache(self, batch: int, length: int, width: int) -> tuple[Projections, ...]:
+    """Zeros for `length` keys and values of `batch` rows, [layers, B, S, K, H] a segment."""
+    def zeros(segment):
+      b = segment.block
+      head_dim = b.head_dim or width // b.num_heads
+      shape = segment.num_layers, batch, length, b.num_kv_heads or b.num_heads
+      return Projections(jnp.zeros((*shape, head_dim), self.dtype),
+                         jnp.zeros((*shape, b.v_head_dim or head_dim), self.dtype))
+    return tuple(zeros(s) for s in self.segments)

@@ -1,0 +1,43 @@
+"""Packages `jtx`; `experiments` and `configs` run from the clone."""
+
+import setuptools
+
+INTEROP = ["safetensors>=0.8", "tokenizers>=0.23"]
+TEST = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.100"]
+
+setuptools.setup(
+    name="jtx",
+    version="0.1.0",
+    description="Transformer research in JAX and Flax: an experiment is a config.",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=setuptools.find_packages(include=["jtx", "jtx.*"]),
+    install_requires=[
+        "absl-py>=2.5",
+        "array-record>=0.8.6",
+        "babel>=2.18",
+        "etils>=1.15",
+        "flax>=0.12.8",
+        "grain>=0.2.18",
+        "jax>=0.10.2",
+        "matplotlib>=3.10",
+        "ml-collections>=1.1",
+        "num2words>=0.5.14",
+        "numpy>=2.0",
+        "optax>=0.2.8",
+        "orbax-checkpoint>=0.12.8",
+        "sacrebleu>=2.6",
+        "tensorboardX>=2.6.5",
+        "tensorflow-datasets>=4.9.10",
+        *INTEROP,
+    ],
+    extras_require={
+        "tpu": ["jax[tpu]"],
+        "cuda": ["jax[cuda13]"],
+        "aot": ["jax[tpu]"],
+        "interop": INTEROP,
+        "notebooks": ["ipykernel", "jupytext>=1.19", "nbmake>=1.5"],
+        "parity": ["torch==2.13.0", "transformers==5.23.0", *INTEROP],
+        "test": TEST,
+    },
+)
