@@ -9,6 +9,8 @@ reads. `section` makes one, `build` calls the constructor with it.
 import dataclasses
 import difflib
 import inspect
+import json
+import os
 import types
 import typing
 from typing import Any, Callable, Mapping
@@ -101,7 +103,13 @@ def _fill(cfg: ConfigDict, constructor: Callable[..., Any]) -> None:
   for key, (hint, default) in fields(constructor).items():
     kind = _plain_type(hint)
     if dataclasses.is_dataclass(kind) and isinstance(default, kind):
-      cfg[key] = fields_section(kind, **{f: getattr(default, f) for f in fields(kind)})
+      values = {f: getattr(default, f) for f in fields(type(default))}
+      if hasattr(kind, "registry"):  # one of several constructors, chosen by name
+        registry = kind.registry()
+        name = next(n for n, c in registry.items() if c is type(default))
+        cfg[key] = section(registry, name, **values)
+      else:
+        cfg[key] = fields_section(kind, **values)
     elif isinstance(default, ConfigDict):
       cfg[key] = default
     elif default is None or default is inspect.Parameter.empty:
@@ -166,14 +174,70 @@ def kwargs_of(constructor: Callable[..., Any], cfg: ConfigDict, what: str) -> di
       raise ConfigError(f"{what}.{key}: unknown key; {nearest(key, known)}")
     value = cfg[key]
     kind = _plain_type(known[key].type)
-    if isinstance(value, ConfigDict) and dataclasses.is_dataclass(kind) and "name" not in value:
+    if isinstance(value, ConfigDict) and hasattr(kind, "registry"):
+      value = build(kind.registry(), value, what=f"{what}.{key}")
+    elif isinstance(value, ConfigDict) and dataclasses.is_dataclass(kind):
       value = kind(**kwargs_of(kind, value, f"{what}.{key}"))
     elif isinstance(value, list):
       value = tuple(value)
     if value is None and known[key].default is inspect.Parameter.empty:
-      raise ConfigError(f"{what}.{key}: must be set")
+      raise ConfigError(f"{what}.{key} must be set")
     kwargs[key] = value
   for key, field in known.items():
     if key not in kwargs and field.default is inspect.Parameter.empty:
-      raise ConfigError(f"{what}.{key}: must be set")
+      raise ConfigError(f"{what}.{key} must be set")
   return kwargs
+
+
+# ------------------------------------------------------------------------------- files
+
+
+def save(cfg: ConfigDict, path: str) -> None:
+  """Writes a config as JSON; unset placeholders become null."""
+  write_json(json.loads(cfg.to_json()), path)
+
+
+def write_json(value: Any, path: str) -> None:
+  """Writes a JSON file that readers see whole or not at all."""
+  with open(path + ".tmp", "w", encoding="utf-8") as f:
+    json.dump(value, f, indent=2, ensure_ascii=False)
+    f.write("\n")
+  os.replace(path + ".tmp", path)
+
+
+def load(path: str) -> ConfigDict:
+  """The config that `save` wrote.
+
+  Raises:
+    ConfigError: the file is missing, or is not a JSON object.
+  """
+  try:
+    with open(path, encoding="utf-8") as f:
+      loaded = json.load(f)
+  except FileNotFoundError:
+    raise ConfigError(f"{path} does not exist: no run was started there") from None
+  except ValueError as e:
+    raise ConfigError(f"{path} is not valid JSON ({e})") from e
+  if not isinstance(loaded, dict):
+    raise ConfigError(f"{path} is not a config: its top level must be a JSON object")
+  return from_plain(loaded)
+
+
+def from_plain(value: Any) -> Any:
+  """JSON values as a config holds them: objects as sections, arrays as tuples."""
+  if isinstance(value, Mapping):
+    return ConfigDict({k: from_plain(v) for k, v in value.items()})
+  if isinstance(value, list):
+    return tuple(from_plain(v) for v in value)
+  return value
+
+
+def flatten(cfg: Any, prefix: str = "") -> dict[str, Any]:
+  """Leaves by dotted path, entries of tuples by their index, for comparing configs."""
+  if isinstance(cfg, ConfigDict):
+    items = ((f"{prefix}.{k}" if prefix else k, cfg[k]) for k in cfg)
+  elif isinstance(cfg, (tuple, list)):
+    items = ((f"{prefix}[{i}]", v) for i, v in enumerate(cfg))
+  else:
+    return {prefix: cfg}
+  return {k: v for path, item in items for k, v in flatten(item, path).items()}

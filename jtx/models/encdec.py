@@ -27,6 +27,10 @@ class DecodeState:
   memory: tuple[Projections, ...]  # keys and values of the source, [layers, B, S, K, H]
   memory_segments: jax.Array  # [B, S]
 
+  def reorder(self, rows: jax.Array) -> "DecodeState":
+    """Hypothesis i goes on from the one at rows[i]; both have the same source."""
+    return self.replace(cache=jax.tree.map(lambda c: c[:, rows], self.cache))
+
 
 class EncDec(nn.Module):
   """Source and target tokens to the decoder's hidden states, and these to logits.
@@ -129,6 +133,7 @@ class EncDec(nn.Module):
     Returns:
       Logits [B, V] after bos_id, and the state of `step` for B * rows hypotheses.
     """
+    self.position.check_length(length)
     memory, _ = self.encode(batch)
     B = memory.shape[0]
     cache = self.decoder.empty_cache(B, length, self.width)

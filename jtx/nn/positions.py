@@ -201,6 +201,9 @@ class Position:
     """The parameter that `bias` needs, if any; a stack owns it and its layers share it."""
     return None
 
+  def check_length(self, length: int) -> None:
+    """Raises ConfigError where positions 0 to length - 1 are more than it can encode."""
+
   def embed(self, x: jax.Array, positions: jax.Array, table: jax.Array | None) -> jax.Array:
     """Token embeddings [B, T, D], with positions [B, T] added."""
     return x
@@ -253,7 +256,13 @@ class Learned(Position):
     return (self.max_length, width), self.init_std, ("positions", "embed")
 
   def embed(self, x, positions, table):
+    self.check_length(x.shape[1])
     return x + table[positions + self.first_position].astype(x.dtype)
+
+  def check_length(self, length):
+    if length + self.first_position > self.max_length:
+      raise ConfigError(f"position.max_length={self.max_length} is too short for rows of {length} tokens"
+                        f" from position {self.first_position} on")
 
 
 @dataclasses.dataclass(frozen=True)

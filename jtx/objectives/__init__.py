@@ -1,8 +1,9 @@
 """Losses. A config's `objective.name` is a key of `OBJECTIVES`.
 
-An objective is a frozen dataclass of its config with two pure functions: `weights(batch)`,
-the divisor of each loss term, known before the forward pass so that accumulated gradients
-are exact; and a call, which returns sums and weights of the loss terms and metrics.
+An objective is a frozen dataclass of its config with three pure functions:
+`model_inputs(batch)`; `weights(batch)`, the divisor of each loss term, known before the
+forward pass so that accumulated gradients are exact; and a call, which returns sums and
+weights of the loss terms and of metrics.
 """
 
 from jtx.objectives.seq2seq import Seq2Seq

@@ -38,12 +38,15 @@ class Seq2Seq:
     """What the sum of each loss term is divided by: here, target tokens."""
     return {"loss": (batch["tgt_segment_ids"] > 0).sum().astype(jnp.float32)}
 
+  def model_inputs(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """The batch as the model takes it."""
+    return {**batch, "tgt_in": shift_right(batch["tgt"], batch["tgt_segment_ids"], self.bos_id)}
+
   def __call__(self, model: nn.Module, params, batch: Mapping[str, jax.Array], *, train: bool,
                rngs=None) -> Sums:
     """Sums over target tokens of `loss` (smoothed), `nll` and `accuracy`."""
     labels, segments = batch["tgt"], batch["tgt_segment_ids"]
-    inputs = {**batch, "tgt_in": shift_right(labels, segments, self.bos_id)}
-    hidden = model.apply({"params": params}, inputs, train, rngs=rngs)
+    hidden = model.apply({"params": params}, self.model_inputs(batch), train, rngs=rngs)
 
     def sums(args):
       hidden, labels, weights = args

@@ -1,0 +1,24 @@
+"""Multi30k (Elliott et al. 2016), English to German captions: 29,000 pairs.
+
+  python -m experiments.train --config=configs/nmt_multi30k.py \
+    --config.data.path=FOLDER_OF_MULTI30K --workdir=runs/multi30k
+
+The folder holds train, val and test2016, each as .en and .de. A small model and strong
+dropout (Wu et al. 2021 report that larger ones overfit). Argument: tiny.
+"""
+
+from configs import common, nmt_base, nmt_text
+
+PRESETS = nmt_text.PRESETS
+
+
+def get_config(arg: str = ""):
+  args = common.parse_args(arg, src="en", tgt="de", tiny=False)
+  c = nmt_text.get_config(f"src={args.src},tgt={args.tgt}")
+  common.apply(c, {"model": dict(width=128, block=dict(ffn_dim=256))})
+  c.steps = 4000
+  c.evals.test2016 = common.evaluator(
+      "translation", source=(f"text:test2016.{args.src},test2016.{args.tgt}",), lowercase=True)
+  if args.tiny:
+    nmt_base.shrink(c)
+  return c

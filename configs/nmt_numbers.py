@@ -1,0 +1,40 @@
+"""English number words, dates and times to German: a translator in minutes on two cores.
+
+  python -m experiments.train --config=configs/nmt_numbers.py --workdir=runs/nmt_numbers
+
+The data is generated (`jtx/data/number_words.py`), so nothing is downloaded; the test values
+occur in no training pair. Argument: tiny.
+"""
+
+from configs import common, nmt_base
+
+PRESETS = ("", "tiny")
+
+def get_config(arg: str = ""):
+  args = common.parse_args(arg, tiny=False)
+  c = common.get_config()
+  c.model = common.model(
+      "encdec", width=64, num_layers=2, unroll=-1,
+      block=dict(num_heads=4, ffn_dim=256, norm="rmsnorm", norm_position="pre", dropout=0.0))
+  c.objective = common.objective("seq2seq", label_smoothing=0.0)
+  c.optim.optimizer = common.optimizer("adamw", b1=0.9, b2=0.98, weight_decay=0.01)
+  c.optim.schedule = common.schedule("cosine", warmup=50)
+  c.optim.lr = 5e-3
+  c.optim.clip_norm = 1.0
+  c.steps = 900
+  c.batch_size = 24
+  c.log_every = 50
+  c.tokenizer.kind = common.tokenizer("bpe", vocab_size=300)
+  c.data.train = ("embedded:number_words:train",)
+  c.data.ops = (common.op("clean"), common.op("tokenize"), common.op("pack", lengths=(160, 128)))
+  c.decode.method = common.method("beam", beam=1)
+  c.decode.batch_size = 256
+  c.decode.max_source_length = c.decode.max_target_length = 96
+  c.checkpoint.every = 300
+  c.evals.val = common.evaluator("translation", source=("embedded:number_words:val",), every=300,
+                                 limit=256, samples=4)
+  c.evals.test = common.evaluator("translation", source=("embedded:number_words:test",), samples=4,
+                                  picture=True)
+  if args.tiny:
+    nmt_base.shrink(c)
+  return c

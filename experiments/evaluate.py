@@ -1,0 +1,28 @@
+"""Runs the evaluators of a trained config. The last line is one JSON object of metrics.
+
+  python -m experiments.evaluate --workdir=W [--step=N] [--average=N]
+"""
+
+import json
+
+from absl import flags
+
+from experiments import cli
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run.")
+STEP = flags.DEFINE_integer("step", None, "Checkpoint; the newest if not given.", lower_bound=0)
+AVERAGE = flags.DEFINE_integer(
+    "average", None, "Checkpoints to average, the newest ones; as the config says if not given.",
+    lower_bound=1)
+DATA_PATH = flags.DEFINE_string("data_path", None, "Folder of the data, if it moved.")
+
+
+def main() -> None:
+  from jtx import restore, train
+  task, params, step = restore.load(WORKDIR.value, STEP.value, AVERAGE.value, DATA_PATH.value)
+  results = train.evaluate(task, params, train.make_evaluators(task.config), step, WORKDIR.value)
+  print(json.dumps({"step": step, **results}))
+
+
+if __name__ == "__main__":
+  cli.run(main, required=("workdir",))

@@ -1,0 +1,74 @@
+"""Translates lines with a trained model: a line in, a line out, in order.
+
+  python -m experiments.translate --workdir=W [--input=F] [--output=F] [--beam=4]
+
+Empty lines stay empty. A line longer than the model's limit is cut, with a warning that
+names it. With --n_best above 1 a line is followed by tab and score, and each input line
+gives that many.
+"""
+
+import sys
+
+from absl import flags
+from absl import logging
+
+from experiments import cli
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run.")
+STEP = flags.DEFINE_integer("step", None, "Checkpoint; the newest if not given.", lower_bound=0)
+AVERAGE = flags.DEFINE_integer("average", None, "Checkpoints to average, the newest ones.", lower_bound=1)
+INPUT = flags.DEFINE_string("input", "-", "UTF-8 text; - is standard input.")
+OUTPUT = flags.DEFINE_string("output", "-", "File to write; - is standard output.")
+BEAM = flags.DEFINE_integer("beam", None, "Hypotheses of beam search; 1 is greedy.", lower_bound=1)
+ALPHA = flags.DEFINE_float("alpha", None, "Exponent of beam search's length penalty.")
+N_BEST = flags.DEFINE_integer("n_best", 1, "Translations of each line.", lower_bound=1)
+SAMPLE = flags.DEFINE_bool("sample", False, "Sample instead of searching.")
+TEMPERATURE = flags.DEFINE_float("temperature", None, "Of sampling.", lower_bound=0.0)
+TOP_K = flags.DEFINE_integer("top_k", None, "Sample from the k likeliest tokens.", lower_bound=1)
+TOP_P = flags.DEFINE_float("top_p", None, "Sample from the likeliest tokens of total probability p.")
+SEED = flags.DEFINE_integer("seed", None, "Of sampling.")
+
+BEAM_FLAGS = (BEAM, ALPHA)
+SAMPLE_FLAGS = (TEMPERATURE, TOP_K, TOP_P, SEED)
+
+
+def set_method(decode) -> None:
+  """Puts the flags into the config's `decode` section."""
+  from jtx.config import ConfigError, edit, section
+  from jtx.decode import METHODS
+  given = lambda holders: {h.name: h.value for h in holders if h.value is not None}
+  name = "sample" if SAMPLE.value else "beam"
+  others = BEAM_FLAGS if SAMPLE.value else SAMPLE_FLAGS
+  if wrong := given(others):
+    raise ConfigError(f"--{next(iter(wrong))} goes {'without' if SAMPLE.value else 'with'} --sample")
+  if decode.method.name != name:
+    decode.method = section(METHODS, name)
+  values = given(SAMPLE_FLAGS if SAMPLE.value else BEAM_FLAGS)
+  if not SAMPLE.value and BEAM.value is None:
+    values["beam"] = max(decode.method.beam, N_BEST.value)
+  edit(decode.method, values | {"n_best": N_BEST.value}, "decode.method")
+
+
+def main() -> None:
+  from jtx import restore
+  from jtx.data.sources import read_lines
+  from jtx.translate import Translator
+  lines = read_lines(INPUT.value)
+  task, params, _ = restore.load(WORKDIR.value, STEP.value, AVERAGE.value)
+  set_method(task.config.decode)
+  translator = Translator(task.model, params, task.data.tokenizers, task.config.decode)
+  texts = task.data.clean(lines)
+  limit = task.config.decode.max_source_length
+  for i, length in translator.too_long(texts):
+    logging.warning("line %d has %d tokens, over the model's limit of %d: its start is translated",
+                    i + 1, length, limit)
+  results = translator(texts)
+  out = sys.stdout if OUTPUT.value == "-" else open(OUTPUT.value, "w", encoding="utf-8")
+  with out:
+    for best in results:
+      for text, score in best:
+        out.write(f"{text}\t{score:.4f}\n" if N_BEST.value > 1 else f"{text}\n")
+
+
+if __name__ == "__main__":
+  cli.run(main, required=("workdir",))

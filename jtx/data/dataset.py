@@ -1,0 +1,125 @@
+"""A config's `data` and `tokenizer` sections, opened: tokenizers, training stream, splits."""
+
+import json
+import os
+from typing import Any, Iterator, Mapping, Sequence
+
+from absl import logging
+import numpy as np
+
+from jtx.config import ConfigDict, ConfigError, build, write_json
+from jtx.data import DataError, pipeline
+from jtx.data.ops_text import OPS
+from jtx.data.packing import assemble
+from jtx.data.sources import Source, open_source
+from jtx.data.tokenizers import TOKENIZERS, Tokenizer
+
+TOKENIZER_FILE = "tokenizer.json"  # in a workdir: one object, field -> tokenizer
+
+
+class Dataset:
+  """Data and tokenizers of a run.
+
+  Args:
+    data: the config's `data` section.
+    tokenizer: the config's `tokenizer` section.
+    saved: tokenizers as `tokenizer_texts` gave them, from a checkpoint or workdir; without
+      them they are trained on the training sources.
+  """
+
+  def __init__(self, data: ConfigDict, tokenizer: ConfigDict, saved: Mapping[str, str] | None = None):
+    self.data = data
+    self.ops, self.layout = pipeline.build_ops(data.ops)
+    self.fields = next(op for op in self.ops if isinstance(op, OPS["tokenize"])).fields
+    if saved is None:
+      self.tokenizers = self._train_tokenizers(tokenizer)
+    else:
+      unique = {text: Tokenizer.from_json(text) for text in set(saved.values())}
+      self.tokenizers = {field: unique[text] for field, text in saved.items()}
+
+  def _train_tokenizers(self, config: ConfigDict) -> dict[str, Tokenizer]:
+    sources = self.sources(self.data.train)
+    groups = [self.fields] if config.shared else [(f,) for f in self.fields]
+    result = {}
+    for fields in groups:
+      text = pipeline.texts(sources, self.ops, fields)
+      result |= dict.fromkeys(fields, build(TOKENIZERS, config.kind, text, what="tokenizer.kind"))
+    for field, tokenizer in result.items():
+      logging.info("tokenizer of %s: %s, %d tokens", field, config.kind.name, tokenizer.vocab_size)
+    return result
+
+  def tokenizer_texts(self) -> dict[str, str]:
+    return {field: t.to_json() for field, t in self.tokenizers.items()}
+
+  @property
+  def info(self) -> dict[str, int]:
+    """What the model and the objective need to know: they leave these fields unset."""
+    source, target = (self.tokenizers[f] for f in (self.fields[0], self.fields[-1]))
+    return {"vocab_size": target.vocab_size, "src_vocab_size": source.vocab_size,
+            "bos_id": target.bos_id}
+
+  def sources(self, specs: Sequence[str]) -> list[Source]:
+    if not specs:
+      raise ConfigError("data.train: no source is named")
+    return [open_source(spec, self.data.path) for spec in specs]
+
+  def examples(self, specs: Sequence[str], limit: int = 0) -> list[dict[str, Any]]:
+    """The cleaned text of a split: its first `limit` examples, or all."""
+    examples = [source[i] | {"id": i} for source in self.sources(specs) for i in range(len(source))]
+    for op in self.text_ops():
+      examples = op(examples, self.tokenizers)
+    if not examples:
+      raise DataError(f"{', '.join(specs)}: no example is left after data.ops")
+    return examples[:limit or None]
+
+  def train_stream(self, seed: int, batch_size: int, rows: Sequence[int],
+                   cursor: tuple[int, int] = (0, 0)) -> pipeline.Stream:
+    prepared = self.prepare(self.data.train)
+    counts = pipeline.mixture_sizes(prepared.sizes, self.data.weights, self.data.smoothing)
+    return pipeline.Stream(prepared, self.layout, seed=seed, batch_size=batch_size, counts=counts,
+                           window=self.data.window, rows=rows, cursor=cursor)
+
+  def example_batch(self, batch_size: int) -> dict[str, np.ndarray]:
+    """A global batch of padding, which has the shapes and dtypes of all batches."""
+    batch = assemble(self.layout, [[]] * batch_size, [[]] * batch_size)
+    batch.pop("ids")
+    return batch
+
+  def clean(self, texts: Sequence[str]) -> list[str]:
+    """Source texts as training saw them, before tokenising."""
+    field = self.fields[0]
+    results = []
+    for text in texts:
+      examples = [{"id": 0, **dict.fromkeys(self.fields, text)}]
+      for op in self.text_ops():
+        if not isinstance(op, OPS["fields"]):  # a line has no fields yet
+          examples = op(examples, self.tokenizers)
+      results.append(examples[0][field] if examples else "")
+    return results
+
+  def text_ops(self) -> list[Any]:
+    """The ops before "tokenize"."""
+    return self.ops[:next(i for i, op in enumerate(self.ops) if isinstance(op, OPS["tokenize"]))]
+
+  def prepare(self, specs: Sequence[str]) -> pipeline.Prepared:
+    return pipeline.prepare(self.sources(specs), self.ops, self.layout, self.tokenizers)
+
+  def eval_batches(self, specs: Sequence[str], batch_size: int, rows: Sequence[int]) -> Iterator[pipeline.Batch]:
+    return pipeline.eval_batches(self.prepare(specs), self.layout, batch_size, rows)
+
+
+def save_tokenizers(texts: Mapping[str, str], workdir: str) -> None:
+  """Writes the tokenizers of a run."""
+  write_json(dict(texts), os.path.join(workdir, TOKENIZER_FILE))
+
+
+def load_tokenizers(workdir: str) -> dict[str, str] | None:
+  """What `save_tokenizers` wrote, or None."""
+  path = os.path.join(workdir, TOKENIZER_FILE)
+  if not os.path.exists(path):
+    return None
+  try:
+    with open(path, encoding="utf-8") as f:
+      return json.load(f)
+  except ValueError as e:
+    raise DataError(f"{path}: is not a JSON object of tokenizers ({e})") from e

@@ -1,0 +1,314 @@
+"""From sources to batches, where batch number g is a pure function of (seed, g).
+
+Examples are tokenised once. The stream of examples is an endless sequence of epochs, each a
+permutation; fixed windows of the stream are packed into rows, and the rows of a window are
+permuted. Everything up to the batch can be looked up at random, so the step number is the
+data position: any number of processes, workers or threads reads the same batches.
+"""
+
+import bisect
+import dataclasses
+import functools
+import threading
+from typing import Any, Iterator, Sequence
+import zlib
+
+from absl import flags
+from absl import logging
+import numpy as np
+
+from jtx.config import ConfigDict, ConfigError, build
+from jtx.data import DataError
+from jtx.data.ops_text import OPS
+from jtx.data.packing import Pack, Pad, assemble
+
+Layout = Pack | Pad
+Batch = dict[str, np.ndarray]
+
+CHUNK = 4096  # examples prepared at a time
+
+
+def rng(seed: int, *path: str | int) -> np.random.Generator:
+  """A generator that is a function of the seed and of what it is for."""
+  words = [zlib.crc32(p.encode()) if isinstance(p, str) else p for p in path]
+  return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *words])))
+
+
+# ------------------------------------------------------------------------- preparation
+
+
+def build_ops(configs: Sequence[ConfigDict]) -> tuple[list[Any], Layout]:
+  """The preparing ops and the layout of a config's `data.ops`.
+
+  Raises:
+    ConfigError: an unknown op or key, or no layout at the end.
+  """
+  ops = [build(OPS, c, what=f"data.ops[{i}]") for i, c in enumerate(configs)]
+  layouts = [i for i, op in enumerate(ops) if isinstance(op, Layout)]
+  names = [c.name for c in configs]
+  if layouts != [len(ops) - 1]:
+    raise ConfigError(f"data.ops ({', '.join(names)}): the last op, and only it, must be a layout:"
+                      " 'pack' or 'pad'")
+  if names.count("tokenize") != 1:
+    raise ConfigError(f"data.ops ({', '.join(names)}): needs 'tokenize' once, before the layout")
+  if "filter_length" in names and names.index("filter_length") < names.index("tokenize"):
+    raise ConfigError("data.ops: 'filter_length' counts tokens, so it stands after 'tokenize'")
+  return ops[:-1], ops[-1]
+
+
+def texts(sources: Sequence, ops: Sequence[Any], fields: Sequence[str]) -> Iterator[str]:
+  """The text of `fields` as the ops before "tokenize" leave it, for training a tokenizer."""
+  before = [op for op in ops[:next(i for i, op in enumerate(ops) if isinstance(op, OPS["tokenize"]))]]
+  for source in sources:
+    for examples in _chunks(source):
+      for op in before:
+        examples = op(examples, None)
+      for e in examples:
+        yield from (e[f] for f in fields)
+
+
+def _chunks(source, offset: int = 0) -> Iterator[list[dict[str, Any]]]:
+  for start in range(0, len(source), CHUNK):
+    stop = min(start + CHUNK, len(source))
+    yield [{**source[i], "id": offset + i} for i in range(start, stop)]
+
+
+@dataclasses.dataclass
+class Prepared:
+  """Tokenised examples, source after source, as flat arrays."""
+  tokens: dict[str, np.ndarray]  # field -> int32, all examples one after the other
+  offsets: dict[str, np.ndarray]  # field -> int64 [examples + 1] into tokens
+  ids: np.ndarray  # [examples] int64: number of the example among all of all sources
+  sizes: list[int]  # examples kept of each source
+
+  def __len__(self) -> int:
+    return len(self.ids)
+
+  def example(self, i: int) -> dict[str, np.ndarray]:
+    return {f: t[self.offsets[f][i]:self.offsets[f][i + 1]] for f, t in self.tokens.items()}
+
+  def lengths(self, examples: np.ndarray, fields: Sequence[str]) -> np.ndarray:
+    """[examples, fields] token counts."""
+    return np.stack([self.offsets[f][examples + 1] - self.offsets[f][examples] for f in fields], -1)
+
+
+def prepare(sources: Sequence, ops: Sequence[Any], layout: Layout, tokenizers: dict) -> Prepared:
+  """Runs the ops over all sources, and drops examples that are longer than a row.
+
+  Raises:
+    DataError: a source has no example left.
+  """
+  tokens = {f: [] for f in layout.fields}
+  ids, sizes, dropped = [], [], {}
+  offset = 0
+  for source in sources:
+    kept_before = len(ids)
+    for examples in _chunks(source, offset):
+      for op in ops:
+        count = len(examples)
+        examples = op(examples, tokenizers)
+        _count(dropped, type(op).__name__, count - len(examples))
+      fits = [e for e in examples
+              if all(len(e[f]) <= n for f, n in zip(layout.fields, layout.lengths))]
+      _count(dropped, "too long for a row", len(examples) - len(fits))
+      for f in layout.fields:
+        tokens[f].extend(e[f] for e in fits)
+      ids.extend(e["id"] for e in fits)
+    offset += len(source)
+    sizes.append(len(ids) - kept_before)
+    if not sizes[-1]:
+      raise DataError(f"{source.name}: data.ops dropped all of its {len(source)} examples"
+                      f" ({_told(dropped)})")
+  logging.info("%s: %d of %d examples%s", ", ".join(s.name for s in sources), len(ids), offset,
+               f" (dropped: {_told(dropped)})" if dropped else "")
+  offsets = {f: np.cumsum([0, *map(len, t)], dtype=np.int64) for f, t in tokens.items()}
+  return Prepared({f: np.concatenate(t).astype(np.int32) for f, t in tokens.items()}, offsets,
+                  np.array(ids, np.int64), sizes)
+
+
+def _count(counts: dict[str, int], key: str, number: int) -> None:
+  if number:
+    counts[key] = counts.get(key, 0) + number
+
+
+def _told(dropped: dict[str, int]) -> str:
+  return ", ".join(f"{name}: {count}" for name, count in dropped.items())
+
+
+# ------------------------------------------------------------------------ global order
+
+
+def mixture_sizes(sizes: Sequence[int], weights: Sequence[float], smoothing: float | None) -> list[int]:
+  """How many examples of each source an epoch of sum(sizes) examples has.
+
+  Args:
+    sizes: of the sources.
+    weights: one a source, need not sum to 1; empty is by size.
+    smoothing: s takes sources by size^s instead (multilingual BERT uses 0.7).
+
+  Raises:
+    ConfigError: both are given, or weights of another number or sign.
+  """
+  if weights and smoothing is not None:
+    raise ConfigError("data.weights and data.smoothing exclude each other")
+  if weights and (len(weights) != len(sizes) or min(weights) < 0 or not sum(weights)):
+    raise ConfigError(f"data.weights={tuple(weights)}: needs a weight of 0 or more for each of the"
+                      f" {len(sizes)} sources")
+  share = np.array(weights or [n ** (1.0 if smoothing is None else smoothing) for n in sizes], float)
+  exact = share / share.sum() * sum(sizes)
+  counts = np.floor(exact).astype(int)
+  # What rounding down left over goes to the largest remainders.
+  counts[np.argsort(counts - exact, kind="stable")[:sum(sizes) - counts.sum()]] += 1
+  return counts.tolist()
+
+
+class Order:
+  """The endless stream of examples: epoch after epoch, each shuffled.
+
+  An epoch takes `counts[s]` examples of source s, which go through that source's own
+  permutations in turn, so a source of weight 2 is seen twice where others are seen once.
+  """
+
+  def __init__(self, sizes: Sequence[int], counts: Sequence[int], seed: int):
+    self.sizes, self.counts, self.seed = list(sizes), list(counts), seed
+    self.starts = np.cumsum([0, *sizes])
+    self.epoch = functools.lru_cache(2)(self._epoch)
+
+  def __reduce__(self):
+    return Order, (self.sizes, self.counts, self.seed)
+
+  def _epoch(self, epoch: int) -> np.ndarray:
+    """Example numbers of one epoch in order."""
+    parts = []
+    for s, (size, count) in enumerate(zip(self.sizes, self.counts)):
+      first = epoch * count
+      rounds = range(first // size, -(-(first + count) // size))
+      draws = [rng(self.seed, "source", s, r).permutation(size) for r in rounds]
+      if draws:
+        skip = first - rounds[0] * size
+        parts.append(self.starts[s] + np.concatenate(draws)[skip:skip + count])
+    return rng(self.seed, "epoch", epoch).permutation(np.concatenate(parts))
+
+  def examples(self, start: int, stop: int) -> np.ndarray:
+    """Example numbers at places start to stop of the stream."""
+    size = sum(self.counts)
+    parts = []
+    for epoch in range(start // size, -(-stop // size)):
+      low = epoch * size
+      parts.append(self.epoch(epoch)[max(start - low, 0):stop - low])
+    return np.concatenate(parts)
+
+
+class Stream:
+  """Training batches by number.
+
+  Args:
+    prepared: the examples.
+    layout: how they become rows.
+    seed: of all shuffling.
+    batch_size: B, rows of a global batch.
+    counts: examples of each source in an epoch.
+    window: examples that are packed together.
+    rows: which rows of a batch this process reads; None is all. Need not be contiguous.
+    cursor: as `cursor()` gave it, to start there without planning what came before.
+  """
+
+  def __init__(self, prepared: Prepared, layout: Layout, *, seed: int, batch_size: int,
+               counts: Sequence[int], window: int, rows: Sequence[int] | None = None,
+               cursor: tuple[int, int] = (0, 0)):
+    self.prepared, self.layout, self.seed = prepared, layout, seed
+    self.batch_size, self.window = batch_size, window
+    self.rows = range(batch_size) if rows is None else rows
+    self.order = Order(prepared.sizes, counts, seed)
+    self.plan = functools.lru_cache(8)(self._plan)
+    self.first_window = cursor[0]
+    self.starts = [cursor[1]]  # first row of window first_window + i
+    self.lock = threading.Lock()
+
+  def __getstate__(self):
+    return {k: v for k, v in self.__dict__.items() if k not in ("lock", "plan")}
+
+  def __setstate__(self, state):
+    self.__dict__.update(state)
+    self.plan = functools.lru_cache(8)(self._plan)
+    self.lock = threading.Lock()
+
+  def _plan(self, w: int) -> list[np.ndarray]:
+    """The rows of window w, each an array of example numbers."""
+    examples = self.order.examples(w * self.window, (w + 1) * self.window)
+    rows = self.layout.plan(self.prepared.lengths(examples, self.layout.fields))
+    shuffled = rng(self.seed, "window", w).permutation(len(rows))
+    return [examples[rows[i]] for i in shuffled]
+
+  def _locate(self, row: int) -> tuple[int, int]:
+    """The window that holds row number `row` of the stream, and the window's first row."""
+    with self.lock:
+      if row < self.starts[0]:
+        self.first_window, self.starts = 0, [0]
+      while self.starts[-1] <= row:
+        self.starts.append(self.starts[-1] + len(self.plan(self.first_window + len(self.starts) - 1)))
+      i = bisect.bisect_right(self.starts, row) - 1
+      return self.first_window + i, self.starts[i]
+
+  def cursor(self, step: int) -> tuple[int, int]:
+    """Where planning may start for batch number `step`: (window, its first row)."""
+    return self._locate(step * self.batch_size)
+
+  def batch(self, step: int) -> Batch:
+    """This process's rows of batch number `step`; see `packing.assemble`."""
+    rows = []
+    for r in self.rows:
+      row = step * self.batch_size + r
+      w, first = self._locate(row)
+      rows.append(self.plan(w)[row - first])
+    return assemble(self.layout, [[self.prepared.example(i) for i in row] for row in rows],
+                    [self.prepared.ids[row] for row in rows])
+
+
+def eval_batches(prepared: Prepared, layout: Layout, batch_size: int,
+                 rows: Sequence[int] | None = None) -> Iterator[Batch]:
+  """Every example once, in order; the last batch is filled with rows of padding."""
+  plan = layout.plan(prepared.lengths(np.arange(len(prepared)), layout.fields))
+  plan += [[]] * (-len(plan) % batch_size)
+  for start in range(0, len(plan), batch_size):
+    mine = [plan[start + r] for r in (range(batch_size) if rows is None else rows)]
+    yield assemble(layout, [[prepared.example(i) for i in row] for row in mine],
+                   [prepared.ids[row] for row in mine])
+
+
+# -------------------------------------------------------------------------- read ahead
+
+
+class _Batches:
+  """Batches `start` to `stop` of a stream as a Grain source."""
+
+  def __init__(self, stream: Stream, start: int, stop: int):
+    self.stream, self.start, self.stop = stream, start, stop
+
+  def __len__(self):
+    return self.stop - self.start
+
+  def __getitem__(self, i):
+    return self.stream.batch(self.start + int(i))
+
+  def __repr__(self):
+    return f"batches {self.start} to {self.stop}"
+
+
+def iterate(stream: Stream, start: int, stop: int, *, threads: int, workers: int) -> Iterator[Batch]:
+  """Batches start to stop, in order, read ahead by threads or by worker processes."""
+  import grain
+  if start >= stop:
+    return
+  if not flags.FLAGS.is_parsed():
+    flags.FLAGS.mark_as_parsed()  # Grain's workers read absl flags, also in a notebook
+  dataset = grain.MapDataset.source(_Batches(stream, start, stop)).to_iter_dataset(
+      grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads))
+  if workers:
+    dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+  iterator = iter(dataset)
+  try:
+    yield from iterator
+  finally:
+    if hasattr(iterator, "close"):
+      iterator.close()

@@ -1,0 +1,196 @@
+"""Greedy search, sampling and beam search: one jitted loop each over a model's cache.
+
+A decoder gives `logits [B, V]` for the first token and a state; `step(tokens [R], state,
+index)` gives logits [R, V] after the tokens at place `index`, and the new state. R is B
+times the hypotheses of each row, which stand next to each other; `state.reorder(rows [R])`
+makes hypothesis i continue the one that stood at rows[i].
+"""
+
+import dataclasses
+from typing import Any, Callable, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jtx.config import ConfigError
+
+Step = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Beam:
+  """Beam search. With `beam` = 1 it is greedy search, which ends at the first end token.
+
+  A hypothesis that ends is finished if it is among the `beam` best continuations. A finished hypothesis Y scores log P(Y) / lp(Y), with lp(Y) = ((5 + |Y|) / 6)^alpha and |Y|
+  counting the end token (Wu et al. 2016, equation 14). The search of a row ends when no live
+  hypothesis can overtake its `beam` finished ones or, with `early_stop`, when there are
+  `beam` finished ones.
+  """
+  beam: int = 4
+  alpha: float = 0.6
+  early_stop: bool = False
+  n_best: int = 1
+
+  def __post_init__(self):
+    if self.beam < 1 or not 1 <= self.n_best <= self.beam:
+      raise ConfigError(f"decode: beam={self.beam} must be positive, and n_best={self.n_best}"
+                        " between 1 and beam")
+
+  @property
+  def rows(self) -> int:
+    return self.beam
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+  """Samples `n_best` targets independently, from logits divided by the temperature.
+
+  `top_k` keeps the k likeliest tokens (0: all); `top_p` then keeps the fewest tokens whose
+  probability reaches p (1: all; Holtzman et al. 2019).
+  """
+  temperature: float = 1.0
+  top_k: int = 0
+  top_p: float = 1.0
+  n_best: int = 1
+  seed: int = 0
+
+  def __post_init__(self):
+    if self.temperature <= 0 or self.top_k < 0 or not 0 < self.top_p <= 1 or self.n_best < 1:
+      raise ConfigError(f"decode: {self} is out of range: temperature > 0, top_k >= 0,"
+                        " 0 < top_p <= 1, n_best >= 1; for the likeliest token use beam 1")
+
+  @property
+  def rows(self) -> int:
+    return self.n_best
+
+
+METHODS = {"beam": Beam, "sample": Sample}
+
+
+class Decoded(NamedTuple):
+  """The best `n` targets of each row, best first (as drawn, when sampling)."""
+  tokens: jax.Array  # [B, n, T] int32, ending in eos_id where finished, then pad_id
+  scores: jax.Array  # [B, n]: log-probability, by beam search divided by the length penalty
+
+
+def decode(method: Beam | Sample, logits: jax.Array, state: Any, step: Step, *, max_length: int,
+           eos_id: int, pad_id: int, keys: jax.Array | None = None) -> Decoded:
+  """Decodes up to `max_length` tokens, the end token included.
+
+  Args:
+    method: how.
+    logits: [B, V] of the first token.
+    state: of B * method.rows hypotheses.
+    step: as in the module's docstring.
+    max_length: T.
+    eos_id: the token that ends a target.
+    pad_id: stands after it.
+    keys: [B] random keys, one a row so that a draw does not depend on its neighbours; for
+      sampling only.
+  """
+  if isinstance(method, Beam):
+    return _beam_search(method, logits, state, step, max_length, eos_id, pad_id)
+  return _sample(method, logits, state, step, max_length, eos_id, pad_id, keys)
+
+
+def length_penalty(length: int | jax.Array, alpha: float) -> jax.Array:
+  return ((5.0 + length) / 6.0) ** alpha
+
+
+class _Search(NamedTuple):
+  index: jax.Array  # tokens decoded so far
+  logits: jax.Array  # [B, K, V] of the next token
+  state: Any
+  tokens: jax.Array  # [B, K, T] of live hypotheses, best first
+  scores: jax.Array  # [B, K] their log-probability
+  done_tokens: jax.Array  # [B, K, T] of finished hypotheses, best first
+  done_scores: jax.Array  # [B, K] their penalised score, -inf where there is none
+
+
+def _beam_search(method, logits, state, step, max_length, eos_id, pad_id) -> Decoded:
+  B, V = logits.shape
+  K = method.beam
+  rows = jnp.arange(B)[:, None]
+
+  def finished(s: _Search):  # [B]
+    worst = s.done_scores[:, -1]
+    if method.early_stop or K == 1:
+      return worst > -jnp.inf
+    # Log-probabilities only fall, so the best that a live hypothesis can reach is its present
+    # score under the penalty that is kindest to it.
+    lengths = jnp.stack([s.index + 1, jnp.array(max_length)]).astype(jnp.float32)
+    bound = (s.scores[:, :1] / length_penalty(lengths, method.alpha)).max(-1)
+    return worst >= bound
+
+  def advance(s: _Search) -> _Search:
+    total = s.scores[:, :, None] + jax.nn.log_softmax(s.logits)  # [B, K, V]
+    # At most K of the best 2 K end here, so K live ones are always left.
+    top, flat = jax.lax.top_k(total.reshape(B, K * V), min(2 * K, K * V))
+    parent, token = flat // V, (flat % V).astype(jnp.int32)
+    tokens = s.tokens[rows, parent].at[:, :, s.index].set(token)
+    ends = token == eos_id
+
+    counts = ends & (jnp.arange(top.shape[1]) < K)
+    penalised = jnp.where(counts, top / length_penalty(s.index + 1, method.alpha), -jnp.inf)
+    done_scores, best = jax.lax.top_k(jnp.concatenate([s.done_scores, penalised], 1), K)
+    done_tokens = jnp.concatenate([s.done_tokens, tokens], 1)[rows, best]
+
+    scores, live = jax.lax.top_k(jnp.where(ends, -jnp.inf, top), K)
+    tokens, parent = tokens[rows, live], parent[rows, live]
+    state = s.state if K == 1 else s.state.reorder((rows * K + parent).reshape(-1))
+    logits, state = step(tokens[:, :, s.index].reshape(-1), state, s.index + 1)
+    return _Search(s.index + 1, logits.reshape(B, K, V), state, tokens, scores, done_tokens, done_scores)
+
+  nothing = jnp.full((B, K, max_length), pad_id, jnp.int32)
+  minus_inf = jnp.full((B, K), -jnp.inf)
+  s = _Search(jnp.array(0), jnp.repeat(logits[:, None], K, 1), state, nothing, minus_inf.at[:, 0].set(0.0),
+              nothing, minus_inf)
+  s = jax.lax.while_loop(lambda s: (s.index < max_length) & ~finished(s).all(), advance, s)
+  # Rows that ran out of length: live hypotheses come after the finished ones.
+  live = s.scores / length_penalty(max_length, method.alpha)
+  scores = jnp.concatenate([s.done_scores, live], 1)
+  is_done = jnp.concatenate([s.done_scores > -jnp.inf, jnp.zeros_like(live, bool)], 1)
+  best = jnp.lexsort((-scores, ~is_done), axis=-1)[:, :method.n_best]
+  return Decoded(jnp.concatenate([s.done_tokens, s.tokens], 1)[rows, best], scores[rows, best])
+
+
+def _sample(method, logits, state, step, max_length, eos_id, pad_id, keys) -> Decoded:
+  B, n = logits.shape[0], method.n_best
+  keys = jax.vmap(lambda k: jax.random.split(k, n))(keys).reshape(B * n)
+
+  def draw(index, logits):
+    row_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, index)
+    kept = truncate(logits / method.temperature, method.top_k, method.top_p)
+    token = jax.vmap(jax.random.categorical)(row_keys, kept).astype(jnp.int32)
+    log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], 1)[:, 0]
+    return token, log_p
+
+  def advance(carry):
+    index, logits, state, tokens, scores, ended = carry
+    token, log_p = draw(index, logits)
+    token = jnp.where(ended, pad_id, token)
+    scores += jnp.where(ended, 0.0, log_p)
+    tokens = tokens.at[:, index].set(token)
+    ended |= token == eos_id
+    logits, state = step(token, state, index + 1)
+    return index + 1, logits, state, tokens, scores, ended
+
+  start = (jnp.array(0), jnp.repeat(logits, n, 0), state,
+           jnp.full((B * n, max_length), pad_id, jnp.int32), jnp.zeros(B * n), jnp.zeros(B * n, bool))
+  _, _, _, tokens, scores, _ = jax.lax.while_loop(
+      lambda c: (c[0] < max_length) & ~c[-1].all(), advance, start)
+  return Decoded(tokens.reshape(B, n, max_length), scores.reshape(B, n))
+
+
+def truncate(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:
+  """Logits [..., V] with -inf for tokens outside the top k and outside the nucleus."""
+  if top_k:
+    least = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]
+    logits = jnp.where(logits < least, -jnp.inf, logits)
+  if top_p < 1:
+    ordered = jnp.sort(logits, -1, descending=True)
+    p = jax.nn.softmax(ordered)
+    inside = jnp.cumsum(p, -1) - p < top_p  # the token that crosses p is kept
+    least = jnp.where(inside, ordered, jnp.inf).min(-1, keepdims=True)
+    logits = jnp.where(logits < least, -jnp.inf, logits)
+  return logits

@@ -1,0 +1,19 @@
+"""What a trained model needs to be used: model, objective, data and mesh."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+from jax.sharding import Mesh
+
+from jtx.config import ConfigDict
+from jtx.data.dataset import Dataset
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  config: ConfigDict
+  model: nn.Module
+  objective: Any
+  data: Dataset
+  mesh: Mesh

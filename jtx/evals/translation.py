@@ -1,0 +1,60 @@
+"""Translates a split and scores it: BLEU and chrF by sacreBLEU, and exact match."""
+
+import dataclasses
+from typing import Any, Iterator
+
+import numpy as np
+
+from jtx import viz
+from jtx.evals.task import Task
+from jtx.translate import Translator
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+  source: tuple[str, ...]
+  every: int = 0  # steps; 0 is at the end only
+  limit: int = 0  # examples, the first ones; 0 is all
+  samples: int = 0  # translations to show
+  picture: bool = False  # draw the attention in the first example
+  lowercase: bool = False  # score without case, as sacreBLEU's -lc
+
+  def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float | str]]:
+    examples = task.data.examples(self.source, self.limit)
+    sources, references = [e["src"] for e in examples], [e["tgt"] for e in examples]
+    translator = Translator(task.model, params, task.data.tokenizers, task.config.decode, task.mesh)
+    outputs = [best[0].text for best in translator(sources)]
+    yield from score(outputs, references, self.lowercase)
+    for i in range(min(self.samples, len(examples))):
+      mark = "=" if outputs[i] == references[i] else "!"
+      yield f"sample_{i}", f"{sources[i]} -> {outputs[i]} {mark} {references[i]}"
+    if self.picture:
+      yield "attention", picture(task, params, sources[0], outputs[0])
+
+
+def picture(task: Task, params: Any, source: str, target: str) -> Any:
+  """The last layer's cross-attention from a target to its source, mean over the heads."""
+  ids, labels = {}, {}
+  for field, text in (("src", source), ("tgt", target)):
+    tokenizer = task.data.tokenizers[field]
+    ids[field] = np.append(tokenizer.encode(text), tokenizer.eos_id).astype(np.int32)
+    labels[field] = tokenizer.tokens(ids[field])
+  batch = {}
+  for field, tokens in ids.items():
+    batch |= {field: tokens[None], f"{field}_segment_ids": np.ones((1, len(tokens)), np.int32),
+              f"{field}_positions": np.arange(len(tokens), dtype=np.int32)[None]}
+  weights = task.model.apply({"params": params}, task.objective.model_inputs(batch),
+                             method="attention_weights")["cross"]
+  return viz.attention_map(np.asarray(weights[-1, 0].mean(0)), labels["tgt"], labels["src"])
+
+
+def score(outputs: list[str], references: list[str], lowercase: bool) -> Iterator[tuple[str, float | str]]:
+  """BLEU and chrF in percent, their signatures, and the share of exact matches."""
+  import sacrebleu
+  bleu, chrf = sacrebleu.BLEU(lowercase=lowercase), sacrebleu.CHRF(lowercase=lowercase)
+  yield "exact_match", sum(o == r for o, r in zip(outputs, references)) / len(references)
+  yield "bleu", bleu.corpus_score(outputs, [references]).score
+  yield "chrf", chrf.corpus_score(outputs, [references]).score
+  yield "bleu_signature", str(bleu.get_signature())
+  yield "chrf_signature", str(chrf.get_signature())
+  yield "examples", len(references)

@@ -1,0 +1,393 @@
+"""Training: one flat function from a config and a workdir to a trained model."""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import time
+from typing import Any, Mapping, Sequence
+
+from absl import logging
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jtx import config as config_lib
+from jtx import flops, metrics, optim, sharding, viz
+from jtx.checkpoint import Checkpointer
+from jtx.config import ConfigDict, ConfigError, build
+from jtx.data import pipeline
+from jtx.data.dataset import Dataset, load_tokenizers, save_tokenizers
+from jtx.evals import EVALS
+from jtx.evals.task import Task
+from jtx.models import MODELS
+from jtx.objectives import OBJECTIVES
+
+# Keys that do not change what is computed: a workdir may be resumed with others.
+FREE_KEYS = ("mesh", "log_every", "checkpoint", "evals", "decode", "data.threads", "data.workers", "data.path")
+
+
+class TrainError(RuntimeError):
+  """Training that can't go on; the message is one sentence."""
+
+
+@flax.struct.dataclass
+class TrainState:
+  """Everything that a checkpoint holds, as plain arrays."""
+  step: jax.Array  # optimiser updates made
+  params: Any
+  opt_state: Any
+  ema: Any  # averaged parameters, or an empty dict
+  # Metrics since they were last written: name -> [sum, weight]. Being part of the state, they
+  # survive a restart between two log lines.
+  metrics: dict[str, jax.Array]
+  bad_step: jax.Array  # the first step whose loss or gradient was not finite, or -1
+
+
+def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None = None) -> dict[str, Any]:
+  """Trains `config` in `workdir`, going on from its newest checkpoint if it has one.
+
+  Args:
+    config: as `configs/common.py` declares it.
+    workdir: folder for all that the run writes.
+    devices: to train on; None is all.
+
+  Returns:
+    The metrics of the last evaluation, by `split/name`.
+
+  Raises:
+    ConfigError: the config can't be used, or the workdir holds another config's run.
+    TrainError: the loss is no longer finite.
+  """
+  # ------------------------------------------------------------------ workdir
+  jax.config.update("jax_default_prng_impl", config.prng)
+  check_workdir(config, workdir)
+  metrics.write_environment(workdir)
+  checkpoints = Checkpointer(os.path.join(workdir, "checkpoints"), config.checkpoint.keep,
+                             config.checkpoint.keep_every)
+
+  # --------------------------------------------------------------------- mesh
+  mesh = sharding.make_mesh(config.mesh, devices)
+  sharding.check_batch(config.batch_size, mesh, "config.batch_size")
+  if config.optim.accumulate > 1:
+    sharding.check_batch(config.batch_size // config.optim.accumulate, mesh,
+                         "config.batch_size / config.optim.accumulate")
+  rows_sharding = sharding.batch_sharding(mesh)
+  rows = sharding.local_rows(config.batch_size, rows_sharding)
+  banner("mesh", f"{mesh.size} {mesh.devices.flat[0].device_kind}: "
+         + " x ".join(f"{a} {n}" for a, n in mesh.shape.items() if n > 1 or mesh.size == 1))
+
+  # --------------------------------------------------------------------- data
+  data = open_data(config, workdir, checkpoints)
+  save_tokenizers(data.tokenizer_texts(), workdir)
+
+  # --------------------------------------------------- model, objective, state
+  model, objective = make_model(config, data.info)
+  evaluators = make_evaluators(config)
+  task = Task(config, model, objective, data, mesh)
+  stream = data.train_stream(config.seed, config.batch_size, rows)
+  program = Program(config, model, objective, data.example_batch(config.batch_size), mesh)
+  banner("model", program.describe(model))
+
+  # ------------------------------------------------------------------ restore
+  if checkpoints.latest_step() is None:
+    state, start = program.init(), 0
+  else:
+    restored, meta, start = checkpoints.restore(program.abstract_state_dict())
+    state = TrainState(**restored)
+    stream = data.train_stream(config.seed, config.batch_size, rows, tuple(meta["cursor"]))
+    banner("restore", f"step {start} of {checkpoints.directory}")
+
+  # --------------------------------------------------------------------- loop
+  writer = metrics.MetricWriter(workdir, resume_step=start)
+  progress = metrics.Progress(config.steps, start, program.flops_per_step, mesh.size)
+  batches = pipeline.iterate(stream, start, config.steps, threads=config.data.threads,
+                             workers=config.data.workers)
+  logging.info("compiling the train step")
+  for step, batch in enumerate(batches, start + 1):
+    last = step == config.steps
+    batch = sharding.to_device(without_ids(batch), config.batch_size, rows_sharding)
+    state = program.step(state, batch)
+
+    if step % config.log_every == 0 or last:
+      host = jax.device_get(state.metrics)
+      check_finite(state, checkpoints)
+      scalars = metrics.summarize(host)
+      scalars["lr"] = float(program.schedule(step - 1))
+      writer.write(step, scalars)
+      progress.log(step, scalars, tokens=float(host["loss"][1]))
+      state = state.replace(metrics=program.zero_metrics())
+
+    # Before the save, so that a restart from it does not find the evaluation missing.
+    due = {name: e for name, e in evaluators.items() if e.every and step % e.every == 0 and not last}
+    if due:
+      with progress.pause():
+        evaluate(task, state.ema if config.optim.ema else state.params, due, step, workdir, writer)
+
+    if step % config.checkpoint.every == 0 or last:
+      check_finite(state, checkpoints)
+      with progress.pause():
+        checkpoints.save(step, to_dict(state), checkpoint_meta(config, data, stream, step))
+  checkpoints.wait()
+
+  # --------------------------------------------------------- final evaluation
+  results_path = os.path.join(workdir, "results.json")
+  if start == config.steps and os.path.exists(results_path):
+    banner("done", f"the run of {workdir} is complete")
+    with open(results_path, encoding="utf-8") as f:
+      results = json.load(f)
+  else:
+    params = program.averaged_params(checkpoints, config.checkpoint.average)
+    results = evaluate(task, params, evaluators, config.steps, workdir, writer)
+    config_lib.write_json({"step": config.steps, **results}, results_path)
+  checkpoints.close()
+  writer.close()
+  return results
+
+
+# ------------------------------------------------------------------------------- parts
+
+
+def banner(section: str, text: str) -> None:
+  logging.info("%-8s %s", section, text)
+
+
+def without_ids(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """A batch without the example numbers, which stay on the host."""
+  return {k: v for k, v in batch.items() if k != "ids"}
+
+
+def to_dict(state: TrainState) -> dict[str, Any]:
+  return {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
+
+
+def check_workdir(config: ConfigDict, workdir: str) -> None:
+  """Writes `config.json` into a new workdir; in a used one compares it.
+
+  Raises:
+    ConfigError: the workdir holds a run of another config.
+  """
+  os.makedirs(workdir, exist_ok=True)
+  path = os.path.join(workdir, "config.json")
+  if os.path.exists(path):
+    theirs, ours = config_lib.flatten(config_lib.load(path)), config_lib.flatten(config)
+    for key in sorted(theirs.keys() | ours.keys()):
+      free = any(key == k or key.startswith(k + ".") for k in FREE_KEYS)
+      if not free and theirs.get(key) != ours.get(key):
+        raise ConfigError(
+            f"--workdir={workdir} holds a run of another config: {key} is {theirs.get(key)!r} there and"
+            f" {ours.get(key)!r} here; choose another workdir, or the same config to go on")
+  config_lib.save(config, path)
+
+
+def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer) -> Dataset:
+  """The run's data, with the tokenizers that the newest checkpoint or the workdir has.
+
+  Raises:
+    ConfigError: the workdir's tokenizers are not the checkpoint's.
+  """
+  saved = load_tokenizers(workdir)
+  if checkpoints.latest_step() is not None:
+    trained_with = checkpoints.read_meta()["tokenizers"]
+    if saved is not None and saved != trained_with:
+      raise ConfigError(f"--workdir={workdir}: its tokenizer does not fit its checkpoints, which were"
+                        " trained with another vocabulary; restore or remove tokenizer.json")
+    saved = trained_with
+  return Dataset(config.data, config.tokenizer, saved)
+
+
+def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
+  """The model and the objective; fields that are unset and in `info` come from the data.
+
+  Raises:
+    ConfigError: a field of the model that is set differs from the data.
+  """
+  built = []
+  for section, registry in (("model", MODELS), ("objective", OBJECTIVES)):
+    cfg = config[section].copy_and_resolve_references()
+    for key, value in info.items():
+      if key in cfg and cfg[key] is None:
+        cfg[key] = value
+      elif key in cfg and cfg[key] != value:
+        raise ConfigError(f"config.{section}.{key}={cfg[key]} does not fit the data, whose {key} is"
+                          f" {value}; leave it unset to take the data's")
+    built.append(build(registry, cfg, what=section))
+  return tuple(built)
+
+
+def make_evaluators(config: ConfigDict) -> dict[str, Any]:
+  return {name: build(EVALS, config.evals[name], what=f"evals.{name}") for name in config.evals}
+
+
+def init_params(model, objective, example: Mapping[str, Any], key: jax.Array) -> Any:
+  """Fresh parameters, with axis names. Of the batch only shapes matter."""
+  zeros = {k: jnp.zeros(v.shape, v.dtype) for k, v in example.items()}
+  return model.init(key, objective.model_inputs(zeros))["params"]
+
+
+def abstract_params(model, objective, example: Mapping[str, Any]) -> Any:
+  """Shapes, dtypes and axis names of the parameters, at no cost."""
+  return jax.eval_shape(functools.partial(init_params, model, objective, example), jax.random.key(0))
+
+
+class Program:
+  """The jitted parts of training and the shardings of what they work on.
+
+  Args:
+    config: of the run.
+    model: Linen module.
+    objective: of `jtx.objectives`.
+    example: a batch's abstract arrays.
+    mesh: the devices.
+  """
+
+  def __init__(self, config: ConfigDict, model, objective, example: Mapping[str, Any], mesh):
+    self.config, self.objective, self.mesh = config, objective, mesh
+
+    boxed = abstract_params(model, objective, example)
+    self.replicated_dimensions = sharding.replicated_dimensions(boxed, mesh)
+    params, axes = sharding.unbox(boxed), sharding.logical_axes(boxed)
+    self.tx, self.schedule = optim.make(config.optim, config.steps, params, axes)
+    everywhere = jax.NamedSharding(mesh, jax.P())
+    param_shardings = sharding.param_shardings(boxed, mesh)
+
+    sums = jax.eval_shape(lambda p, b: objective(model, p, b, train=False), params, example)
+    self.metric_names = (*sums, "grad_norm")
+    forward = lambda p, b: objective(model, p, b, train=False)["loss"][0]
+    # A backward pass is two products for each of the forward's (Kaplan et al. 2020, 2.1).
+    self.flops_per_step = 3 * flops.count(forward, params, example)
+
+    def init(seed):
+      params = sharding.unbox(init_params(model, objective, example, jax.random.key(seed)))
+      return TrainState(jnp.int32(0), params, self.tx.init(params),
+                        params if config.optim.ema else {}, self.zero_metrics(), jnp.int32(-1))
+
+    self.abstract_state = jax.eval_shape(init, 0)
+    self.shardings = TrainState(
+        everywhere, param_shardings,
+        optim.opt_state_shardings(self.abstract_state.opt_state, params, param_shardings, everywhere),
+        param_shardings if config.optim.ema else {},
+        {name: everywhere for name in self.metric_names}, everywhere)
+    self.jitted_init = jax.jit(init, out_shardings=self.shardings)
+    self.jitted_step = jax.jit(functools.partial(train_step, config, model, objective, self.tx),
+                               donate_argnums=0, out_shardings=self.shardings,
+                               in_shardings=(self.shardings, sharding.batch_sharding(mesh)))
+
+  def init(self) -> TrainState:
+    return self.jitted_init(self.config.seed)
+
+  def step(self, state: TrainState, batch: Mapping[str, jax.Array]) -> TrainState:
+    # Without the mesh in scope the constraints on activations would silently do nothing.
+    with jax.set_mesh(self.mesh):
+      return self.jitted_step(state, batch)
+
+  def zero_metrics(self) -> dict[str, jax.Array]:
+    return {name: jnp.zeros(2) for name in self.metric_names}
+
+  def abstract_state_dict(self) -> dict[str, Any]:
+    """What to restore a checkpoint as, and where on the mesh."""
+    place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+    return to_dict(jax.tree.map(place, self.abstract_state, self.shardings))
+
+  def averaged_params(self, checkpoints: Checkpointer, number: int) -> Any:
+    """The mean of the last `number` checkpoints (of their EMA, where there is one)."""
+    key = "ema" if self.config.optim.ema else "params"
+    number = min(number, len(checkpoints.all_steps()))  # a short run has fewer
+    params, _, _ = checkpoints.restore_params(self.abstract_state_dict()[key], average=number, key=key)
+    return params
+
+  def describe(self, model) -> str:
+    count = sum(math.prod(x.shape) for x in jax.tree.leaves(self.abstract_state.params))
+    text = f"{type(model).__name__} of {count:,} parameters, {self.flops_per_step:.3g} FLOPs a step"
+    if self.replicated_dimensions:
+      text += "; replicated: " + ", ".join(self.replicated_dimensions)
+    return text
+
+
+def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransformation,
+               state: TrainState, batch: Mapping[str, jax.Array]) -> TrainState:
+  """One update of the parameters from a global batch."""
+  key = jax.random.fold_in(jax.random.key(config.seed), state.step)
+  divisors = {k: jnp.maximum(w, 1) for k, w in objective.weights(batch).items()}
+
+  def loss_fn(params, part, key):
+    sums = objective(model, params, part, train=True, rngs={"dropout": key})
+    return sum(sums[k][0] / d for k, d in divisors.items()), sums
+
+  grad_fn = jax.grad(loss_fn, has_aux=True)
+  accumulate = config.optim.accumulate
+  if accumulate == 1:
+    grads, sums = grad_fn(state.params, batch, key)
+  else:
+    # Strided, so that each part has rows of every device.
+    parts = jax.tree.map(
+        lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), dict(batch))
+    body = lambda total, x: (
+        jax.tree.map(jnp.add, total, grad_fn(state.params, x[0], jax.random.fold_in(key, x[1]))), None)
+    shapes = jax.eval_shape(grad_fn, state.params, jax.tree.map(lambda x: x[0], parts), key)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    (grads, sums), _ = jax.lax.scan(body, zeros, (parts, jnp.arange(accumulate)))
+
+  updates, opt_state = tx.update(grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  ema = state.ema
+  if config.optim.ema:
+    ema = jax.tree.map(lambda e, p: config.optim.ema * e + (1 - config.optim.ema) * p, ema, params)
+
+  norm = optax.global_norm(grads)
+  new = {name: jnp.stack(pair) for name, pair in sums.items()} | {"grad_norm": jnp.stack([norm, 1.0])}
+  finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"][0])
+  bad_step = jnp.where((state.bad_step < 0) & ~finite, state.step + 1, state.bad_step)
+  return TrainState(state.step + 1, params, opt_state, ema,
+                    {k: state.metrics[k] + v for k, v in new.items()}, bad_step.astype(jnp.int32))
+
+
+def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:
+  bad = int(state.bad_step)
+  if bad < 0:
+    return
+  checkpoints.wait()
+  good = checkpoints.latest_step()
+  kept = f"the checkpoint of step {good} is the last good one" if good else "there is no checkpoint yet"
+  raise TrainError(f"the loss or its gradient became NaN or infinite at step {bad}, and nothing was"
+                   f" saved since; {kept}; try a lower optim.lr, optim.clip_norm or more warm-up")
+
+
+def checkpoint_meta(config: ConfigDict, data: Dataset, stream: pipeline.Stream, step: int) -> dict[str, Any]:
+  return {"config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),
+          "cursor": [int(i) for i in stream.cursor(step)]}
+
+
+def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, workdir: str,
+             writer: metrics.MetricWriter | None = None) -> dict[str, Any]:
+  """Runs evaluators: numbers are written, texts logged, figures drawn into the workdir.
+
+  Returns:
+    Numbers and signatures by `split/name`.
+  """
+  results: dict[str, Any] = {}
+  for split, evaluator in evaluators.items():
+    start = time.monotonic()
+    numbers, lines = {}, []
+    with jax.set_mesh(task.mesh):
+      for name, value in evaluator(task, params):
+        key = f"{split}/{name}"
+        if isinstance(value, (int, float)):
+          numbers[key] = value
+        elif not isinstance(value, str):
+          viz.save(value, os.path.join(workdir, f"{split}_{name}.png"))
+        elif name.startswith("sample"):
+          lines.append(value)
+        else:
+          results[key] = value
+    logging.info("eval     step %d %s in %.1f s", step,
+                 " ".join(f"{k}={v:.4g}" for k, v in numbers.items()), time.monotonic() - start)
+    for line in lines:
+      logging.info("  %s", line)
+    if writer is not None:
+      writer.write(step, numbers)
+    results |= numbers
+  return results

@@ -1,0 +1,102 @@
+"""Lines in, lines out: tokenising, length buckets and the jitted decoder."""
+
+from typing import Mapping, NamedTuple, Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jtx import sharding
+from jtx.config import ConfigDict, build
+from jtx.decode import METHODS, Sample, decode
+
+MIN_BUCKET = 16
+
+
+class Hypothesis(NamedTuple):
+  text: str
+  score: float
+
+
+class Translator:
+  """Translates lists of texts with one compiled program for each bucket of source lengths.
+
+  Args:
+    model: an encoder-decoder.
+    params: its parameters.
+    tokenizers: of `src` and `tgt`.
+    options: the config's `decode` section.
+    mesh: to split batches over; None is one device.
+  """
+
+  def __init__(self, model: nn.Module, params, tokenizers: Mapping, options: ConfigDict, mesh=None):
+    self.params, self.tokenizers, self.options = params, tokenizers, options
+    self.method = build(METHODS, options.method, what="decode.method")
+    self.sharding = None
+    if mesh is not None:
+      sharding.check_batch(options.batch_size, mesh, "decode.batch_size")
+      self.sharding = sharding.batch_sharding(mesh)
+    target = tokenizers["tgt"]
+
+    def run(params, batch, keys, length):
+      variables = {"params": params}
+      logits, state = model.apply(variables, batch, self.method.rows, length, target.bos_id, method="start")
+      step = lambda tokens, state, index: model.apply(variables, tokens, state, index, method="step")
+      return decode(self.method, logits, state, step, max_length=length, eos_id=target.eos_id,
+                    pad_id=target.pad_id, keys=keys)
+
+    self.run = jax.jit(run, static_argnames="length")
+
+  def too_long(self, texts: Sequence[str]) -> list[tuple[int, int]]:
+    """(index, tokens) of the texts that exceed `max_source_length` and will be cut."""
+    lengths = [len(ids) + 1 for ids in self.tokenizers["src"].encode_batch(list(texts))]
+    return [(i, n) for i, n in enumerate(lengths) if n > self.options.max_source_length]
+
+  def __call__(self, texts: Sequence[str]) -> list[list[Hypothesis]]:
+    """The `n_best` translations of each text, best first, in the order given.
+
+    A text of no tokens is translated by an empty one.
+    """
+    source, limit = self.tokenizers["src"], self.options.max_source_length
+    tokens = [np.append(ids[:limit - 1], source.eos_id) for ids in source.encode_batch(list(texts))]
+    order = sorted((i for i, t in enumerate(tokens) if len(t) > 1), key=lambda i: (len(tokens[i]), i))
+    results = [[Hypothesis("", 0.0)] * self.method.n_best for _ in texts]
+    for start in range(0, len(order), self.options.batch_size):
+      group = order[start:start + self.options.batch_size]
+      for i, hypotheses in zip(group, self.batch([tokens[i] for i in group], group)):
+        results[i] = hypotheses
+    return results
+
+  def batch(self, tokens: Sequence[np.ndarray], numbers: Sequence[int]) -> list[list[Hypothesis]]:
+    """Translates up to a batch of token sequences; `numbers` seed their draws."""
+    size = self.options.batch_size
+    length = bucket(max(map(len, tokens)), self.options.max_source_length)
+    src = np.full((size, length), self.tokenizers["src"].pad_id, np.int32)
+    segments = np.zeros((size, length), np.int32)
+    for row, ids in enumerate(tokens):
+      src[row, :len(ids)], segments[row, :len(ids)] = ids, 1
+    positions = np.broadcast_to(np.arange(length, dtype=np.int32), src.shape)
+    batch = {"src": src, "src_segment_ids": segments, "src_positions": positions}
+    keys = None
+    if isinstance(self.method, Sample):
+      seeds = jnp.array([*numbers, *[0] * (size - len(numbers))])
+      keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self.method.seed), seeds)
+    if self.sharding is not None:
+      batch = sharding.to_device(batch, size, self.sharding)
+    target_length = min(2 * length + MIN_BUCKET, self.options.max_target_length)
+    out = jax.device_get(self.run(self.params, batch, keys, length=target_length))
+    return [[Hypothesis(self.text(ids), float(score)) for ids, score in zip(*row)]
+            for row in zip(out.tokens[:len(tokens)], out.scores)]
+
+  def text(self, ids: np.ndarray) -> str:
+    ends = np.flatnonzero(ids == self.tokenizers["tgt"].eos_id)
+    return self.tokenizers["tgt"].decode(ids[:ends[0]] if len(ends) else ids)
+
+
+def bucket(length: int, limit: int) -> int:
+  """The padded length: powers of two and the steps half-way between them, up to the limit."""
+  size = MIN_BUCKET
+  while size < length:
+    size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
+  return min(size, limit)

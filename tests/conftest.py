@@ -1,0 +1,7 @@
+"""Runs the tests on eight CPU devices; both variables must be set before JAX is imported."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = " ".join(
+    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"])

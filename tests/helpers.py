@@ -1,0 +1,29 @@
+"""A small run that all tests of training share."""
+
+import json
+import pathlib
+
+from configs import nmt_numbers
+
+
+def tiny_config(**edits):
+  """`nmt_numbers` at tiny size, with what a test wants changed."""
+  from configs import common
+  config = nmt_numbers.get_config("tiny")
+  config.evals = {}
+  config.model.block.dropout = 0.1
+  config.log_every = 1
+  config.steps = 10
+  config.checkpoint.every = 5
+  common.apply(config, edits)
+  return config.lock()
+
+
+def logged(workdir) -> list[dict]:
+  """The lines of metrics.jsonl that have a loss."""
+  lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
+  return [line for line in map(json.loads, lines) if "loss" in line]
+
+
+def losses(workdir) -> list[tuple[int, float]]:
+  return [(line["step"], line["loss"]) for line in logged(workdir)]

@@ -1,0 +1,161 @@
+"""Every config, preset, argument and sweep item builds, fits a mesh, and steps at `tiny` size."""
+
+import functools
+import importlib
+import inspect
+import itertools
+import math
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from configs import common
+from jtx import sharding, train
+from jtx.config import ConfigError, flatten
+from jtx.data import pipeline
+from jtx.data.dataset import Dataset
+from jtx.data.packing import assemble
+
+FOLDER = pathlib.Path(common.__file__).parent
+NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem not in ("__init__", "common"))
+
+
+def module(name):
+  return importlib.import_module(f"configs.{name}")
+
+
+def sweeps(name):
+  return {k: f for k, f in inspect.getmembers(module(name), inspect.isfunction)
+          if k.startswith("sweep_") and f.__module__ == f"configs.{name}"}
+
+
+PRESETS = [(n, p) for n in NAMES for p in module(n).PRESETS]
+ITEMS = [(n, s, i) for n in NAMES for s, f in sweeps(n).items() for i, _ in enumerate(f())]
+
+
+def config_of(name, preset="", sweep=None, item=0):
+  config = module(name).get_config(preset)
+  if sweep is not None:
+    common.apply(config, next(itertools.islice(sweeps(name)[sweep](), item, None)))
+  return config.lock()
+
+
+def make_program(config, mesh_shape):
+  mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1, "context": 1} | mesh_shape,
+                            jax.devices()[:math.prod(mesh_shape.values())])
+  sharding.check_batch(config.batch_size, mesh, "batch_size")
+  _, layout = pipeline.build_ops(config.data.ops)
+  example = assemble(layout, [[]] * config.batch_size, [[]] * config.batch_size)
+  example.pop("ids")
+  size = config.tokenizer.kind.vocab_size
+  model, objective = train.make_model(config, {"vocab_size": size, "src_vocab_size": size, "bos_id": 1})
+  train.make_evaluators(config)
+  return train.Program(config, model, objective, example, mesh)
+
+
+@functools.cache
+def tiny_batch(batch_size):
+  """A real batch of the data that all tiny configs share."""
+  config = config_of("nmt_base", "tiny")
+  data = Dataset(config.data, config.tokenizer)
+  stream = data.train_stream(0, batch_size, range(batch_size))
+  return train.without_ids(stream.batch(0)), data.info["vocab_size"]
+
+
+def test_the_folder_has_the_promised_configs():
+  assert {"nmt_base", "nmt_big", "nmt_multi30k", "nmt_numbers", "nmt_text"} <= set(NAMES)
+  assert len(ITEMS) >= 18
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_presets_cover_every_argument(name, monkeypatch):
+  seen, original = {}, common.parse_args
+
+  def record(arg, **defaults):
+    args = original(arg, **defaults)
+    for key in defaults:
+      seen.setdefault(key, set()).add(args[key])
+    return args
+
+  monkeypatch.setattr(common, "parse_args", record)
+  for preset in module(name).PRESETS:
+    module(name).get_config(preset)
+  assert all(len(values) > 1 for values in seen.values()), seen
+
+
+def full_cases():
+  yield from ((n, p, None, 0) for n, p in PRESETS)
+  yield from ((n, "", s, i) for n, s, i in ITEMS)
+
+
+@pytest.mark.parametrize("name,preset,sweep,item", list(full_cases()))
+def test_full_size_train_state_on_a_mesh(name, preset, sweep, item):
+  config = config_of(name, preset, sweep, item)
+  program = make_program(config, {"data": 2, "fsdp": 2, "tensor": 2})
+  shapes = jax.tree.leaves(program.abstract_state)
+  places = jax.tree.leaves(program.shardings)
+  assert len(shapes) == len(places)
+  sharded = 0
+  for x, place in zip(shapes, places):
+    local = place.shard_shape(x.shape)  # raises where a dimension does not divide
+    sharded += math.prod(local) * 2 <= math.prod(x.shape)
+  assert sharded > len(shapes) // 4
+  assert program.flops_per_step > 0
+
+
+def tiny_cases():
+  yield from ((n, p, None, 0) for n, p in PRESETS if "tiny" in p)
+  yield from ((n, "tiny", s, i) for n, s, i in ITEMS)
+
+
+@pytest.mark.parametrize("name,preset,sweep,item", list(tiny_cases()))
+def test_one_real_step_at_tiny_size(name, preset, sweep, item):
+  config = config_of(name, preset, sweep, item)
+  batch, vocab_size = tiny_batch(config.batch_size)
+  with config.unlocked():
+    config.tokenizer.kind.vocab_size = vocab_size
+  program = make_program(config, {"data": 1})
+  state = program.step(program.init(), sharding.to_device(
+      batch, config.batch_size, sharding.batch_sharding(program.mesh)))
+  loss, weight = np.asarray(state.metrics["loss"])
+  assert int(state.bad_step) == -1 and int(state.step) == 1
+  assert weight == (batch["tgt_segment_ids"] > 0).sum()
+  # A fresh model knows nothing: its loss is near that of the uniform distribution or above.
+  assert 0.5 * math.log(vocab_size) < loss / weight < 50
+
+
+@pytest.mark.parametrize("name,sweep,item", ITEMS)
+def test_a_sweep_item_changes_only_what_it_names(name, sweep, item):
+  edits = next(itertools.islice(sweeps(name)[sweep](), item, None))
+  before, after = flatten(config_of(name)), flatten(config_of(name, "", sweep, item))
+  changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
+  assert changed
+  assert all(any(k == e or k.startswith(e + ".") for e in edits) for k in changed)
+
+
+def test_tiny_takes_arguments_from_the_command_line_form():
+  assert config_of("nmt_base", "big,pair=fr-en,tiny=true").steps == 4
+  assert config_of("nmt_base", "size=big").model.width == 1024
+
+
+@pytest.mark.parametrize("arg,message", [
+    ("bgi", "size='bgi': did you mean 'big'"),
+    ("sizes=big", "did you mean 'size'"),
+    ("tiny=maybe", "'maybe' is not a bool"),
+    ("pair=en-xx", "pair='en-xx': valid are: de-en, fr-en"),
+])
+def test_wrong_arguments(arg, message):
+  with pytest.raises(ConfigError, match=message):
+    module("nmt_base").get_config(arg)
+
+
+def test_the_decoded_length_fits_learned_positions():
+  """A learned table must hold every position that training and decoding can ask for."""
+  for name, preset, sweep, item in full_cases():
+    config = config_of(name, preset, sweep, item)
+    if config.model.position.name == "learned":
+      asked = max(*config.data.ops[-1].lengths, config.decode.max_source_length,
+                  config.decode.max_target_length)
+      assert asked <= config.model.position.max_length
