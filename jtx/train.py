@@ -43,7 +43,7 @@ class TrainState:
   ema: Any  # averaged parameters, or an empty dict
   # Metrics since they were last written: name -> [sum, weight]. Being part of the state, they
   # survive a restart between two log lines.
-  metrics: dict[str, jax.Array]
+  sums: dict[str, jax.Array]
   bad_step: jax.Array  # the first step whose loss or gradient was not finite, or -1
 
 
@@ -113,13 +113,13 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
     state = program.step(state, batch)
 
     if step % config.log_every == 0 or last:
-      host = jax.device_get(state.metrics)
+      host = jax.device_get(state.sums)
       check_finite(state, checkpoints)
       scalars = metrics.summarize(host)
       scalars["lr"] = float(program.schedule(step - 1))
       writer.write(step, scalars)
       progress.log(step, scalars, tokens=float(host["loss"][1]))
-      state = state.replace(metrics=program.zero_metrics())
+      state = state.replace(sums=program.zero_sums())
 
     # Before the save, so that a restart from it does not find the evaluation missing.
     due = {name: e for name, e in evaluators.items() if e.every and step % e.every == 0 and not last}
@@ -263,7 +263,7 @@ class Program:
     def init(seed):
       params = sharding.unbox(init_params(model, objective, example, jax.random.key(seed)))
       return TrainState(jnp.int32(0), params, self.tx.init(params),
-                        params if config.optim.ema else {}, self.zero_metrics(), jnp.int32(-1))
+                        params if config.optim.ema else {}, self.zero_sums(), jnp.int32(-1))
 
     self.abstract_state = jax.eval_shape(init, 0)
     self.shardings = TrainState(
@@ -284,7 +284,7 @@ class Program:
     with jax.set_mesh(self.mesh):
       return self.jitted_step(state, batch)
 
-  def zero_metrics(self) -> dict[str, jax.Array]:
+  def zero_sums(self) -> dict[str, jax.Array]:
     return {name: jnp.zeros(2) for name in self.metric_names}
 
   def abstract_state_dict(self) -> dict[str, Any]:
@@ -342,7 +342,7 @@ def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransform
   finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"][0])
   bad_step = jnp.where((state.bad_step < 0) & ~finite, state.step + 1, state.bad_step)
   return TrainState(state.step + 1, params, opt_state, ema,
-                    {k: state.metrics[k] + v for k, v in new.items()}, bad_step.astype(jnp.int32))
+                    {k: state.sums[k] + v for k, v in new.items()}, bad_step.astype(jnp.int32))
 
 
 def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:

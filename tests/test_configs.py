@@ -119,7 +119,7 @@ def test_one_real_step_at_tiny_size(name, preset, sweep, item):
   program = make_program(config, {"data": 1})
   state = program.step(program.init(), sharding.to_device(
       batch, config.batch_size, sharding.batch_sharding(program.mesh)))
-  loss, weight = np.asarray(state.metrics["loss"])
+  loss, weight = np.asarray(state.sums["loss"])
   assert int(state.bad_step) == -1 and int(state.step) == 1
   assert weight == (batch["tgt_segment_ids"] > 0).sum()
   # A fresh model knows nothing: its loss is near that of the uniform distribution or above.

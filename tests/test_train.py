@@ -101,8 +101,8 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch():
   _, parts = one_step(tiny_config(**edits, **{"optim.accumulate": 4}))
   for a, b in zip(jax.tree.leaves(whole.params), jax.tree.leaves(parts.params)):
     np.testing.assert_allclose(a, b, atol=1e-6)
-  for name in whole.metrics:
-    np.testing.assert_allclose(whole.metrics[name], parts.metrics[name], rtol=1e-5)
+  for name in whole.sums:
+    np.testing.assert_allclose(whole.sums[name], parts.sums[name], rtol=1e-5)
 
 
 def sgd():

@@ -128,6 +128,6 @@ def materialize(mask: Mask, num_queries: int, num_keys: int, rows: Rows = Rows()
     keys = rows.k_segments[:, None, None, :]
     same = keys != 0
     if rows.q_segments is not None:
-      same &= rows.q_segments[:, None, :, None] == keys
+      same = same & (rows.q_segments[:, None, :, None] == keys)
     allowed = same if allowed is None else allowed & same
   return allowed

@@ -1,0 +1,273 @@
+"""Sources: random access to raw examples, from local files, TFDS or a generator.
+
+A source has `len()`, `source[i] -> dict`, and `name`, the spec that opened it. It can be
+pickled, and opening it again gives the same examples in the same order.
+"""
+
+import functools
+import importlib
+import json
+import mmap
+import os
+from typing import Any, Callable, Protocol
+
+import numpy as np
+
+from jtx import config
+from jtx.data import DataError
+from jtx.data import number_words
+
+
+class Source(Protocol):
+  """Random access to raw examples."""
+
+  name: str
+
+  def __len__(self) -> int: ...
+
+  def __getitem__(self, i: int) -> dict[str, Any]: ...
+
+
+def open_source(spec: str, path: str = "") -> Source:
+  """Opens a source.
+
+  Args:
+    spec: one of
+      text:train.en,train.de             parallel files, a line an example: "src", "tgt"
+      text:train.txt                     one file: "text"
+      jsonl:train.jsonl                  an object a line
+      tsv:train.tsv                      columns "0", "1", ...; quotes are characters
+      tfds:wmt14_translate/de-en:train[:1%]      NAME[/CONFIG][:SPLIT]
+      embedded:number_words/cardinal:train       NAME[/SUBSET][:SPLIT]
+      where SPLIT is "train" if absent.
+    path: the folder that relative file names are relative to; TFDS's data_dir, if given.
+
+  Raises:
+    ConfigError: a spec that is not of this form.
+    DataError: a file or dataset that is missing, empty or broken.
+  """
+  kind, colon, rest = spec.partition(":")
+  opener = config.lookup(_KINDS, kind, "source")
+  if not colon or not rest:
+    raise config.ConfigError(f"source: {spec!r} names no data; write {kind}:NAME")
+  source = opener(spec, rest, path)
+  if len(source) == 0:
+    raise DataError(f"{spec}: empty split")
+  return source
+
+
+# Files
+
+
+class Lines:
+  """The lines of a UTF-8 file, memory-mapped; a line ends at \\n or \\r\\n only.
+
+  A byte order mark at the start of the file is skipped. Line i is decoded when asked for,
+  so a large corpus costs eight bytes a line.
+  """
+
+  def __init__(self, file: str):
+    self.file = file
+    ends = []
+    try:
+      with open(file, "rb") as f:
+        self._skip = 3 if f.read(3) == b"\xef\xbb\xbf" else 0
+        f.seek(self._skip)
+        for number, line in enumerate(f, 1):
+          line.decode("utf-8")
+          ends.append(len(line))
+    except UnicodeDecodeError as e:
+      raise DataError(f"{file}:{number}: not valid UTF-8 ({e.reason})") from e
+    except OSError as e:
+      raise DataError(f"{file}: {e.strerror}") from e
+    self._ends = self._skip + np.cumsum(ends, dtype=np.int64)
+
+  def __len__(self) -> int:
+    return len(self._ends)
+
+  def __getitem__(self, i: int) -> str:
+    i = range(len(self))[i]
+    start = self._ends[i - 1] if i else self._skip
+    line = self._bytes[start:self._ends[i]]
+    return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+
+  @functools.cached_property
+  def _bytes(self) -> mmap.mmap:
+    with open(self.file, "rb") as f:
+      return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+
+  def __getstate__(self) -> dict[str, Any]:
+    return {k: v for k, v in self.__dict__.items() if k != "_bytes"}
+
+
+class TextSource:
+  """One text file, or two parallel ones; a line is an example."""
+
+  def __init__(self, name: str, files: list[str]):
+    if len(files) > 2:
+      raise config.ConfigError(f"{name}: one file or two parallel files, not {len(files)}")
+    self.name = name
+    self._keys = ("text",) if len(files) == 1 else ("src", "tgt")
+    self._lines = [Lines(f) for f in files]
+    if len(set(map(len, self._lines))) > 1:
+      counts = " and ".join(f"{lines.file} has {len(lines)}" for lines in self._lines)
+      raise DataError(f"parallel files need as many lines each, but {counts}")
+
+  def __len__(self) -> int:
+    return len(self._lines[0])
+
+  def __getitem__(self, i: int) -> dict[str, str]:
+    return {key: lines[i] for key, lines in zip(self._keys, self._lines)}
+
+
+class JsonlSource:
+  """A JSON object a line."""
+
+  def __init__(self, name: str, file: str):
+    self.name = name
+    self._lines = Lines(file)
+
+  def __len__(self) -> int:
+    return len(self._lines)
+
+  def __getitem__(self, i: int) -> dict[str, Any]:
+    try:
+      example = json.loads(self._lines[i])
+    except json.JSONDecodeError as e:
+      raise DataError(f"{self._lines.file}:{i + 1}: not valid JSON ({e})") from e
+    if not isinstance(example, dict):
+      raise DataError(f"{self._lines.file}:{i + 1}: a line must be a JSON object")
+    return example
+
+
+class TsvSource:
+  """Tab-separated columns, called "0", "1", ...; every line has as many as the first."""
+
+  def __init__(self, name: str, file: str):
+    self.name = name
+    self._lines = Lines(file)
+    self._columns = self._lines[0].count("\t") + 1 if len(self._lines) else 0
+
+  def __len__(self) -> int:
+    return len(self._lines)
+
+  def __getitem__(self, i: int) -> dict[str, str]:
+    columns = self._lines[i].split("\t")
+    if len(columns) != self._columns:
+      raise DataError(f"{self._lines.file}:{i + 1}: {len(columns)} columns, "
+                      f"but line 1 has {self._columns}")
+    return {str(c): text for c, text in enumerate(columns)}
+
+
+# TFDS
+
+# TFDS finds these of its datasets only once their module is imported.
+_TFDS_MODULES = {
+    "c4": "text.c4",
+    "conll2003": "text.conll2003",
+    "glue": "text.glue",
+    "wikipedia": "text.wikipedia",
+    "wmt13_translate": "translate.wmt13",
+    "wmt14_translate": "translate.wmt14",
+    "wmt15_translate": "translate.wmt15",
+    "wmt16_translate": "translate.wmt16",
+    "wmt17_translate": "translate.wmt17",
+    "wmt18_translate": "translate.wmt18",
+    "wmt19_translate": "translate.wmt19",
+    "xnli": "text.xnli",
+}
+
+
+def _plain(value: Any) -> Any:
+  """`value` with bytes decoded, where they are text, in nested dicts too."""
+  if isinstance(value, dict):
+    return {k: _plain(v) for k, v in value.items()}
+  if isinstance(value, bytes):
+    try:
+      return value.decode("utf-8")
+    except UnicodeDecodeError:
+      return value
+  return value
+
+
+class TfdsSource:
+  """A split of a TFDS dataset that was prepared as ArrayRecord; needs no TensorFlow."""
+
+  def __init__(self, name: str, dataset: str, split: str, data_dir: str | None):
+    import tensorflow_datasets as tfds
+    self.name = name
+    module = _TFDS_MODULES.get(dataset.split("/")[0])
+    try:
+      if module:
+        importlib.import_module(f"tensorflow_datasets.{module}")
+      builder = tfds.builder(dataset, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError as e:
+      raise DataError(f"{name}: TFDS has no dataset {dataset!r}, nor is one prepared in "
+                      f"{data_dir or 'its default data_dir'}") from e
+    except ImportError as e:
+      raise DataError(f"{name}: TFDS's own code for this dataset needs {e.name!r}") from e
+    except (ValueError, RuntimeError) as e:  # an unknown config or version
+      raise DataError(f"{name}: TFDS cannot build {dataset!r}: {_first_line(e)}") from e
+    if not builder.info.splits:
+      raise DataError(
+          f"{name}: not prepared in {builder.data_path}; prepare it once with "
+          f"tfds.builder({dataset!r}, data_dir=..., file_format='array_record')"
+          ".download_and_prepare()")
+    try:
+      self._data = builder.as_data_source(split=split)
+    except NotImplementedError as e:
+      raise DataError(f"{name}: the files in {builder.data_path} have no random access; "
+                      "prepare it again with file_format='array_record'") from e
+    except ValueError as e:
+      raise DataError(f"{name}: no split {split!r}; {dataset} has "
+                      + ", ".join(builder.info.splits)) from e
+
+  def __len__(self) -> int:
+    return len(self._data)
+
+  def __getitem__(self, i: int) -> dict[str, Any]:
+    return _plain(self._data[i])
+
+
+def _first_line(error: Exception) -> str:
+  return str(error).strip().split("\n")[0]
+
+
+# Openers: (spec, what follows "KIND:" in it, path) -> Source
+
+EMBEDDED: dict[str, Callable[[str, str], Source]] = {
+    "number_words": number_words.number_words,
+}
+
+
+def _open_text(spec: str, rest: str, path: str) -> Source:
+  return TextSource(spec, [os.path.join(path, f) for f in rest.split(",")])
+
+
+def _open_jsonl(spec: str, rest: str, path: str) -> Source:
+  return JsonlSource(spec, os.path.join(path, rest))
+
+
+def _open_tsv(spec: str, rest: str, path: str) -> Source:
+  return TsvSource(spec, os.path.join(path, rest))
+
+
+def _open_tfds(spec: str, rest: str, path: str) -> Source:
+  dataset, _, split = rest.partition(":")
+  return TfdsSource(spec, dataset, split or "train", path or None)
+
+
+def _open_embedded(spec: str, rest: str, path: str) -> Source:
+  del path  # generated, not read
+  dataset, _, split = rest.partition(":")
+  name, _, subset = dataset.partition("/")
+  return config.lookup(EMBEDDED, name, spec)(subset, split or "train")
+
+
+_KINDS: dict[str, Callable[[str, str, str], Source]] = {
+    "text": _open_text,
+    "jsonl": _open_jsonl,
+    "tsv": _open_tsv,
+    "tfds": _open_tfds,
+    "embedded": _open_embedded,
+}
