@@ -1,6 +1,7 @@
 """Lines in, lines out: tokenising, length buckets and the jitted decoder."""
 
-from typing import Mapping, NamedTuple, Sequence
+import functools
+from typing import Any, Mapping, NamedTuple, Sequence
 
 import flax.linen as nn
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 
 from jtx import sharding
 from jtx.config import ConfigDict, build
-from jtx.decode import METHODS, Sample, decode
+from jtx.decode import METHODS, Beam, Decoded, Sample, decode
 
 MIN_BUCKET = 16
 
@@ -31,22 +32,12 @@ class Translator:
   """
 
   def __init__(self, model: nn.Module, params, tokenizers: Mapping, options: ConfigDict, mesh=None):
-    self.params, self.tokenizers, self.options = params, tokenizers, options
+    self.model, self.params, self.tokenizers, self.options = model, params, tokenizers, options
     self.method = build(METHODS, options.method, what="decode.method")
     self.sharding = None
     if mesh is not None:
       sharding.check_batch(options.batch_size, mesh, "decode.batch_size")
       self.sharding = sharding.batch_sharding(mesh)
-    target = tokenizers["tgt"]
-
-    def run(params, batch, keys, length):
-      variables = {"params": params}
-      logits, state = model.apply(variables, batch, self.method.rows, length, target.bos_id, method="start")
-      step = lambda tokens, state, index: model.apply(variables, tokens, state, index, method="step")
-      return decode(self.method, logits, state, step, max_length=length, eos_id=target.eos_id,
-                    pad_id=target.pad_id, keys=keys)
-
-    self.run = jax.jit(run, static_argnames="length")
 
   def too_long(self, texts: Sequence[str]) -> list[tuple[int, int]]:
     """(index, tokens) of the texts that exceed `max_source_length` and will be cut."""
@@ -85,13 +76,25 @@ class Translator:
     if self.sharding is not None:
       batch = sharding.to_device(batch, size, self.sharding)
     target_length = min(2 * length + MIN_BUCKET, self.options.max_target_length)
-    out = jax.device_get(self.run(self.params, batch, keys, length=target_length))
+    target = self.tokenizers["tgt"]
+    out = jax.device_get(search(self.model, self.method, self.params, batch, keys, target_length,
+                                target.bos_id, target.eos_id, target.pad_id))
     return [[Hypothesis(self.text(ids), float(score)) for ids, score in zip(*row)]
             for row in zip(out.tokens[:len(tokens)], out.scores)]
 
   def text(self, ids: np.ndarray) -> str:
     ends = np.flatnonzero(ids == self.tokenizers["tgt"].eos_id)
     return self.tokenizers["tgt"].decode(ids[:ends[0]] if len(ends) else ids)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 5, 6, 7, 8))
+def search(model: nn.Module, method: Beam | Sample, params: Any, batch: Mapping[str, jax.Array],
+           keys: jax.Array | None, length: int, bos_id: int, eos_id: int, pad_id: int) -> Decoded:
+  """Decodes a batch; compiled once for each of the static arguments and shapes."""
+  variables = {"params": params}
+  logits, state = model.apply(variables, batch, method.rows, length, bos_id, method="start")
+  step = lambda tokens, state, index: model.apply(variables, tokens, state, index, method="step")
+  return decode(method, logits, state, step, max_length=length, eos_id=eos_id, pad_id=pad_id, keys=keys)
 
 
 def bucket(length: int, limit: int) -> int:

@@ -7,7 +7,7 @@ the same numbers in every run. A layout (`jtx.data.packing`) comes last and make
 
 import dataclasses
 import unicodedata
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -43,12 +43,21 @@ def _follow(example: Example, path: str) -> Any:
   return value
 
 
+def _check_text(op: str, fields: Sequence[str], examples: list[Example]) -> None:
+  for e in examples:
+    for f in fields:
+      if not isinstance(e.get(f), str):
+        texts = ", ".join(k for k, v in e.items() if isinstance(v, str)) or "none"
+        raise DataError(f"op {op}: example {e['id']} has no text {f!r}; its texts are: {texts}")
+
+
 @dataclasses.dataclass(frozen=True)
 class Clean:
   """Unicode NFC and single spaces; drops examples with an empty field."""
   fields: tuple[str, ...] = ("src", "tgt")
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
+    _check_text("clean", self.fields, examples)
     for e in examples:
       for f in self.fields:
         e[f] = " ".join(unicodedata.normalize("NFC", e[f]).split())
@@ -60,6 +69,7 @@ class Lowercase:
   fields: tuple[str, ...] = ("src", "tgt")
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
+    _check_text("lowercase", self.fields, examples)
     for e in examples:
       for f in self.fields:
         e[f] = e[f].lower()
@@ -72,6 +82,7 @@ class Tokenize:
   fields: tuple[str, ...] = ("src", "tgt")
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
+    _check_text("tokenize", self.fields, examples)
     for f in self.fields:
       eos = np.array([tokenizers[f].eos_id], np.int32)
       for e, ids in zip(examples, tokenizers[f].encode_batch([e[f] for e in examples])):

@@ -7,8 +7,10 @@ data position: any number of processes, workers or threads reads the same batche
 """
 
 import bisect
+import collections
 import dataclasses
 import functools
+import itertools
 import threading
 from typing import Any, Iterator, Sequence
 import zlib
@@ -53,12 +55,17 @@ def build_ops(configs: Sequence[ConfigDict]) -> tuple[list[Any], Layout]:
     raise ConfigError(f"data.ops ({', '.join(names)}): needs 'tokenize' once, before the layout")
   if "filter_length" in names and names.index("filter_length") < names.index("tokenize"):
     raise ConfigError("data.ops: 'filter_length' counts tokens, so it stands after 'tokenize'")
+  tokenized = ops[names.index("tokenize")].fields
+  for name, op in zip(names, ops):
+    if name in ("filter_length", names[-1]) and not set(op.fields) <= set(tokenized):
+      raise ConfigError(f"data.ops: {name!r} has fields={op.fields}, but 'tokenize' makes only"
+                        f" {tokenized}")
   return ops[:-1], ops[-1]
 
 
 def texts(sources: Sequence, ops: Sequence[Any], fields: Sequence[str]) -> Iterator[str]:
   """The text of `fields` as the ops before "tokenize" leave it, for training a tokenizer."""
-  before = [op for op in ops[:next(i for i, op in enumerate(ops) if isinstance(op, OPS["tokenize"]))]]
+  before = list(itertools.takewhile(lambda op: not isinstance(op, OPS["tokenize"]), ops))
   for source in sources:
     for examples in _chunks(source):
       for op in before:
@@ -98,41 +105,35 @@ def prepare(sources: Sequence, ops: Sequence[Any], layout: Layout, tokenizers: d
   Raises:
     DataError: a source has no example left.
   """
-  tokens = {f: [] for f in layout.fields}
-  ids, sizes, dropped = [], [], {}
+  names = {constructor: name for name, constructor in OPS.items()}
+  tokens, lengths = ({f: [np.zeros(0, np.int32)] for f in layout.fields} for _ in range(2))
+  ids, sizes = [], []
   offset = 0
   for source in sources:
-    kept_before = len(ids)
+    size = len(ids)
+    dropped = collections.Counter()
     for examples in _chunks(source, offset):
       for op in ops:
         count = len(examples)
         examples = op(examples, tokenizers)
-        _count(dropped, type(op).__name__, count - len(examples))
+        dropped[names[type(op)]] += count - len(examples)
       fits = [e for e in examples
               if all(len(e[f]) <= n for f, n in zip(layout.fields, layout.lengths))]
-      _count(dropped, "too long for a row", len(examples) - len(fits))
+      dropped["longer than a row"] += len(examples) - len(fits)
       for f in layout.fields:
-        tokens[f].extend(e[f] for e in fits)
-      ids.extend(e["id"] for e in fits)
+        tokens[f] += [np.concatenate([e[f] for e in fits])] if fits else []
+        lengths[f].append([len(e[f]) for e in fits])
+      ids += [e["id"] for e in fits]
     offset += len(source)
-    sizes.append(len(ids) - kept_before)
+    sizes.append(len(ids) - size)
+    told = ", ".join(f"{name}: {count}" for name, count in dropped.items() if count)
     if not sizes[-1]:
-      raise DataError(f"{source.name}: data.ops dropped all of its {len(source)} examples"
-                      f" ({_told(dropped)})")
-  logging.info("%s: %d of %d examples%s", ", ".join(s.name for s in sources), len(ids), offset,
-               f" (dropped: {_told(dropped)})" if dropped else "")
-  offsets = {f: np.cumsum([0, *map(len, t)], dtype=np.int64) for f, t in tokens.items()}
-  return Prepared({f: np.concatenate(t).astype(np.int32) for f, t in tokens.items()}, offsets,
+      raise DataError(f"{source.name}: data.ops dropped all of its {len(source)} examples ({told})")
+    logging.info("%s: %d of %d examples%s", source.name, sizes[-1], len(source),
+                 f" (dropped: {told})" if told else "")
+  return Prepared({f: np.concatenate(t) for f, t in tokens.items()},
+                  {f: np.cumsum(np.concatenate([[0], *n]), dtype=np.int64) for f, n in lengths.items()},
                   np.array(ids, np.int64), sizes)
-
-
-def _count(counts: dict[str, int], key: str, number: int) -> None:
-  if number:
-    counts[key] = counts.get(key, 0) + number
-
-
-def _told(dropped: dict[str, int]) -> str:
-  return ", ".join(f"{name}: {count}" for name, count in dropped.items())
 
 
 # ------------------------------------------------------------------------ global order

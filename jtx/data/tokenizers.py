@@ -325,15 +325,38 @@ def wordpiece(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: 
   backend.normalizer = hf.normalizers.BertNormalizer(lowercase=lowercase)
   backend.pre_tokenizer = hf.pre_tokenizers.BertPreTokenizer()
   backend.decoder = hf.decoders.WordPiece()
+  texts = list(texts)
+  continuations = _continuations(backend, texts)
   trainer = hf.trainers.WordPieceTrainer(
-      vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=list(SPECIALS),
-      show_progress=False)
-  return _train(backend, trainer, texts)
+      vocab_size=vocab_size, min_frequency=min_frequency,
+      special_tokens=[*SPECIALS, *continuations], show_progress=False)
+  backend.train_from_iterator(_not_empty(iter(texts)), trainer)
+  model = json.loads(backend.to_str())
+  model["added_tokens"] = model["added_tokens"][:len(SPECIALS)]
+  return HuggingFace(model, range(len(SPECIALS)))
+
+
+def _continuations(backend: hf.Tokenizer, texts: list[str]) -> list[str]:
+  """"##" and each character that is inside a word of `texts`, sorted.
+
+  The trainer numbers these as a hash map happens to order its words, and breaks ties
+  between merges by the numbers, so two trainings differ. Given as special tokens they are
+  numbered first, in this order.
+  """
+  inside = set()
+  for text in texts:
+    for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text)):
+      inside.update(word[1:])
+  return ["##" + c for c in sorted(inside)]
 
 
 def unigram(texts: Iterator[str], *, vocab_size: int = 16_000, lowercase: bool = False,
             split_digits: bool = False) -> Tokenizer:
-  """A unigram language model (Kudo 2018, arXiv:1804.10959). Args as for `bpe`."""
+  """A unigram language model (Kudo 2018, arXiv:1804.10959).
+
+  Args as for `bpe`. The trainer sums in no fixed order, so the scores of two trainings differ
+  in the third decimal and the order of ids may; the other kinds train the same every time.
+  """
   backend = hf.Tokenizer(hf.models.Unigram())
   if lowercase:
     backend.normalizer = hf.normalizers.Lowercase()

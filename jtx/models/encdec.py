@@ -88,6 +88,8 @@ class EncDec(nn.Module):
     """The decoder's hidden states [B, T, D]; `logits` maps them to the vocabulary."""
     memory, _ = self.encode(batch, train)
     hidden, _ = self.decode(batch, memory, train)
+    if self.is_initializing():
+      self.logits(hidden)  # creates the output kernel, which a call does not use
     return hidden
 
   def encode(self, batch: Batch, train: bool = False, return_weights: bool = False):

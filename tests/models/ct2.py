@@ -35,7 +35,7 @@ def expected() -> dict:
 
 def vocabulary(side: str) -> list[str]:
   """Tokens by id, of "source" or "target"."""
-  return (folder() / f"{side}_vocabulary.txt").read_text(encoding="utf-8").split("\n")[:-1]
+  return (folder() / f"{side}_vocabulary.txt").read_text(encoding="utf-8").split()
 
 
 def model_config() -> config.ConfigDict:
