@@ -24,7 +24,7 @@ def get_config(arg: str = ""):
   c.steps = 900
   c.batch_size = 24
   c.log_every = 50
-  c.tokenizer.kind = common.tokenizer("bpe", vocab_size=300)
+  c.tokenizer.kind = common.tokenizer("bpe", vocab_size=300, split_digits=True)
   c.data.train = ("embedded:number_words:train",)
   c.data.ops = (common.op("clean"), common.op("tokenize"), common.op("pack", lengths=(160, 128)))
   c.decode.method = common.method("beam", beam=1)

@@ -32,6 +32,20 @@ BEAM_FLAGS = (BEAM, ALPHA)
 SAMPLE_FLAGS = (TEMPERATURE, TOP_K, TOP_P, SEED)
 
 
+def read_lines(path: str) -> list[str]:
+  """The lines of a UTF-8 file, or of standard input for "-"."""
+  from jtx.data import DataError
+  from jtx.data.sources import Lines
+  if path != "-":
+    lines = Lines(path)
+    return [lines[i] for i in range(len(lines))]
+  try:
+    text = sys.stdin.buffer.read().decode("utf-8")
+  except UnicodeDecodeError as e:
+    raise DataError(f"standard input: byte {e.start} is not valid UTF-8") from e
+  return text.removesuffix("\n").replace("\r\n", "\n").split("\n") if text else []
+
+
 def set_method(decode) -> None:
   """Puts the flags into the config's `decode` section."""
   from jtx.config import ConfigError, edit, section
@@ -51,7 +65,6 @@ def set_method(decode) -> None:
 
 def main() -> None:
   from jtx import restore
-  from jtx.data.sources import read_lines
   from jtx.translate import Translator
   lines = read_lines(INPUT.value)
   task, params, _ = restore.load(WORKDIR.value, STEP.value, AVERAGE.value)
@@ -63,11 +76,13 @@ def main() -> None:
     logging.warning("line %d has %d tokens, over the model's limit of %d: its start is translated",
                     i + 1, length, limit)
   results = translator(texts)
-  out = sys.stdout if OUTPUT.value == "-" else open(OUTPUT.value, "w", encoding="utf-8")
-  with out:
-    for best in results:
-      for text, score in best:
-        out.write(f"{text}\t{score:.4f}\n" if N_BEST.value > 1 else f"{text}\n")
+  text = "".join(f"{h.text}\t{h.score:.4f}\n" if N_BEST.value > 1 else f"{h.text}\n"
+                 for best in results for h in best)
+  if OUTPUT.value == "-":
+    sys.stdout.write(text)
+  else:
+    with open(OUTPUT.value, "w", encoding="utf-8") as f:
+      f.write(text)
 
 
 if __name__ == "__main__":

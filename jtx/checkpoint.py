@@ -127,11 +127,11 @@ class Checkpointer:
         self.directory, options=ocp.CheckpointManagerOptions(preservation_policy=self._policy))
 
   def all_steps(self) -> list[int]:
-    """The steps on disk in increasing order, those being written not included."""
+    """The steps in increasing order, with that which `save` is still writing."""
     return sorted(self._manager.all_steps()) if self.directory.exists() else []
 
   def latest_step(self) -> int | None:
-    """The newest step on disk, or None; whether it is good shows when it is restored."""
+    """The newest step, or None; whether it is good shows when it is restored."""
     return max(self.all_steps(), default=None)
 
   def save(self, step: int, state: Mapping[str, Any], meta: Mapping[str, Any]):
@@ -241,6 +241,8 @@ class Checkpointer:
     raises, since another one isn't what was asked for.
     """
     steps = self.all_steps()
+    if steps:
+      self.wait()  # a folder that is half written would look damaged
     if step is not None and step not in steps:
       have = ", ".join(map(str, steps)) or "none"
       raise CheckpointError(f"{self.directory} has no checkpoint of step {step}; it has: {have}")

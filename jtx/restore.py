@@ -46,7 +46,8 @@ def load(workdir: str, step: int | None = None, average: int | None = None,
   place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
   abstract = jax.tree.map(place, sharding.unbox(boxed), sharding.param_shardings(boxed, mesh))
   key = "ema" if config.optim.ema else "params"
-  number = config.checkpoint.average if average is None else average
-  params, _, step = checkpoints.restore_params(abstract, step=step, average=number, key=key)
+  if average is None:  # a short run has fewer than its config averages
+    average = min(config.checkpoint.average, len(checkpoints.all_steps()))
+  params, _, step = checkpoints.restore_params(abstract, step=step, average=average, key=key)
   checkpoints.close()
   return Task(config, model, objective, data, mesh), params, step

@@ -63,6 +63,9 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
     TrainError: the loss is no longer finite.
   """
   # ------------------------------------------------------------------ workdir
+  for key in ("steps", "log_every", "checkpoint.every", "optim.accumulate"):
+    if (value := config_lib.flatten(config)[key]) < 1:
+      raise ConfigError(f"config.{key}={value}: must be 1 or more")
   jax.config.update("jax_default_prng_impl", config.prng)
   check_workdir(config, workdir)
   metrics.write_environment(workdir)
@@ -88,18 +91,17 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
   model, objective = make_model(config, data.info)
   evaluators = make_evaluators(config)
   task = Task(config, model, objective, data, mesh)
-  stream = data.train_stream(config.seed, config.batch_size, rows)
   program = Program(config, model, objective, data.example_batch(config.batch_size), mesh)
   banner("model", program.describe(model))
 
   # ------------------------------------------------------------------ restore
   if checkpoints.latest_step() is None:
-    state, start = program.init(), 0
+    state, start, cursor = program.init(), 0, (0, 0)
   else:
     restored, meta, start = checkpoints.restore(program.abstract_state_dict())
-    state = TrainState(**restored)
-    stream = data.train_stream(config.seed, config.batch_size, rows, tuple(meta["cursor"]))
+    state, cursor = TrainState(**restored), tuple(meta["cursor"])
     banner("restore", f"step {start} of {checkpoints.directory}")
+  stream = data.train_stream(config.seed, config.batch_size, rows, cursor)
 
   # --------------------------------------------------------------------- loop
   writer = metrics.MetricWriter(workdir, resume_step=start)
@@ -337,7 +339,7 @@ def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransform
   if config.optim.ema:
     ema = jax.tree.map(lambda e, p: config.optim.ema * e + (1 - config.optim.ema) * p, ema, params)
 
-  norm = optax.global_norm(grads)
+  norm = optax.tree.norm(grads)
   new = {name: jnp.stack(pair) for name, pair in sums.items()} | {"grad_norm": jnp.stack([norm, 1.0])}
   finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"][0])
   bad_step = jnp.where((state.bad_step < 0) & ~finite, state.step + 1, state.bad_step)

@@ -167,3 +167,21 @@ def test_truncation():
 def test_options_out_of_range(make):
   with pytest.raises(ConfigError, match="decode"):
     make()
+
+
+@pytest.mark.parametrize("method", [Beam(beam=1), Beam(beam=2, alpha=0.0), Beam(beam=4), Sample(top_k=1)])
+def test_a_published_translator_decodes_as_published(method):
+  from tests.models import ct2
+  expected = ct2.expected()
+  model, params = ct2.load()
+  variables = {"params": params}
+  cases = [(d["source"], d["expected"]) for d in expected["decode"]]
+  cases += [(i["source"], i["target"]) for i in expected["items"]]  # these are its decodes too
+  vocabulary = ct2.vocabulary("target")
+  batch = ct2.source_batch([source for source, _ in cases])
+  logits, state = model.apply(variables, batch, method.rows, 20, ct2.BOS, method="start")
+  step = lambda *args: model.apply(variables, *args, method="step")
+  keys = jax.random.split(jax.random.key(0), len(cases))
+  out = decode(method, logits, state, step, max_length=20, eos_id=ct2.EOS, pad_id=0, keys=keys)
+  for row, (_, target) in zip(np.asarray(out.tokens)[:, 0], cases):
+    assert [vocabulary[t] for t in row[:list(row).index(ct2.EOS)]] == target

@@ -289,6 +289,10 @@ def test_nan_stops_before_any_save(tmp_path):
     ({"model.block.num_kv_heads": 3}, ConfigError, "does not divide"),
     ({"model.remat": "ful"}, ConfigError, "did you mean 'full'"),
     ({"optim.accumulate": 8}, ConfigError, "accumulate"),
+    ({"optim.accumulate": 0}, ConfigError, "config.optim.accumulate=0: must be 1 or more"),
+    ({"steps": 0}, ConfigError, "config.steps=0"),
+    ({"model.window": 4}, ConfigError, "pattern has none"),
+    ({"model.pattern": ("local",)}, ConfigError, "set window"),
 ])
 def test_bad_configs(tmp_path, edits, error, message):
   with pytest.raises(error, match=message):

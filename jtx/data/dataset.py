@@ -64,13 +64,13 @@ class Dataset:
     return [open_source(spec, self.data.path) for spec in specs]
 
   def examples(self, specs: Sequence[str], limit: int = 0) -> list[dict[str, Any]]:
-    """The cleaned text of a split: its first `limit` examples, or all."""
+    """The cleaned text of a split: `limit` examples spread over it, or all for 0."""
     examples = [source[i] | {"id": i} for source in self.sources(specs) for i in range(len(source))]
     for op in self.text_ops():
       examples = op(examples, self.tokenizers)
     if not examples:
       raise DataError(f"{', '.join(specs)}: no example is left after data.ops")
-    return examples[:limit or None]
+    return spread(examples, limit) if limit else examples
 
   def train_stream(self, seed: int, batch_size: int, rows: Sequence[int],
                    cursor: tuple[int, int] = (0, 0)) -> pipeline.Stream:
@@ -106,6 +106,12 @@ class Dataset:
 
   def eval_batches(self, specs: Sequence[str], batch_size: int, rows: Sequence[int]) -> Iterator[pipeline.Batch]:
     return pipeline.eval_batches(self.prepare(specs), self.layout, batch_size, rows)
+
+
+def spread(items: Sequence[Any], number: int) -> list[Any]:
+  """Up to `number` of the items at equal distances, in order."""
+  places = np.linspace(0, len(items), min(number, len(items)), endpoint=False)
+  return [items[int(i)] for i in places]
 
 
 def save_tokenizers(texts: Mapping[str, str], workdir: str) -> None:

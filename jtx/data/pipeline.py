@@ -105,41 +105,49 @@ def prepare(sources: Sequence, ops: Sequence[Any], layout: Layout, tokenizers: d
   Raises:
     DataError: a source has no example left.
   """
-  names = {constructor: name for name, constructor in OPS.items()}
-  tokens, lengths = ({f: [np.zeros(0, np.int32)] for f in layout.fields} for _ in range(2))
-  ids, sizes = [], []
-  offset = 0
+  none = np.zeros(0, np.int32)
+  tokens, lengths = ({f: [] for f in layout.fields} for _ in range(2))
+  ids, sizes, offset = [], [], 0
   for source in sources:
-    size = len(ids)
+    before = len(ids)
     dropped = collections.Counter()
     for examples in _chunks(source, offset):
-      for op in ops:
-        count = len(examples)
-        examples = op(examples, tokenizers)
-        dropped[names[type(op)]] += count - len(examples)
-      fits = [e for e in examples
-              if all(len(e[f]) <= n for f, n in zip(layout.fields, layout.lengths))]
-      dropped["longer than a row"] += len(examples) - len(fits)
+      examples = _run(ops, layout, examples, tokenizers, dropped)
       for f in layout.fields:
-        tokens[f] += [np.concatenate([e[f] for e in fits])] if fits else []
-        lengths[f].append([len(e[f]) for e in fits])
-      ids += [e["id"] for e in fits]
+        tokens[f].append(np.concatenate([none, *(e[f] for e in examples)]))
+        lengths[f] += [len(e[f]) for e in examples]
+      ids += [e["id"] for e in examples]
     offset += len(source)
-    sizes.append(len(ids) - size)
+    sizes.append(len(ids) - before)
     told = ", ".join(f"{name}: {count}" for name, count in dropped.items() if count)
     if not sizes[-1]:
       raise DataError(f"{source.name}: data.ops dropped all of its {len(source)} examples ({told})")
     logging.info("%s: %d of %d examples%s", source.name, sizes[-1], len(source),
                  f" (dropped: {told})" if told else "")
   return Prepared({f: np.concatenate(t) for f, t in tokens.items()},
-                  {f: np.cumsum(np.concatenate([[0], *n]), dtype=np.int64) for f, n in lengths.items()},
+                  {f: np.cumsum([0, *n], dtype=np.int64) for f, n in lengths.items()},
                   np.array(ids, np.int64), sizes)
+
+
+def _run(ops: Sequence[Any], layout: Layout, examples: list[dict[str, Any]], tokenizers: dict,
+         dropped: collections.Counter) -> list[dict[str, Any]]:
+  """The examples that all ops and a row of the layout leave; counts the others by reason."""
+  names = {constructor: name for name, constructor in OPS.items()}
+  for op in ops:
+    count = len(examples)
+    examples = op(examples, tokenizers)
+    dropped[names[type(op)]] += count - len(examples)
+  fits = [e for e in examples
+          if all(len(e[f]) <= n for f, n in zip(layout.fields, layout.lengths))]
+  dropped["longer than a row"] += len(examples) - len(fits)
+  return fits
 
 
 # ------------------------------------------------------------------------ global order
 
 
-def mixture_sizes(sizes: Sequence[int], weights: Sequence[float], smoothing: float | None) -> list[int]:
+def mixture_sizes(sizes: Sequence[int], weights: Sequence[float],
+                  smoothing: float | None) -> list[int]:
   """How many examples of each source an epoch of sum(sizes) examples has.
 
   Args:
@@ -148,14 +156,15 @@ def mixture_sizes(sizes: Sequence[int], weights: Sequence[float], smoothing: flo
     smoothing: s takes sources by size^s instead (multilingual BERT uses 0.7).
 
   Raises:
-    ConfigError: both are given, or weights of another number or sign.
+    ConfigError: both are given, or weights of another number, negative, or all 0.
   """
   if weights and smoothing is not None:
     raise ConfigError("data.weights and data.smoothing exclude each other")
-  if weights and (len(weights) != len(sizes) or min(weights) < 0 or not sum(weights)):
+  if weights and (len(weights) != len(sizes) or not 0 < sum(weights) < np.inf or min(weights) < 0):
     raise ConfigError(f"data.weights={tuple(weights)}: needs a weight of 0 or more for each of the"
                       f" {len(sizes)} sources")
-  share = np.array(weights or [n ** (1.0 if smoothing is None else smoothing) for n in sizes], float)
+  power = 1.0 if smoothing is None else smoothing
+  share = np.array(weights or [n ** power for n in sizes], float)
   exact = share / share.sum() * sum(sizes)
   counts = np.floor(exact).astype(int)
   # What rounding down left over goes to the largest remainders.
@@ -217,6 +226,8 @@ class Stream:
   def __init__(self, prepared: Prepared, layout: Layout, *, seed: int, batch_size: int,
                counts: Sequence[int], window: int, rows: Sequence[int] | None = None,
                cursor: tuple[int, int] = (0, 0)):
+    if window < 1:
+      raise ConfigError(f"data.window={window} must be positive")
     self.prepared, self.layout, self.seed = prepared, layout, seed
     self.batch_size, self.window = batch_size, window
     self.rows = range(batch_size) if rows is None else rows
@@ -247,7 +258,8 @@ class Stream:
       if row < self.starts[0]:
         self.first_window, self.starts = 0, [0]
       while self.starts[-1] <= row:
-        self.starts.append(self.starts[-1] + len(self.plan(self.first_window + len(self.starts) - 1)))
+        last = self.first_window + len(self.starts) - 1
+        self.starts.append(self.starts[-1] + len(self.plan(last)))
       i = bisect.bisect_right(self.starts, row) - 1
       return self.first_window + i, self.starts[i]
 
@@ -296,7 +308,8 @@ class _Batches:
     return f"batches {self.start} to {self.stop}"
 
 
-def iterate(stream: Stream, start: int, stop: int, *, threads: int, workers: int) -> Iterator[Batch]:
+def iterate(stream: Stream, start: int, stop: int, *, threads: int,
+            workers: int) -> Iterator[Batch]:
   """Batches start to stop, in order, read ahead by threads or by worker processes."""
   import grain
   if start >= stop:

@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterable, Iterator, Sequence
 import numpy as np
 import tokenizers as hf
 
+from jtx.config import ConfigError
 from jtx.data import DataError
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -252,8 +253,19 @@ _KINDS = {c.kind: c for c in (HuggingFace, Bytes, SubwordNmt)}
 
 
 def _train(backend: hf.Tokenizer, trainer: Any, texts: Iterator[str]) -> Tokenizer:
-  backend.train_from_iterator(_not_empty(texts), trainer)
-  return HuggingFace(json.loads(backend.to_str()), range(len(SPECIALS)))
+  too_small = ConfigError(f"tokenizer: vocab_size={trainer.vocab_size} is too small to hold the "
+                          "special tokens and every character of the texts")
+  try:
+    backend.train_from_iterator(_not_empty(texts), trainer)
+  except Exception as e:  # a bare Exception of the Unigram trainer
+    if "not large enough" in str(e):
+      raise too_small from e
+    raise
+  if backend.get_vocab_size() > trainer.vocab_size:
+    raise too_small
+  model = json.loads(backend.to_str())
+  model["added_tokens"] = model["added_tokens"][:len(SPECIALS)]
+  return HuggingFace(model, range(len(SPECIALS)))
 
 
 def _not_empty(texts: Iterator[str]) -> Iterator[str]:
@@ -279,6 +291,8 @@ def _word_splitter(split_digits: bool) -> hf.pre_tokenizers.PreTokenizer:
 def bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
         lowercase: bool = False, split_digits: bool = False) -> Tokenizer:
   """Byte-pair encoding over characters (Sennrich et al. 2016, arXiv:1508.07909).
+
+  A space becomes "▁" before a word, so a text's own U+2581 decodes as a space.
 
   Args:
     texts: what to train on; a character that is not in it becomes <unk>.
@@ -330,10 +344,7 @@ def wordpiece(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: 
   trainer = hf.trainers.WordPieceTrainer(
       vocab_size=vocab_size, min_frequency=min_frequency,
       special_tokens=[*SPECIALS, *continuations], show_progress=False)
-  backend.train_from_iterator(_not_empty(iter(texts)), trainer)
-  model = json.loads(backend.to_str())
-  model["added_tokens"] = model["added_tokens"][:len(SPECIALS)]
-  return HuggingFace(model, range(len(SPECIALS)))
+  return _train(backend, trainer, iter(texts))
 
 
 def _continuations(backend: hf.Tokenizer, texts: list[str]) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any, Iterator
 import numpy as np
 
 from jtx import viz
+from jtx.data.dataset import spread
 from jtx.evals.task import Task
 from jtx.translate import Translator
 
@@ -14,7 +15,7 @@ from jtx.translate import Translator
 class Translation:
   source: tuple[str, ...]
   every: int = 0  # steps; 0 is at the end only
-  limit: int = 0  # examples, the first ones; 0 is all
+  limit: int = 0  # examples, spread over the split; 0 is all
   samples: int = 0  # translations to show
   picture: bool = False  # draw the attention in the first example
   lowercase: bool = False  # score without case, as sacreBLEU's -lc
@@ -25,9 +26,9 @@ class Translation:
     translator = Translator(task.model, params, task.data.tokenizers, task.config.decode, task.mesh)
     outputs = [best[0].text for best in translator(sources)]
     yield from score(outputs, references, self.lowercase)
-    for i in range(min(self.samples, len(examples))):
-      mark = "=" if outputs[i] == references[i] else "!"
-      yield f"sample_{i}", f"{sources[i]} -> {outputs[i]} {mark} {references[i]}"
+    for i, place in enumerate(spread(range(len(examples)), self.samples)):
+      text = f"{sources[place]} -> {outputs[place]}"
+      yield f"sample_{i}", text + (f" (not: {references[place]})" * (outputs[place] != references[place]))
     if self.picture:
       yield "attention", picture(task, params, sources[0], outputs[0])
 

@@ -64,12 +64,15 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL,
     [B, T, N, Hv], and [B, N, T, S] float32 where weights are asked for.
 
   Raises:
-    ConfigError: a kernel was asked for by name that does not support the request.
+    ConfigError: a kernel was asked for by name that does not support the request, or the
+      heads, `score` and `score_vector` do not fit together.
   """
   if q.shape[2] % k.shape[2]:
     raise ConfigError(f"num_kv_heads={k.shape[2]} does not divide num_heads={q.shape[2]}")
   if score not in ("dot", "additive"):
     raise ConfigError(f"score={score!r}: valid are 'dot' and 'additive'")
+  if (score == "additive") != (score_vector is not None):
+    raise ConfigError(f"score={score!r}: a score_vector goes with 'additive' scores, and only with them")
   request = Request(
       mask=mask, rows=any(x is not None for x in rows[2:]), segments=rows.k_segments is not None,
       bias=bias is not None, score=score, dropout=dropout_key is not None and dropout_rate > 0,

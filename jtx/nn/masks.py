@@ -12,6 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jtx.config import ConfigError
+
 
 class Rows(NamedTuple):
   """What a mask may depend on that differs from row to row. All are optional.
@@ -65,7 +67,7 @@ class Prefix(Mask):
 
   def __call__(self, q, k, rows):
     if rows.prefix_length is None:
-      raise ValueError("a prefix mask needs prefix_length [B]")
+      raise ConfigError("layers of kind 'prefix' need prefix_length [B], which this model has not")
     return k < rows.prefix_length[:, None, None, None]
 
 
@@ -75,7 +77,8 @@ class Global(Mask):
 
   def __call__(self, q, k, rows):
     if rows.q_global is None or rows.k_global is None:
-      raise ValueError("a global-token mask needs q_global [B, T] and k_global [B, S]")
+      raise ConfigError("layers of kind 'global_tokens' need q_global [B, T] and k_global [B, S],"
+                        " which this model has not")
     return rows.q_global[:, None, :, None] | rows.k_global[:, None, None, :]
 
 

@@ -29,6 +29,7 @@ REMAT: dict[str, Callable | None] = {
 }
 
 KINDS = ("global", "local", "prefix", "global_tokens")
+WINDOWED = ("local", "global_tokens")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,8 @@ def kind_mask(kind: str, *, causal: bool, window: int) -> Mask:
     causal: whether later places are hidden.
     window: of local kinds.
   """
+  if kind in WINDOWED and window < 1:
+    raise ConfigError(f"pattern has layers of kind {kind!r}: set window to 1 or more")
   local = masks.window(window, 0 if causal else window)
   match kind:
     case "global":
@@ -113,6 +116,9 @@ class Stack(nn.Module):
     """
     if self.remat not in REMAT:
       raise ConfigError(f"remat={self.remat!r}: {nearest(self.remat, REMAT)}")
+    if self.window and not any(kind in WINDOWED for s in self.segments for kind in s.pattern):
+      raise ConfigError(f"window={self.window} is for layers of kind {' or '.join(WINDOWED)}, and"
+                        " pattern has none; leave it 0")
     num_heads = self.segments[0].block.num_heads
     if table := self.position.bias_table(num_heads):
       shape, std, axes = table

@@ -34,8 +34,8 @@ def expected() -> dict:
 
 
 def vocabulary(side: str) -> list[str]:
-  """Tokens by id, of "source" or "target"."""
-  return (folder() / f"{side}_vocabulary.txt").read_text(encoding="utf-8").split()
+  """Tokens by id, of "source" or "target"; CTranslate2 adds the unknown token to the file's."""
+  return (folder() / f"{side}_vocabulary.txt").read_text(encoding="utf-8").split() + ["<unk>"]
 
 
 def model_config() -> config.ConfigDict:

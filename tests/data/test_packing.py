@@ -1,0 +1,146 @@
+"""First fit keeps its promises for any lengths; rows hold what the plan says."""
+
+from hypothesis import given, settings, strategies as st
+import numpy as np
+import pytest
+
+from jtx.config import ConfigError
+from jtx.data.packing import Pack, Pad, assemble
+
+
+@st.composite
+def problems(draw):
+  """A Pack of one to three fields, and lengths that fit a row."""
+  sizes = draw(st.lists(st.integers(1, 40), min_size=1, max_size=3))
+  layout = Pack(fields=tuple("abc"[:len(sizes)]), lengths=tuple(sizes),
+                max_segments=draw(st.integers(1, 6)), open_rows=draw(st.integers(1, 5)))
+  examples = draw(st.lists(st.tuples(*(st.integers(0, n) for n in sizes)), max_size=60))
+  return layout, np.array(examples, np.int64).reshape(-1, len(sizes))
+
+
+def first_fit(layout, lengths):
+  """The plan by the definition, with plain lists."""
+  rows, open_rows = [], []
+  for i, need in enumerate(lengths):
+    row = next((r for r in open_rows if all(lengths[r].sum(0) + need <= layout.lengths)), None)
+    if row is None:
+      row = []
+      rows.append(row)
+      open_rows.append(row)
+    row.append(i)
+    full = any(lengths[row].sum(0) == layout.lengths) or len(row) == layout.max_segments
+    if full:
+      open_rows = [r for r in open_rows if r is not row]
+    open_rows = open_rows[-layout.open_rows:]
+  return rows
+
+
+@given(problems())
+@settings(deadline=None, max_examples=300, derandomize=True)
+def test_pack_is_first_fit_over_the_open_rows(problem):
+  layout, lengths = problem
+  assert layout.plan(lengths) == first_fit(layout, lengths)
+
+
+@given(problems())
+@settings(deadline=None, derandomize=True)
+def test_pack_places_every_example_once_within_the_limits(problem):
+  layout, lengths = problem
+  plan = layout.plan(lengths)
+  assert sorted(i for row in plan for i in row) == list(range(len(lengths)))
+  for row in plan:
+    assert row == sorted(row) and 1 <= len(row) <= layout.max_segments
+    assert (lengths[row].sum(0) <= layout.lengths).all()
+
+
+@given(problems(), st.randoms(use_true_random=False))
+@settings(deadline=None, derandomize=True)
+def test_assembled_rows_hold_every_token_once(problem, random):
+  layout, lengths = problem
+  examples = [{f: np.array([random.randrange(1, 1000) for _ in range(n)], np.int32)
+               for f, n in zip(layout.fields, row)} for row in lengths]
+  plan = layout.plan(lengths)
+  batch = assemble(layout, [[examples[i] for i in row] for row in plan],
+                   [[100 + i for i in row] for row in plan])
+  assert batch["ids"].shape == (len(plan), layout.max_segments)
+  for r, row in enumerate(plan):
+    unused = layout.max_segments - len(row)
+    assert batch["ids"][r].tolist() == [100 + i for i in row] + [-1] * unused
+    for f, length in zip(layout.fields, layout.lengths):
+      segments = batch[f"{f}_segment_ids"][r]
+      for number, i in enumerate(row, 1):
+        here = segments == number
+        np.testing.assert_array_equal(batch[f][r][here], examples[i][f])
+        np.testing.assert_array_equal(batch[f"{f}_positions"][r][here], np.arange(here.sum()))
+      used = sum(len(examples[i][f]) for i in row)
+      assert (segments[:used] > 0).all() and batch[f].shape[1] == length
+      for key in (f, f"{f}_segment_ids", f"{f}_positions"):
+        assert not batch[key][r, used:].any()
+
+
+def test_pack_by_hand():
+  layout = Pack(fields=("src", "tgt"), lengths=(6, 8), max_segments=3)
+  lengths = np.array([[4, 2], [3, 7], [2, 1], [1, 1], [2, 1], [1, 5]])
+  # 0 opens a row and 1 does not fit; 2 fills src of the first row, so 3 goes to the second,
+  # whose tgt is then full.
+  assert layout.plan(lengths) == [[0, 2], [1, 3], [4, 5]]
+
+
+def test_max_segments_closes_a_row():
+  ones = np.ones((7, 1), int)
+  layout = Pack(fields=("text",), lengths=(100,), max_segments=3)
+  assert layout.plan(ones) == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_only_the_last_open_rows_are_looked_at():
+  lengths = np.array([[6], [7], [8], [2], [4]])
+  row = {"fields": ("text",), "lengths": (10,)}
+  assert Pack(**row, open_rows=3).plan(lengths) == [[0, 3], [1], [2], [4]]
+  assert Pack(**row, open_rows=2).plan(lengths) == [[0], [1, 3], [2], [4]]
+  assert Pack(**row, open_rows=1).plan(lengths) == [[0], [1], [2, 3], [4]]
+
+
+def test_rows_are_over_nine_tenths_full():
+  rng = np.random.default_rng(0)
+  lengths = np.clip(rng.lognormal(3.2, 0.6, (8000, 1)).astype(int), 1, 128)
+  layout = Pack(fields=("text",), lengths=(128,))
+  assert lengths.sum() / (128 * len(layout.plan(lengths))) > 0.95
+
+  # Pairs: a row closes when either field is full, here a little before the other.
+  pairs = np.concatenate([lengths, np.clip(lengths * rng.normal(1, 0.15, (8000, 1)), 1, 128)], 1)
+  pairs = pairs.astype(int)
+  fill = pairs.sum(0) / (128 * len(Pack(lengths=(128, 128)).plan(pairs)))
+  assert (fill > 0.9).all()
+
+
+def test_pad_is_one_example_a_row():
+  layout = Pad(fields=("src", "tgt"), lengths=(3, 2))
+  assert layout.plan(np.ones((3, 2), int)) == [[0], [1], [2]]
+  batch = assemble(layout, [[{"src": np.array([5, 6]), "tgt": np.array([7])}], []], [[40], []])
+  expected = {
+      "src": [[5, 6, 0], [0, 0, 0]],
+      "src_segment_ids": [[1, 1, 0], [0, 0, 0]],
+      "src_positions": [[0, 1, 0], [0, 0, 0]],
+      "tgt": [[7, 0], [0, 0]],
+      "tgt_segment_ids": [[1, 0], [0, 0]],
+      "tgt_positions": [[0, 0], [0, 0]],
+      "ids": [[40], [-1]],
+  }
+  assert {k: v.tolist() for k, v in batch.items()} == expected
+  assert {k: v.dtype for k, v in batch.items()} == {
+      k: np.dtype(np.int64 if k == "ids" else np.int32) for k in expected}
+
+
+@pytest.mark.parametrize("layout", [Pack, Pad])
+@pytest.mark.parametrize("lengths", [(128,), (128, 0), (128, 128, 128), ()])
+def test_a_length_for_each_field(layout, lengths):
+  with pytest.raises(ConfigError) as e:
+    layout(lengths=lengths)
+  assert str(e.value) == (f"op {layout.__name__.lower()}: lengths={lengths} must give a positive"
+                          " length for each of the fields src, tgt")
+
+
+@pytest.mark.parametrize("edit", [{"max_segments": 0}, {"open_rows": 0}])
+def test_pack_limits_are_positive(edit):
+  with pytest.raises(ConfigError, match="op pack: max_segments and open_rows must be positive"):
+    Pack(**edit)

@@ -1,0 +1,517 @@
+"""The stream of batches is a function of (seed, step), whoever reads it and from where."""
+
+import collections
+import itertools
+import multiprocessing
+import pickle
+
+from absl import logging
+import numpy as np
+import pytest
+
+from jtx.config import ConfigError, section
+from jtx.data import DataError
+from jtx.data import pipeline
+from jtx.data.ops_text import OPS, Clean, FilterLength, Tokenize
+from jtx.data.packing import Pack, Pad
+from jtx.data.pipeline import (Order, Stream, build_ops, eval_batches, iterate, mixture_sizes,
+                               prepare)
+
+PACK = Pack(lengths=(24, 20), max_segments=4, open_rows=6)
+PAD = Pad(lengths=(24, 20))
+STEPS = 13
+
+
+class ListSource:
+  """Pairs of `size` examples whose words say where they come from."""
+
+  def __init__(self, name, size):
+    self.name, self.size = name, size
+
+  def __len__(self):
+    return self.size
+
+  def __getitem__(self, i):
+    return {"src": f"{self.name} {i} " + "s " * (i % 11), "tgt": f"{i} " + "t " * (i * 7 % 13)}
+
+
+class Words:
+  """A tokenizer: a number is its own id plus 10, other words are 3 to 9."""
+  eos_id = 2
+
+  def encode_batch(self, texts):
+    ids = [[int(w) + 10 if w.isdigit() else 3 + ord(w[0]) % 7 for w in t.split()] for t in texts]
+    return [np.array(i, np.int32) for i in ids]
+
+
+TOKENIZERS = {"src": Words(), "tgt": Words()}
+
+
+def prepared_of(*sizes, layout=PACK, ops=(Clean(), Tokenize())):
+  return prepare([ListSource(f"s{i}", n) for i, n in enumerate(sizes)], ops, layout, TOKENIZERS)
+
+
+def stream_of(prepared, layout=PACK, counts=None, **edits):
+  options = {"seed": 5, "batch_size": 8, "window": 50, "counts": counts or prepared.sizes}
+  return Stream(prepared, layout, **options | edits)
+
+
+def assert_same(a, b):
+  assert a.keys() == b.keys()
+  for key in a:
+    assert a[key].dtype == b[key].dtype
+    np.testing.assert_array_equal(a[key], b[key], err_msg=key)
+
+
+def assert_same_all(batches, expected):
+  batches = list(batches)
+  assert len(batches) == len(expected)
+  for a, b in zip(batches, expected):
+    assert_same(a, b)
+
+
+def ids_of(batches):
+  """Example numbers in the order of the rows, padding left out."""
+  ids = np.concatenate([b["ids"].reshape(-1) for b in batches])
+  return ids[ids >= 0].tolist()
+
+
+@pytest.fixture(scope="module")
+def prepared():
+  return prepared_of(97, 41)
+
+
+@pytest.fixture(scope="module")
+def batches(prepared):
+  """STEPS batches of a mixture, over several windows and epochs."""
+  stream = stream_of(prepared, counts=[70, 68])
+  batches = [stream.batch(step) for step in range(STEPS)]
+  assert stream.cursor(STEPS)[0] * 50 > 138  # the windows end in the second epoch or later
+  return batches
+
+
+# ----------------------------------------------------------------- the same stream for all
+
+
+@pytest.mark.parametrize("readers", [
+    [range(8)],
+    [range(0, 8, 2), range(1, 8, 2)],
+    [range(4), range(4, 8)],
+    [[0, 1, 4, 5], [2, 3, 6, 7]],
+    [range(i, 8, 4) for i in range(4)],
+    [range(2 * i, 2 * i + 2) for i in range(4)],
+    [np.array([7, 0]), np.array([3, 5]), np.array([1, 2]), np.array([6, 4])],
+], ids=["1", "2 interleaved", "2 contiguous", "2 in blocks", "4 interleaved", "4 contiguous",
+        "4 in any order"])
+def test_any_number_of_readers_reads_the_same_batches(prepared, batches, readers):
+  streams = [stream_of(prepared, counts=[70, 68], rows=rows) for rows in readers]
+  for step in range(STEPS):
+    joined = {k: np.full_like(v, -7) for k, v in batches[step].items()}
+    for rows, stream in zip(readers, streams):
+      for key, value in stream.batch(step).items():
+        assert len(value) == 8 // len(readers)
+        joined[key][np.asarray(rows)] = value
+    assert_same(joined, batches[step])
+
+
+@pytest.mark.parametrize("threads, workers", [
+    (1, 0), (3, 0), (2, 1), pytest.param(2, 2, marks=pytest.mark.slow)])
+def test_threads_and_workers_read_the_same_batches(prepared, batches, threads, workers):
+  stream = stream_of(prepared, counts=[70, 68])
+  assert_same_all(iterate(stream, 0, STEPS, threads=threads, workers=workers), batches)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_reading_ahead_from_a_cursor_by_one_of_several_readers(prepared, batches, workers):
+  cursor = stream_of(prepared, counts=[70, 68]).cursor(9)
+  stream = stream_of(prepared, counts=[70, 68], rows=[1, 2, 7], cursor=cursor)
+  expected = [{k: v[[1, 2, 7]] for k, v in b.items()} for b in batches[9:]]
+  assert_same_all(iterate(stream, 9, STEPS, threads=2, workers=workers), expected)
+
+
+def test_resume_at_any_step_with_and_without_cursor(prepared, batches):
+  whole = stream_of(prepared, counts=[70, 68])
+  for step in range(STEPS):
+    cursor = whole.cursor(step)
+    for edit in ({}, {"cursor": cursor}):
+      stream = stream_of(prepared, counts=[70, 68], **edit)
+      assert stream.cursor(step) == cursor
+      assert_same(stream.batch(step), batches[step])
+      assert_same(stream.batch(STEPS - 1), batches[STEPS - 1])
+
+
+def test_batches_before_the_cursor_are_right_too(prepared, batches):
+  stream = stream_of(prepared, counts=[70, 68])
+  stream = stream_of(prepared, counts=[70, 68], cursor=stream.cursor(STEPS - 1))
+  for step in (STEPS - 1, 2, 7, 0, STEPS - 1):
+    assert_same(stream.batch(step), batches[step])
+
+
+def test_the_cursor_saves_planning(prepared):
+  stream = stream_of(prepared, counts=[70, 68])
+  cursor = stream.cursor(STEPS)
+  planned = []
+  stream = stream_of(prepared, counts=[70, 68], cursor=cursor, rows=[0])
+  plan = stream.plan
+  stream.plan = lambda w: planned.append(w) or plan(w)
+  stream.batch(STEPS)
+  assert set(planned) == {cursor[0]} and cursor[0] > 2
+
+
+def test_order_of_reading_and_pickling_do_not_matter(prepared, batches):
+  stream = stream_of(prepared, counts=[70, 68])
+  for step in np.random.default_rng(0).permutation(STEPS):
+    assert_same(stream.batch(int(step)), batches[step])
+    stream = pickle.loads(pickle.dumps(stream))
+
+
+def test_iterate_ends_at_stop_and_can_be_closed_early(prepared, batches):
+  stream = stream_of(prepared, counts=[70, 68])
+  assert list(iterate(stream, 5, 5, threads=2, workers=0)) == []
+  assert list(iterate(stream, 6, 5, threads=2, workers=0)) == []
+  iterator = iterate(stream, 3, STEPS, threads=2, workers=0)
+  assert_same(next(iterator), batches[3])
+  iterator.close()
+  assert_same_all(iterate(stream, STEPS - 1, STEPS, threads=2, workers=0), batches[-1:])
+
+
+def test_closing_ends_the_workers(prepared, batches):
+  before = set(multiprocessing.active_children())
+  iterator = iterate(stream_of(prepared, counts=[70, 68]), 0, 10**6, threads=1, workers=1)
+  assert_same(next(iterator), batches[0])
+  iterator.close()
+  for child in set(multiprocessing.active_children()) - before:
+    child.join(20)
+    assert not child.is_alive()
+
+
+# --------------------------------------------------------------------- what the rows hold
+
+
+def test_rows_hold_the_tokens_of_their_ids(prepared, batches):
+  index = {int(i): n for n, i in enumerate(prepared.ids)}
+  for batch in batches:
+    assert batch["src"].shape == (8, 24) and batch["tgt"].shape == (8, 20)
+    assert batch["ids"].shape == (8, 4) and batch["ids"].dtype == np.int64
+    for r, ids in enumerate(batch["ids"]):
+      for segment, i in enumerate(ids[ids >= 0], 1):
+        source, number = (0, i) if i < 97 else (1, i - 97)
+        words = f"s{source} {number} " + "s " * (number % 11)
+        expected = [*Words().encode_batch([words])[0], Words.eos_id]
+        here = batch["src_segment_ids"][r] == segment
+        assert batch["src"][r][here].tolist() == expected
+        assert batch["src_positions"][r][here].tolist() == list(range(len(expected)))
+        example = prepared.example(index[int(i)])
+        assert example["src"].tolist() == expected
+        assert batch["tgt"][r][batch["tgt_segment_ids"][r] == segment].tolist() == (
+            example["tgt"].tolist())
+
+
+def test_seed_changes_the_order_and_nothing_else_does(prepared, batches):
+  assert ids_of([stream_of(prepared, counts=[70, 68], seed=6).batch(0)]) != ids_of(batches[:1])
+  again = stream_of(prepared_of(97, 41), counts=[70, 68])
+  assert_same(again.batch(3), batches[3])
+
+
+def test_each_example_once_an_epoch():
+  prepared = prepared_of(60)
+  stream = stream_of(prepared, window=12, batch_size=1)  # an epoch is five windows
+  epochs = [[], [], []]
+  for step in itertools.count():
+    epoch = stream.cursor(step)[0] // 5
+    if epoch == 3:
+      break
+    epochs[epoch] += ids_of([stream.batch(step)])
+  assert all(sorted(ids) == list(range(60)) for ids in epochs)
+  assert len({tuple(ids) for ids in epochs}) == 3
+
+
+@pytest.mark.parametrize("window", [8, 7])
+def test_windows_may_cross_the_end_of_an_epoch(window):
+  stream = stream_of(prepared_of(40, layout=PAD), PAD, window=window, batch_size=4)
+  ids = ids_of([stream.batch(step) for step in range(70)])
+  assert collections.Counter(ids) == {i: 7 for i in range(40)}
+  order = Order([40], [40], 5).examples(0, 280).tolist()
+  for start in range(0, 280, window):  # a window's rows are shuffled among themselves
+    assert sorted(ids[start:start + window]) == sorted(order[start:start + window])
+  assert ids != order
+
+
+def test_a_batch_may_span_many_windows():
+  prepared = prepared_of(30)
+  stream = stream_of(prepared, window=2, batch_size=32)
+  ids = ids_of([stream.batch(step) for step in range(4)])
+  whole = Order(prepared.sizes, prepared.sizes, 5).examples(0, len(ids))
+  assert collections.Counter(ids) == collections.Counter(whole.tolist())
+
+
+def test_window_must_be_positive(prepared):
+  with pytest.raises(ConfigError, match="data.window=0 must be positive"):
+    stream_of(prepared, window=0)
+
+
+# --------------------------------------------------------------------------------- mixtures
+
+
+def test_order_has_exact_counts_every_epoch():
+  order = Order([10, 30, 4], [14, 10, 20], 3)
+  for epoch in range(6):
+    examples = order.examples(44 * epoch, 44 * (epoch + 1))
+    assert [((examples >= a) & (examples < b)).sum() for a, b in ((0, 10), (10, 40), (40, 44))] == (
+        [14, 10, 20])
+
+
+def test_a_source_is_gone_through_before_it_repeats():
+  order = Order([10, 30, 4], [14, 10, 20], 3)
+  examples = order.examples(0, 44 * 15)
+  for low, size, count in ((0, 10, 14), (10, 30, 10), (40, 4, 20)):
+    seen = collections.Counter(examples[(examples >= low) & (examples < low + size)].tolist())
+    assert set(seen) == set(range(low, low + size))
+    assert sum(seen.values()) == 15 * count
+    assert max(seen.values()) - min(seen.values()) <= 1
+
+
+def test_order_is_random_access_and_epochs_differ():
+  order = Order([10, 30], [25, 15], 3)
+  whole = order.examples(0, 200)
+  for start, stop in ((0, 1), (39, 41), (35, 165), (40, 80), (199, 200)):
+    part = Order([10, 30], [25, 15], 3).examples(start, stop)
+    np.testing.assert_array_equal(part, whole[start:stop])
+  assert len({tuple(whole[i:i + 40]) for i in range(0, 200, 40)}) == 5
+  assert whole.tolist() != Order([10, 30], [25, 15], 4).examples(0, 200).tolist()
+
+
+def test_sources_are_mixed_within_an_epoch():
+  examples = Order([500, 500], [500, 500], 1).examples(0, 1000)
+  for half in (examples[:500], examples[500:]):
+    assert abs((half < 500).sum() - 250) < 48  # three standard deviations
+
+
+def test_each_round_through_a_source_takes_another_order():
+  order = Order([200, 1], [20, 180], 1)  # ten epochs are a round
+  parts = [order.examples(200 * epoch, 200 * (epoch + 1)) for epoch in range(20)]
+  drawn = [frozenset(part[part < 200].tolist()) for part in parts]
+  assert frozenset(range(20)) not in drawn
+  assert not set(drawn[:10]) & set(drawn[10:])
+
+
+def test_a_source_of_weight_zero_is_left_out():
+  examples = Order([5, 5], [10, 0], 0).examples(0, 30)
+  assert collections.Counter(examples.tolist()) == {i: 6 for i in range(5)}
+
+
+def test_the_mixture_reaches_the_rows():
+  prepared = prepared_of(20, 60, layout=PAD)
+  counts = mixture_sizes(prepared.sizes, (3.0, 1.0), None)
+  assert counts == [60, 20]
+  stream = stream_of(prepared, PAD, counts=counts, window=80, batch_size=8)
+  for epoch in range(3):
+    ids = ids_of([stream.batch(step) for step in range(10 * epoch, 10 * (epoch + 1))])
+    seen = collections.Counter(ids)
+    assert [seen[i] for i in range(20)] == [3] * 20
+    assert sum(seen[i] for i in range(20, 80)) == 20 and max(seen[i] for i in range(20, 80)) == 1
+
+
+@pytest.mark.parametrize("sizes, weights, smoothing, expected", [
+    ([10, 30], (), None, [10, 30]),
+    ([10, 30], (), 1.0, [10, 30]),
+    ([10, 30], (), 0.0, [20, 20]),
+    ([10, 30], (1.0, 1.0), None, [20, 20]),
+    ([10, 30], (0.25, 0.75), None, [10, 30]),
+    ([10, 30], (0, 2), None, [0, 40]),
+    ([1, 1, 1], (2, 1, 1), None, [1, 1, 1]),  # of 1.5, 0.75, 0.75 the largest remainders go up
+    ([5], (), 0.3, [5]),
+    # 1000^0.7 = 125.89, 100^0.7 = 25.12, 10^0.7 = 5.01: of 1110, 895.4, 178.7 and 35.7
+    ([1000, 100, 10], (), 0.7, [895, 179, 36]),
+])
+def test_mixture_sizes(sizes, weights, smoothing, expected):
+  assert mixture_sizes(sizes, weights, smoothing) == expected
+
+
+def test_mixture_sizes_follow_the_smoothing_formula():
+  sizes = [4_500_000, 200_000, 31_014, 7]
+  for s in (0.1, 0.3, 0.5, 0.7, 0.99):
+    counts = mixture_sizes(sizes, (), s)
+    exact = np.array(sizes, float) ** s
+    exact *= sum(sizes) / exact.sum()
+    assert sum(counts) == sum(sizes)
+    assert (np.abs(counts - exact) < 1).all()
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (1.0, 1.0, 1.0), (-1.0, 2.0), (0.0, 0.0),
+                                     (float("nan"), 1.0), (float("inf"), 1.0)])
+def test_bad_weights(weights):
+  with pytest.raises(ConfigError) as e:
+    mixture_sizes([10, 30], weights, None)
+  assert str(e.value) == (
+      f"data.weights={weights}: needs a weight of 0 or more for each of the 2 sources")
+
+
+def test_weights_and_smoothing_exclude_each_other():
+  with pytest.raises(ConfigError, match="data.weights and data.smoothing exclude each other"):
+    mixture_sizes([10, 30], (1.0, 1.0), 0.7)
+
+
+# ------------------------------------------------------------------------------- evaluation
+
+
+@pytest.mark.parametrize("layout, batch_size", [(PACK, 8), (PAD, 8), (PAD, 69), (PACK, 1)])
+def test_evaluation_has_every_example_once(prepared, layout, batch_size):
+  batches = list(eval_batches(prepared, layout, batch_size))
+  assert all(len(b["ids"]) == batch_size for b in batches)
+  ids = ids_of(batches)
+  assert sorted(ids) == list(range(138))
+  if layout is PAD:
+    assert ids == list(range(138))
+  rows = np.concatenate([b["ids"][:, 0] for b in batches])
+  used = (rows >= 0).sum()
+  assert (rows[:used] >= 0).all() and len(rows) - used < batch_size  # padding is at the end only
+  tokens = sum(int((b["tgt_segment_ids"] > 0).sum()) for b in batches)
+  assert tokens == len(prepared.tokens["tgt"])
+  for key in ("src", "tgt", "src_segment_ids", "tgt_segment_ids", "src_positions", "tgt_positions"):
+    assert not batches[-1][key][batches[-1]["ids"][:, 0] < 0].any()
+
+
+def test_evaluation_pads_its_last_batch():
+  prepared = prepared_of(10, layout=PAD)
+  batches = list(eval_batches(prepared, PAD, 4))
+  assert [b["ids"][:, 0].tolist() for b in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, -1, -1]]
+
+
+def test_evaluation_readers_share_the_batches(prepared):
+  for layout in (PACK, PAD):
+    whole = list(eval_batches(prepared, layout, 8))
+    for rows in ([0, 3, 6], [7, 1], range(4, 8)):
+      expected = [{k: v[np.asarray(rows)] for k, v in b.items()} for b in whole]
+      assert_same_all(eval_batches(prepared, layout, 8, rows), expected)
+
+
+# ------------------------------------------------------------------------------ preparation
+
+
+def test_prepare_keeps_tokens_ids_and_sizes():
+  ops = (Clean(), Tokenize(), FilterLength(max_length=11))
+  prepared = prepared_of(30, 20, ops=ops)
+  # The source has 2 words, i % 11 more and the end; the target 1 and i * 7 % 13 and the end.
+  kept = [[i for i in range(n) if 3 + i % 11 <= 11 and 2 + i * 7 % 13 <= 11] for n in (30, 20)]
+  assert 0 < len(kept[1]) < 20
+  assert prepared.sizes == [len(k) for k in kept] and len(prepared) == sum(prepared.sizes)
+  assert prepared.ids.tolist() == kept[0] + [30 + i for i in kept[1]]
+  for n, i in enumerate(prepared.ids):
+    i = int(i) if i < 30 else int(i) - 30
+    assert prepared.example(n)["tgt"].tolist() == [i + 10, *[3 + ord("t") % 7] * (i * 7 % 13), 2]
+  assert {t.dtype for t in prepared.tokens.values()} == {np.dtype(np.int32)}
+  np.testing.assert_array_equal(
+      prepared.lengths(np.arange(len(prepared)), ("tgt", "src")),
+      [[len(prepared.example(n)[f]) for f in ("tgt", "src")] for n in range(len(prepared))])
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_prepare_is_the_same_in_chunks_of_any_size(monkeypatch, chunk):
+  ops = (Clean(), Tokenize(), FilterLength(max_length=11))
+  expected = prepared_of(30, 20, ops=ops)
+  monkeypatch.setattr(pipeline, "CHUNK", chunk)
+  prepared = prepared_of(30, 20, ops=ops)
+  assert_same(prepared.tokens, expected.tokens)
+  assert_same(prepared.offsets, expected.offsets)
+  np.testing.assert_array_equal(prepared.ids, expected.ids)
+  assert prepared.sizes == expected.sizes
+
+
+def test_prepare_drops_and_counts_what_is_longer_than_a_row(monkeypatch):
+  lines = []
+  monkeypatch.setattr(logging, "info", lambda line, *args: lines.append(line % args))
+  layout = Pack(lengths=(10, 8))
+  ops = (Clean(), Tokenize(), FilterLength(max_length=12))
+  prepared = prepared_of(30, 3, layout=layout, ops=ops)
+  lengths = [(3 + i % 11, 2 + i * 7 % 13) for i in range(30)]
+  filtered = [n for n in lengths if max(n) <= 12]
+  kept = [n for n in filtered if n[0] <= 10 and n[1] <= 8]
+  assert prepared.lengths(np.arange(len(kept)), ("src", "tgt")).tolist() == [list(n) for n in kept]
+  assert lines == [
+      f"s0: {len(kept)} of 30 examples (dropped: filter_length: {30 - len(filtered)},"
+      f" longer than a row: {len(filtered) - len(kept)})",
+      "s1: 2 of 3 examples (dropped: longer than a row: 1)"]
+
+
+def test_prepare_logs_no_drops_where_there_are_none(monkeypatch):
+  lines = []
+  monkeypatch.setattr(logging, "info", lambda line, *args: lines.append(line % args))
+  prepared_of(30)
+  assert lines == ["s0: 30 of 30 examples"]
+
+
+def test_a_source_without_examples_left_is_named():
+  with pytest.raises(DataError) as e:
+    prepared_of(2, ops=(Clean(), Tokenize(), FilterLength(min_length=5)))
+  assert str(e.value) == "s0: data.ops dropped all of its 2 examples (filter_length: 2)"
+
+
+def test_fields_that_no_layout_lists_are_not_kept():
+  layout = Pack(fields=("tgt",), lengths=(20,))
+  prepared = prepared_of(30, layout=layout)
+  assert prepared.tokens.keys() == {"tgt"}
+  batch = stream_of(prepared, layout).batch(0)
+  assert batch.keys() == {"tgt", "tgt_segment_ids", "tgt_positions", "ids"}
+
+
+def test_texts_are_what_the_ops_before_tokenize_leave(monkeypatch):
+  monkeypatch.setattr(pipeline, "CHUNK", 2)
+  ops = [Clean(), Tokenize(), FilterLength(max_length=1)]
+  source = ListSource("s0", 3)
+  assert list(pipeline.texts([source], ops, ("src", "tgt"))) == [
+      "s0 0", "0", "s0 1 s", "1 t t t t t t t", "s0 2 s s", "2 t"]
+  assert list(pipeline.texts([source, source], ops, ("tgt",))) == (
+      ["0", "1 t t t t t t t", "2 t"] * 2)
+
+
+def configs(*names, **edits):
+  return [section(OPS, name, **edits.get(name, {})) for name in names]
+
+
+def test_build_ops():
+  ops, layout = build_ops(configs("clean", "tokenize", "filter_length", "pack",
+                                  pack={"lengths": (9, 8)}))
+  assert ops == [Clean(), Tokenize(), FilterLength()] and layout == Pack(lengths=(9, 8))
+
+
+@pytest.mark.parametrize("ops, message", [
+    (configs("clean", "tokenize"),
+     "data.ops (clean, tokenize): the last op, and only it, must be a layout: 'pack' or 'pad'"),
+    (configs("tokenize", "pack", "clean"),
+     "data.ops (tokenize, pack, clean): the last op, and only it, must be a layout:"
+     " 'pack' or 'pad'"),
+    (configs("tokenize", "pad", "pack"),
+     "data.ops (tokenize, pad, pack): the last op, and only it, must be a layout:"
+     " 'pack' or 'pad'"),
+    (configs("clean", "pack"),
+     "data.ops (clean, pack): needs 'tokenize' once, before the layout"),
+    (configs("tokenize", "tokenize", "pack"),
+     "data.ops (tokenize, tokenize, pack): needs 'tokenize' once, before the layout"),
+    (configs("filter_length", "tokenize", "pack"),
+     "data.ops: 'filter_length' counts tokens, so it stands after 'tokenize'"),
+    (configs("tokenize", "pad", tokenize={"fields": ("text",)}),
+     "data.ops: 'pad' has fields=('src', 'tgt'), but 'tokenize' makes only ('text',)"),
+    (configs("tokenize", "filter_length", "pad", filter_length={"fields": ("source",)}),
+     "data.ops: 'filter_length' has fields=('source',), but 'tokenize' makes only ('src', 'tgt')"),
+])
+def test_build_ops_says_what_is_wrong(ops, message):
+  with pytest.raises(ConfigError) as e:
+    build_ops(ops)
+  assert str(e.value) == message
+
+
+def test_build_ops_names_the_place_of_an_unknown_op():
+  config = section(OPS, "clean")
+  config.name = "claen"
+  with pytest.raises(ConfigError, match=r"data.ops\[1\].name: unknown name 'claen'; did you mean"):
+    build_ops([*configs("tokenize"), config, *configs("pack")])
+
+
+def test_rng_is_a_function_of_the_seed_and_the_path():
+  def draw(*args):
+    return int(pipeline.rng(*args).bit_generator.random_raw())
+  assert draw(1, "window", 2) == draw(1, "window", 2) == 17990685520323583636
+  paths = [(1, "window", 2), (2, "window", 2), (1, "epoch", 2), (1, "window", 3),
+           (1, "window", 2, 1)]
+  assert len({draw(*path) for path in paths}) == len(paths)

@@ -1,0 +1,181 @@
+"""Sources: what every kind yields, and how each kind of bad data is named."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from jtx.config import ConfigError
+from jtx.data import DataError
+from jtx.data import sources
+from jtx.data.sources import open_source
+
+
+def write(folder, name, content):
+  (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+
+
+def all_of(source):
+  return [source[i] for i in range(len(source))]
+
+
+def test_parallel_text(tmp_path):
+  write(tmp_path, "a.en", "one\ntwo\n")
+  write(tmp_path, "a.de", "eins\nzwei")
+  source = open_source("text:a.en,a.de", str(tmp_path))
+  assert source.name == "text:a.en,a.de"
+  assert all_of(source) == [{"src": "one", "tgt": "eins"}, {"src": "two", "tgt": "zwei"}]
+  assert source[-1] == source[1]
+  with pytest.raises(IndexError):
+    source[2]
+  assert all_of(pickle.loads(pickle.dumps(source))) == all_of(source)
+
+
+def test_lines_end_at_newlines_only(tmp_path):
+  lines = ["a\x0bb\x0cc", "d\x1ce\x85f", "g\u2028h\u2029i", "j\rk", "", " l ", "Grüße 😀"]
+  for end in ("\n", "\r\n"):
+    write(tmp_path, "a.txt", b"\xef\xbb\xbf" + end.join(lines).encode() + end.encode())
+    source = open_source("text:a.txt", str(tmp_path))
+    assert [e["text"] for e in all_of(source)] == lines
+
+
+def test_absolute_path_stands_alone(tmp_path):
+  write(tmp_path, "a.txt", "x\n")
+  assert len(open_source(f"text:{tmp_path}/a.txt", "/nowhere")) == 1
+
+
+def test_unequal_line_counts_name_files_and_counts(tmp_path):
+  write(tmp_path, "a.en", "1\n2\n3\n")
+  write(tmp_path, "a.de", "1\n2\n")
+  with pytest.raises(DataError, match=r"a\.en has 3 and .*a\.de has 2"):
+    open_source("text:a.en,a.de", str(tmp_path))
+
+
+def test_invalid_utf8_names_file_and_line(tmp_path):
+  write(tmp_path, "a.txt", b"fine\nGr\xfc\xdfe\n")
+  with pytest.raises(DataError, match=r"a\.txt:2: not valid UTF-8"):
+    open_source("text:a.txt", str(tmp_path))
+
+
+def test_missing_and_empty_files(tmp_path):
+  with pytest.raises(DataError, match=r"gone\.txt: No such file"):
+    open_source("text:gone.txt", str(tmp_path))
+  for kind in ("text", "jsonl", "tsv"):
+    for content in (b"", b"\xef\xbb\xbf"):
+      write(tmp_path, "empty", content)
+      with pytest.raises(DataError, match=f"{kind}:empty: empty split"):
+        open_source(f"{kind}:empty", str(tmp_path))
+
+
+def test_jsonl(tmp_path):
+  write(tmp_path, "a.jsonl", '{"a": {"b": 1}}\n{"a": "ü\\n"}\n')
+  source = open_source("jsonl:a.jsonl", str(tmp_path))
+  assert all_of(source) == [{"a": {"b": 1}}, {"a": "ü\n"}]
+  write(tmp_path, "bad.jsonl", '{"a": 1}\n{"a": \n[1]\n\n')
+  source = open_source("jsonl:bad.jsonl", str(tmp_path))
+  for i, message in ((1, "2: not valid JSON"), (2, "3: a line must be a JSON object"),
+                     (3, "4: not valid JSON")):
+    with pytest.raises(DataError, match=rf"bad\.jsonl:{message}"):
+      source[i]
+
+
+def test_tsv(tmp_path):
+  write(tmp_path, "a.tsv", 'a\t"b\tc\n\t"\t""\nd\te\n')
+  source = open_source("tsv:a.tsv", str(tmp_path))
+  assert source[0] == {"0": "a", "1": '"b', "2": "c"}
+  assert source[1] == {"0": "", "1": '"', "2": '""'}
+  with pytest.raises(DataError, match=r"a\.tsv:3: 2 columns, but line 1 has 3"):
+    source[2]
+
+
+def test_embedded():
+  assert open_source("embedded:number_words/cardinal:test")[0] == {"src": "six", "tgt": "sechs"}
+  default, train = open_source("embedded:number_words"), open_source("embedded:number_words:train")
+  assert len(default) == len(train) and default[9] == train[9]
+
+
+@pytest.mark.parametrize("spec, message", [
+    ("txt:a", "did you mean 'text'"),
+    ("a.txt", "unknown name 'a.txt'"),
+    ("text:", "names no data"),
+    ("text", "names no data"),
+    ("text:a,b,c", "not 3"),
+    ("embedded:number_word", "did you mean 'number_words'"),
+    ("embedded:number_words/x", "unknown subset 'x'"),
+    ("embedded:number_words:dev", "unknown split 'dev'"),
+])
+def test_bad_specs(spec, message):
+  with pytest.raises(ConfigError, match=message):
+    open_source(spec)
+
+
+def test_tfds_modules_exist():
+  import importlib
+  for module in set(sources._TFDS_MODULES.values()):
+    importlib.import_module(f"tensorflow_datasets.{module}")
+
+
+def test_tfds_errors(tmp_path):
+  for spec, message in (
+      ("tfds:no_such_dataset", "TFDS has no dataset 'no_such_dataset'"),
+      ("tfds:glue/cola:train", "not prepared in .*file_format='array_record'"),
+      ("tfds:glue/no_such_config", "TFDS cannot build 'glue/no_such_config'"),
+      ("tfds:wmt14_translate/de-en:train[:1%]", "not prepared in")):
+    with pytest.raises(DataError, match=message):
+      open_source(spec, str(tmp_path))
+
+
+_TFDS_SCRIPT = """
+import json, pickle, sys
+import numpy as np
+import tensorflow_datasets as tfds
+
+class TinyPairs(tfds.core.GeneratorBasedBuilder):
+  VERSION = tfds.core.Version("1.0.0")
+
+  def _info(self):
+    pair = tfds.features.FeaturesDict({"en": tfds.features.Text(), "de": tfds.features.Text()})
+    features = tfds.features.FeaturesDict({"translation": pair, "id": np.int64})
+    return tfds.core.DatasetInfo(builder=self, features=features)
+
+  def _split_generators(self, dl_manager):
+    return {"train": self._generate_examples(10), "test": self._generate_examples(2)}
+
+  def _generate_examples(self, n):
+    for i in range(n):
+      yield i, {"translation": {"en": f"dog {i}", "de": f"Hündin {i}"}, "id": i}
+
+folder = sys.argv[1]
+TinyPairs(data_dir=folder, file_format="array_record").download_and_prepare()
+
+from jtx.data import DataError
+from jtx.data.sources import open_source
+train = open_source("tfds:tiny_pairs:train", folder)
+part = open_source("tfds:tiny_pairs:train[:30%]", folder)
+again = pickle.loads(pickle.dumps(part))
+try:
+  open_source("tfds:tiny_pairs:dev", folder)
+except DataError as e:
+  error = str(e)
+rows = [{**train[i], "id": int(train[i]["id"])} for i in range(len(train))]
+print(json.dumps({
+    "rows": rows, "part": len(part), "test": len(open_source("tfds:tiny_pairs:test", folder)),
+    "pickled": again[2] == part[2], "error": error, "tensorflow": "tensorflow" in sys.modules}))
+"""
+
+
+def test_tfds_array_record_without_tensorflow(tmp_path):
+  done = subprocess.run([sys.executable, "-c", _TFDS_SCRIPT, str(tmp_path)],
+                        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                        capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  result = json.loads(done.stdout.splitlines()[-1])
+  rows = sorted(result["rows"], key=lambda row: row["id"])
+  assert rows == [{"translation": {"en": f"dog {i}", "de": f"Hündin {i}"}, "id": i}
+                  for i in range(10)]
+  assert (result["part"], result["test"], result["pickled"]) == (3, 2, True)
+  assert "no split 'dev'; tiny_pairs has" in result["error"]
+  assert not result["tensorflow"]
