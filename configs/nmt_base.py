@@ -70,7 +70,7 @@ def shrink(c) -> None:
   c.steps, c.batch_size, c.log_every = 4, 8, 2
   c.checkpoint.every = c.checkpoint.keep = c.checkpoint.average = 2
   c.tokenizer.kind = common.tokenizer(c.tokenizer.kind.name, vocab_size=300)
-  c.data.train = ("embedded:number_words/time:train",)
+  c.data.train, c.data.weights = ("embedded:number_words/time:train",), ()
   c.data.ops = (common.op("clean"), common.op("tokenize"), common.op("pack", lengths=(64, 64)))
   c.data.window = 256
   c.decode.max_source_length = c.decode.max_target_length = 32

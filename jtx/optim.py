@@ -66,16 +66,14 @@ def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any
   layer_axes = {path: names[1:] if path in stacked else names for path, names in axes.items()}
   schedule = build(SCHEDULES, optim.schedule, optim.lr, total_steps, what="optim.schedule")
   core = build(OPTIMIZERS, optim.optimizer, layer_axes, what="optim.optimizer")
-  mults = multipliers(optim.lr_mults, params, stacked)
-  trained = jax.tree.map(lambda m: (m != 0).astype(np.float32), mults)
-  parts = [
-      scale_by(trained) if optim.lr_mults else None,
-      optax.clip_by_global_norm(optim.clip_norm) if optim.clip_norm else None,
-      per_layer(core, stacked),
-      optax.scale_by_learning_rate(schedule),
-      scale_by(mults) if optim.lr_mults else None,
-  ]
-  return optax.chain(*(p for p in parts if p is not None)), schedule
+  parts = [per_layer(core, stacked), optax.scale_by_learning_rate(schedule)]
+  if optim.clip_norm:
+    parts = [optax.clip_by_global_norm(optim.clip_norm), *parts]
+  if optim.lr_mults:
+    mults = multipliers(optim.lr_mults, params, stacked)
+    trained = jax.tree.map(lambda m: (m != 0).astype(np.float32), mults)
+    parts = [scale_by(trained), *parts, scale_by(mults)]
+  return optax.chain(*parts), schedule
 
 
 # ---- Schedules: (lr, total_steps) -> (updates already made -> learning rate) ----
@@ -84,19 +82,21 @@ def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any
 def constant(lr: float, total_steps: int, *, warmup: int = 0) -> Schedule:
   """`lr` after a linear warm-up over `warmup` updates."""
   del total_steps
-  return lambda step: lr * _warm(step, warmup)
+  warm = _warm(warmup)
+  return lambda step: lr * warm(step)
 
 
 def linear(lr: float, total_steps: int, *, warmup: int = 1000, end: float = 0.0) -> Schedule:
   """Linear warm-up to `lr`, then a line to `end * lr` when the run is over."""
-  return lambda step: lr * _warm(step, warmup) * (
-      1 - (1 - end) * _progress(step, warmup, total_steps))
+  warm, progress = _warm(warmup), _progress(warmup, total_steps)
+  return lambda step: lr * warm(step) * (1 - (1 - end) * progress(step))
 
 
 def cosine(lr: float, total_steps: int, *, warmup: int = 1000, end: float = 0.0) -> Schedule:
   """Linear warm-up to `lr`, then half a cosine to `end * lr` (Loshchilov & Hutter 2017)."""
-  return lambda step: lr * _warm(step, warmup) * (
-      end + (1 - end) * 0.5 * (1 + jnp.cos(jnp.pi * _progress(step, warmup, total_steps))))
+  warm, progress = _warm(warmup), _progress(warmup, total_steps)
+  return lambda step: lr * warm(step) * (
+      end + (1 - end) * 0.5 * (1 + jnp.cos(jnp.pi * progress(step))))
 
 
 def wsd(lr: float, total_steps: int, *, warmup: int = 1000, decay: float = 0.1,
@@ -113,8 +113,8 @@ def wsd(lr: float, total_steps: int, *, warmup: int = 1000, decay: float = 0.1,
   if not 0 <= decay <= 1:
     raise ConfigError(f"optim.schedule.decay={decay}: must be a fraction of the run, 0 to 1")
   start = total_steps - round(decay * total_steps)
-  return lambda step: lr * _warm(step, warmup) * (
-      1 - (1 - end) * _progress(step, start, total_steps))
+  warm, progress = _warm(warmup), _progress(start, total_steps)
+  return lambda step: lr * warm(step) * (1 - (1 - end) * progress(step))
 
 
 def noam(lr: float, total_steps: int, *, width: int, warmup: int = 4000) -> Schedule:
@@ -133,16 +133,17 @@ def noam(lr: float, total_steps: int, *, width: int, warmup: int = 4000) -> Sche
   return schedule
 
 
-def _warm(step: jax.typing.ArrayLike, warmup: int) -> jax.Array:
+def _warm(warmup: int) -> Schedule:
   """n / warmup for update n = step + 1 up to `warmup`, so that the first is not lost; then 1."""
   if warmup < 0:
     raise ConfigError(f"optim.schedule.warmup={warmup}: must be 0 or more")
-  return jnp.minimum((jnp.asarray(step, jnp.float32) + 1) / max(warmup, 1), 1.0)
+  return lambda step: jnp.minimum((jnp.asarray(step, jnp.float32) + 1) / max(warmup, 1), 1.0)
 
 
-def _progress(step: jax.typing.ArrayLike, start: int, stop: int) -> jax.Array:
+def _progress(start: int, stop: int) -> Schedule:
   """0 up to `start`, 1 from `stop` on: the last update of a run is just short of 1."""
-  return jnp.clip((jnp.asarray(step, jnp.float32) - start) / max(stop - start, 1), 0.0, 1.0)
+  return lambda step: jnp.clip(
+      (jnp.asarray(step, jnp.float32) - start) / max(stop - start, 1), 0.0, 1.0)
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
@@ -368,7 +369,8 @@ def layer_path(path: str, layer: int) -> str:
   raise ValueError(f"stacked parameter {path} is not under a component layers or layers_K")
 
 
-def multipliers(lr_mults: Iterable[tuple[str, float]], params: Any, stacked: Collection[str]) -> Any:
+def multipliers(lr_mults: Iterable[tuple[str, float]], params: Any, stacked: Collection[str]
+                ) -> Any:
   """The learning rate's factor for every parameter.
 
   Args:
@@ -399,9 +401,11 @@ def multipliers(lr_mults: Iterable[tuple[str, float]], params: Any, stacked: Col
       result[path] = np.array(mults, np.float32).reshape(-1, *(1,) * (len(x.shape) - 1))
     else:
       result[path] = np.array(factor(path), np.float32)
-  for pattern in sorted(unmatched):
-    raise ConfigError(f"optim.lr_mults: {pattern!r} matches no parameter; paths are like "
-                      + _example(result, stacked))
+  if unmatched:
+    path = next((p for p in result if p in stacked), next(iter(result)))
+    example = layer_path(path, 0) if path in stacked else path
+    raise ConfigError(f"optim.lr_mults: {min(unmatched)!r} matches no parameter;"
+                      f" their paths are like {example}")
   return unflatten_dict(result, sep="/")
 
 
@@ -414,11 +418,6 @@ def _rule(entry: tuple[str, float]) -> tuple[re.Pattern, float]:
   if not mult >= 0:
     raise ConfigError(f"optim.lr_mults: the factor of {pattern!r} is {mult}; it must be 0 or more")
   return regex, mult
-
-
-def _example(paths: Iterable[str], stacked: Collection[str]) -> str:
-  path = next((p for p in paths if p in stacked), next(iter(paths), ""))
-  return layer_path(path, 0) if path in stacked else path
 
 
 def scale_by(factors: Any) -> optax.GradientTransformation:

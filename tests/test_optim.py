@@ -498,3 +498,8 @@ def test_a_path_that_ends_another():
   state = {"mu": params, "count": jnp.zeros([]), "factored": {"kernel": jnp.zeros(2)}}
   result = optim.opt_state_shardings(state, params, {"kernel": 1, "a": {"kernel": 2}}, 0)
   assert result == {"mu": {"kernel": 1, "a": {"kernel": 2}}, "count": 0, "factored": {"kernel": 0}}
+
+
+def test_negative_warmup():
+  with pytest.raises(ConfigError, match=r"schedule\.warmup=-1"):
+    optim.cosine(1.0, 10, warmup=-1)

@@ -281,10 +281,10 @@ def test_order_is_random_access_and_epochs_differ():
   assert whole.tolist() != Order([10, 30], [25, 15], 4).examples(0, 200).tolist()
 
 
-def test_sources_are_mixed_within_an_epoch():
-  examples = Order([500, 500], [500, 500], 1).examples(0, 1000)
-  for half in (examples[:500], examples[500:]):
-    assert abs((half < 500).sum() - 250) < 48  # three standard deviations
+def test_sources_are_mixed_within_an_epoch_and_otherwise_in_the_next():
+  first, second = Order([500, 500], [500, 500], 1).examples(0, 2000).reshape(2, 1000) < 500
+  for half in (first[:500], first[500:], first == second):
+    assert abs(half.mean() - 0.5) < 0.07  # three standard deviations of 500
 
 
 def test_each_round_through_a_source_takes_another_order():
