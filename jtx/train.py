@@ -337,7 +337,7 @@ def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransform
   params = optax.apply_updates(state.params, updates)
   ema = state.ema
   if config.optim.ema:
-    ema = jax.tree.map(lambda e, p: config.optim.ema * e + (1 - config.optim.ema) * p, ema, params)
+    ema = optim.ema_update(ema, params, config.optim.ema)
 
   norm = optax.tree.norm(grads)
   new = {name: jnp.stack(pair) for name, pair in sums.items()} | {"grad_norm": jnp.stack([norm, 1.0])}

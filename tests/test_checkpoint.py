@@ -1,5 +1,6 @@
 """Checkpoints come back bit for bit, or not at all."""
 
+import gc
 import json
 import pathlib
 import shutil
@@ -18,6 +19,15 @@ import pytest
 from jtx import checkpoint
 from jtx.checkpoint import CheckpointError, Checkpointer
 from jtx.config import ConfigError
+
+# Reading a damaged file, Orbax leaves failed coroutines behind, reported when collected.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def collect_here():
+  yield
+  gc.collect()
 
 
 def make_state(seed: int = 0):
@@ -160,8 +170,6 @@ def data_files(run):
   return sorted(p for p in files if p.parent.name == "d" or p.parent.name == "manifest")
 
 
-# Orbax leaves coroutines behind that had failed, and asyncio reports them at a random time.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("damage", [flip, truncate, pathlib.Path.unlink])
 def test_damage_is_never_restored(run, damage, caplog):
   """Each data file in turn: the bits are right, or the checkpoint before is used."""
@@ -193,7 +201,6 @@ def test_flipped_bit_names_the_array(run, caplog):
   assert "the checksum of array params/" in caplog.text
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_truncated_names_the_array(run, caplog):
   files = [f for f in data_files(run) if "params" in f.parts]
   truncate(max(files, key=lambda f: f.stat().st_size))

@@ -164,8 +164,15 @@ class TsvSource:
 # TFDS finds these of its datasets only once their module is imported.
 _TFDS_MODULES = {
     "c4": "text.c4",
+    "cnn_dailymail": "summarization.cnn_dailymail",
+    "conll2002": "text.conll2002",
     "conll2003": "text.conll2003",
+    "flores": "translate.flores",
     "glue": "text.glue",
+    "gsm8k": "text.gsm8k",
+    "hellaswag": "text.hellaswag",
+    "multi_nli": "text.multi_nli",
+    "wiki40b": "text.wiki40b",
     "wikipedia": "text.wikipedia",
     "wmt13_translate": "translate.wmt13",
     "wmt14_translate": "translate.wmt14",
@@ -174,14 +181,18 @@ _TFDS_MODULES = {
     "wmt17_translate": "translate.wmt17",
     "wmt18_translate": "translate.wmt18",
     "wmt19_translate": "translate.wmt19",
+    "wmt_t2t_translate": "translate.wmt_t2t",
     "xnli": "text.xnli",
+    "xsum": "summarization.xsum",
 }
 
 
 def _plain(value: Any) -> Any:
-  """`value` with bytes decoded, where they are text, in nested dicts too."""
+  """`value` with bytes decoded, where they are text, in nested dicts and lists too."""
   if isinstance(value, dict):
     return {k: _plain(v) for k, v in value.items()}
+  if isinstance(value, list):
+    return [_plain(v) for v in value]
   if isinstance(value, bytes):
     try:
       return value.decode("utf-8")
@@ -205,7 +216,8 @@ class TfdsSource:
       raise DataError(f"{name}: TFDS has no dataset {dataset!r}, nor is one prepared in "
                       f"{data_dir or 'its default data_dir'}") from e
     except ImportError as e:
-      raise DataError(f"{name}: TFDS's own code for this dataset needs {e.name!r}") from e
+      raise DataError(f"{name}: TFDS's own code for this dataset needs "
+                      f"{e.name or 'TensorFlow'}") from e
     except (ValueError, RuntimeError) as e:  # an unknown config or version
       raise DataError(f"{name}: TFDS cannot build {dataset!r}: {_first_line(e)}") from e
     if not builder.info.splits:

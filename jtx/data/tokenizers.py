@@ -117,14 +117,17 @@ class HuggingFace(Tokenizer):
     self._backend = hf.Tokenizer.from_str(json.dumps(model))
     self._backend.no_padding()
     self._backend.no_truncation()
-    # A special token's name in a text is text.
+    # A special token's name in a text is text ...
     self._backend.encode_special_tokens = True
     self.pad_id, self.bos_id, self.eos_id, self.unk_id = specials
     self.vocab_size = self._backend.get_vocab_size()
+    # ... and unknown text to a model that has the name among its pieces, as Unigram may.
+    self._text_id = np.arange(1 + max(self._backend.get_vocab().values()), dtype=np.int32)
+    self._text_id[[self.pad_id, self.bos_id, self.eos_id]] = self.unk_id
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-    return [np.array(e.ids, np.int32) for e in encodings]
+    return [self._text_id[np.array(e.ids, np.int32)] for e in encodings]
 
   def decode(self, ids: Iterable[int]) -> str:
     return self._backend.decode([int(i) for i in ids])
@@ -288,11 +291,18 @@ def _word_splitter(split_digits: bool) -> hf.pre_tokenizers.PreTokenizer:
   return hf.pre_tokenizers.Sequence(steps)
 
 
+def _normalizer(lowercase: bool) -> hf.normalizers.Normalizer:
+  """Single spaces: a tab or line break would be unknown, and decode to nothing."""
+  steps = [hf.normalizers.Replace(hf.Regex(r"\s+"), " "), hf.normalizers.Strip()]
+  return hf.normalizers.Sequence([*steps, hf.normalizers.Lowercase()] if lowercase else steps)
+
+
 def bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
         lowercase: bool = False, split_digits: bool = False) -> Tokenizer:
   """Byte-pair encoding over characters (Sennrich et al. 2016, arXiv:1508.07909).
 
-  A space becomes "▁" before a word, so a text's own U+2581 decodes as a space.
+  White space becomes one space. A space becomes "▁" before a word, so a text's own U+2581
+  decodes as a space.
 
   Args:
     texts: what to train on; a character that is not in it becomes <unk>.
@@ -302,8 +312,7 @@ def bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 
     split_digits: makes every digit a piece of its own.
   """
   backend = hf.Tokenizer(hf.models.BPE(unk_token="<unk>"))
-  if lowercase:
-    backend.normalizer = hf.normalizers.Lowercase()
+  backend.normalizer = _normalizer(lowercase)
   backend.pre_tokenizer = _word_splitter(split_digits)
   backend.decoder = hf.decoders.Metaspace()
   trainer = hf.trainers.BpeTrainer(
@@ -369,8 +378,7 @@ def unigram(texts: Iterator[str], *, vocab_size: int = 16_000, lowercase: bool =
   in the third decimal and the order of ids may; the other kinds train the same every time.
   """
   backend = hf.Tokenizer(hf.models.Unigram())
-  if lowercase:
-    backend.normalizer = hf.normalizers.Lowercase()
+  backend.normalizer = _normalizer(lowercase)
   backend.pre_tokenizer = _word_splitter(split_digits)
   backend.decoder = hf.decoders.Metaspace()
   trainer = hf.trainers.UnigramTrainer(

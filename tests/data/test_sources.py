@@ -138,7 +138,8 @@ class TinyPairs(tfds.core.GeneratorBasedBuilder):
 
   def _info(self):
     pair = tfds.features.FeaturesDict({"en": tfds.features.Text(), "de": tfds.features.Text()})
-    features = tfds.features.FeaturesDict({"translation": pair, "id": np.int64})
+    tags = tfds.features.Sequence({"tag": tfds.features.Text()})
+    features = tfds.features.FeaturesDict({"translation": pair, "tags": tags, "id": np.int64})
     return tfds.core.DatasetInfo(builder=self, features=features)
 
   def _split_generators(self, dl_manager):
@@ -146,7 +147,8 @@ class TinyPairs(tfds.core.GeneratorBasedBuilder):
 
   def _generate_examples(self, n):
     for i in range(n):
-      yield i, {"translation": {"en": f"dog {i}", "de": f"Hündin {i}"}, "id": i}
+      yield i, {"translation": {"en": f"dog {i}", "de": f"Hündin {i}"},
+                "tags": [{"tag": "ä"}, {"tag": "b"}], "id": i}
 
 folder = sys.argv[1]
 TinyPairs(data_dir=folder, file_format="array_record").download_and_prepare()
@@ -174,8 +176,8 @@ def test_tfds_array_record_without_tensorflow(tmp_path):
   assert done.returncode == 0, done.stderr
   result = json.loads(done.stdout.splitlines()[-1])
   rows = sorted(result["rows"], key=lambda row: row["id"])
-  assert rows == [{"translation": {"en": f"dog {i}", "de": f"Hündin {i}"}, "id": i}
-                  for i in range(10)]
+  assert rows == [{"translation": {"en": f"dog {i}", "de": f"Hündin {i}"},
+                   "tags": {"tag": ["ä", "b"]}, "id": i} for i in range(10)]
   assert (result["part"], result["test"], result["pickled"]) == (3, 2, True)
   assert "no split 'dev'; tiny_pairs has" in result["error"]
   assert not result["tensorflow"]

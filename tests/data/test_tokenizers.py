@@ -68,6 +68,14 @@ def test_round_trip_of_seen_text(trained, texts, kind):
   assert t.decode_batch(t.encode_batch(texts)) == texts
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_white_space_becomes_one_space(trained, kind):
+  t = trained[kind]
+  text = " eine\tneun\r\nzwei\u00a0 drei  "
+  assert t.decode(t.encode(text)) == "eine neun zwei drei"
+  np.testing.assert_array_equal(t.encode(text), t.encode("eine neun zwei drei"))
+
+
 @pytest.mark.parametrize("kind", ["byte_bpe", "bytes"])
 def test_round_trip_of_any_text(trained, kind):
   t = trained[kind]
@@ -215,6 +223,17 @@ def test_hugging_face_file(tmp_path):
   assert t.tokens(t.encode("Hellos [SEP] x")) == ["hello", "##s", "[", "sep", "]", "[UNK]"]
   assert t.decode([2, *t.encode("Hellos"), 3, 0]) == "hellos"
   assert Tokenizer.from_json(t.to_json()) == t
+
+
+def test_hugging_face_file_whose_model_knows_special_names(tmp_path):
+  """As T5's: Unigram, words split at spaces only, so "</s>" in a text is a piece."""
+  pieces = ["<pad>", "</s>", "<unk>", "<s>", "▁", "▁a", "<", "/", "s", ">"]
+  backend = hf.Tokenizer(hf.models.Unigram([(p, -1.0) for p in pieces], 2, False))
+  backend.pre_tokenizer = hf.pre_tokenizers.Metaspace()
+  backend.add_special_tokens(pieces[:4])
+  backend.save(str(tmp_path / "tokenizer.json"))
+  t = Tokenizer.load(tmp_path / "tokenizer.json")
+  assert t.tokens(t.encode("a </s> a")) == ["▁a", "▁", "<unk>", "▁a"]
 
 
 def test_file_errors(tmp_path):

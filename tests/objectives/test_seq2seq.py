@@ -1,0 +1,121 @@
+"""The sequence-to-sequence loss against float64 NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jtx.models.encdec import EncDec
+from jtx.nn.block import BlockConfig
+from jtx.objectives.seq2seq import Seq2Seq, cross_entropy, shift_right
+from jtx.sharding import unbox
+
+V, B, S, T, BOS = 7, 2, 4, 6, 1
+
+
+def normal(seed, *shape):
+  return np.random.default_rng(seed).normal(size=shape)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_cross_entropy_is_against_the_smoothed_distribution(smoothing):
+  logits, labels = 5 * normal(0, B, T, V), np.random.default_rng(1).integers(0, V, (B, T))
+  log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+  target = (1 - smoothing) * np.eye(V)[labels] + smoothing / V
+  loss, nll = cross_entropy(jnp.asarray(logits, jnp.float32), jnp.asarray(labels), smoothing)
+  np.testing.assert_allclose(loss, -(target * log_p).sum(-1), rtol=1e-5)
+  np.testing.assert_allclose(nll, -(np.eye(V)[labels] * log_p).sum(-1), rtol=1e-5, atol=1e-6)
+
+
+def test_cross_entropy_of_large_logits():
+  logits = jnp.array([[1e4, -1e4, 0.0]])
+  loss, nll = cross_entropy(logits, jnp.array([0]), 0.0)
+  np.testing.assert_array_equal([loss[0], nll[0]], 0.0)
+
+
+def test_shift_right_starts_every_segment():
+  tokens = jnp.array([[5, 6, 2, 7, 2, 0], [8, 2, 0, 0, 0, 0]])
+  segments = jnp.array([[1, 1, 1, 2, 2, 0], [1, 1, 0, 0, 0, 0]])
+  np.testing.assert_array_equal(shift_right(tokens, segments, BOS),
+                                [[BOS, 5, 6, BOS, 7, 0], [BOS, 8, 0, 0, 0, 0]])
+
+
+# ------------------------------------------------------------------------ with a model
+
+MODEL = EncDec(vocab_size=V, width=8, num_layers=1,
+               block=BlockConfig(num_heads=2, ffn_dim=8, dropout=0.5))
+
+
+def batch():
+  random = np.random.default_rng(2)
+  field = lambda name, tokens, segments, positions: {
+      name: jnp.asarray(tokens), f"{name}_segment_ids": jnp.array(segments),
+      f"{name}_positions": jnp.array(positions)}
+  return {
+      **field("src", random.integers(2, V, (B, S)), [[1, 1, 2, 2], [1, 1, 1, 0]],
+              [[0, 1, 0, 1], [0, 1, 2, 0]]),
+      **field("tgt", random.integers(2, V, (B, T)), [[1, 1, 1, 2, 2, 0], [1, 1, 0, 0, 0, 0]],
+              [[0, 1, 2, 0, 1, 0], [0, 1, 0, 0, 0, 0]]),
+  }
+
+
+@pytest.fixture(scope="module")
+def params():
+  boxed = jax.eval_shape(MODEL.init, jax.random.key(0), Seq2Seq(BOS).model_inputs(batch()))["params"]
+  leaves, tree = jax.tree.flatten(unbox(boxed))
+  return tree.unflatten([jnp.asarray(normal(i, *x.shape), jnp.float32) for i, x in enumerate(leaves)])
+
+
+def sums(objective, params, batch, train=False):
+  rngs = {"dropout": jax.random.key(0)} if train else None
+  return jax.jit(lambda p, b: objective(MODEL, p, b, train=train, rngs=rngs))(params, batch)
+
+
+def test_sums_over_target_tokens(params):
+  objective, data = Seq2Seq(BOS, label_smoothing=0.2), batch()
+  hidden = MODEL.apply({"params": params}, objective.model_inputs(data))
+  logits = np.asarray(MODEL.apply({"params": params}, hidden, method="logits"), np.float64)
+  log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+  labels, real = np.asarray(data["tgt"]), np.asarray(data["tgt_segment_ids"]) > 0
+  target = 0.8 * np.eye(V)[labels] + 0.2 / V
+  got = sums(objective, params, data)
+  assert set(got) == {"loss", "nll", "accuracy"}
+  assert all(weight == real.sum() == 7 for _, weight in got.values())
+  np.testing.assert_allclose(got["loss"][0], -(target * log_p).sum(-1)[real].sum(), rtol=1e-5)
+  np.testing.assert_allclose(got["nll"][0], -(np.eye(V)[labels] * log_p).sum(-1)[real].sum(), rtol=1e-5)
+  assert got["accuracy"][0] == (logits.argmax(-1) == labels)[real].sum()
+  assert objective.weights(data) == {"loss": 7}
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 5, 12, 100])
+def test_chunks_change_nothing(params, chunk):
+  def run(objective):
+    def loss(params):
+      out = objective(MODEL, params, batch(), train=True, rngs={"dropout": jax.random.key(0)})
+      return out["loss"][0], out
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+  close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+  jax.tree.map(close, run(Seq2Seq(BOS, logits_chunk=chunk)), run(Seq2Seq(BOS)))
+
+
+@pytest.mark.parametrize("chunk", [0, 5])
+def test_padding_has_no_influence(params, chunk):
+  objective, data = Seq2Seq(BOS, logits_chunk=chunk), batch()
+  noise = lambda name: jnp.where(data[f"{name}_segment_ids"] == 0, 4, data[name])
+  run = jax.jit(jax.value_and_grad(lambda p, b: objective(MODEL, p, b, train=False)["nll"][0]))
+  plain = run(params, data)
+  noisy = run(params, {**data, "src": noise("src"), "tgt": noise("tgt")})
+  close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+  jax.tree.map(close, noisy, plain)
+
+
+def test_train_is_dropout(params):
+  objective = Seq2Seq(BOS)
+  evaluated, trained = (sums(objective, params, batch(), train)["loss"][0] for train in (False, True))
+  assert abs(evaluated - trained) > 1e-3
+
+
+def test_an_empty_batch_is_zeros(params):
+  data = {k: jnp.zeros_like(x) for k, x in batch().items()}
+  assert all(s == 0 and w == 0 for s, w in sums(Seq2Seq(BOS), params, data).values())
