@@ -8,7 +8,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3.11 python3
 PIP := .venv/bin/python -m pip --disable-pip-version-check --no-input
-PYTEST := .venv/bin/python -m pytest -n 2
+PYTEST := .venv/bin/python -m pytest -n 2 --dist worksteal --durations 15
 
 .PHONY: train test test-slow clean
 

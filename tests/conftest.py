@@ -1,7 +1,18 @@
-"""Runs the tests on eight CPU devices; both variables must be set before JAX is imported."""
+"""Runs the tests on eight CPU devices; the variables must be set before JAX is imported."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = " ".join(
     [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"])
+
+# Many tests build the same program: one cache for this session and its worker processes.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+  folder = tempfile.mkdtemp(prefix="jtx-tests-")
+  atexit.register(shutil.rmtree, folder, ignore_errors=True)
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
+  os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"

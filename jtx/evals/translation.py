@@ -17,7 +17,7 @@ class Translation:
   every: int = 0  # steps; 0 is at the end only
   limit: int = 0  # examples, spread over the split; 0 is all
   samples: int = 0  # translations to show
-  picture: bool = False  # draw the attention in the first example
+  picture: bool = False  # draw the attention in the longest of the samples
   lowercase: bool = False  # score without case, as sacreBLEU's -lc
 
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float | str]]:
@@ -26,11 +26,13 @@ class Translation:
     translator = Translator(task.model, params, task.data.tokenizers, task.config.decode, task.mesh)
     outputs = [best[0].text for best in translator(sources)]
     yield from score(outputs, references, self.lowercase)
-    for i, place in enumerate(spread(range(len(examples)), self.samples)):
+    shown = spread(range(len(examples)), self.samples)
+    for i, place in enumerate(shown):
       text = f"{sources[place]} -> {outputs[place]}"
       yield f"sample_{i}", text + (f" (not: {references[place]})" * (outputs[place] != references[place]))
     if self.picture:
-      yield "attention", picture(task, params, sources[0], outputs[0])
+      place = max(shown, key=lambda i: len(sources[i]), default=0)
+      yield "attention", picture(task, params, sources[place], outputs[place])
 
 
 def picture(task: Task, params: Any, source: str, target: str) -> Any:

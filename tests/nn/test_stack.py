@@ -240,3 +240,8 @@ def test_dropout_differs_by_layer_and_key():
 def test_unknown_remat_policy():
   with pytest.raises(ConfigError, match="remat='dot': did you mean 'dots'"):
     stack(remat="dot").init(jax.random.key(0), X, context())
+
+
+def test_a_window_that_no_layer_has():
+  with pytest.raises(ConfigError, match="window=2 is for layers of kind local or global_tokens"):
+    stack(window=2).init(jax.random.key(0), X, context())

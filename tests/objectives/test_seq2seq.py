@@ -23,8 +23,8 @@ def test_cross_entropy_is_against_the_smoothed_distribution(smoothing):
   log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   target = (1 - smoothing) * np.eye(V)[labels] + smoothing / V
   loss, nll = cross_entropy(jnp.asarray(logits, jnp.float32), jnp.asarray(labels), smoothing)
-  np.testing.assert_allclose(loss, -(target * log_p).sum(-1), rtol=1e-5)
-  np.testing.assert_allclose(nll, -(np.eye(V)[labels] * log_p).sum(-1), rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(loss, -(target * log_p).sum(-1), rtol=1e-5, atol=2e-6)
+  np.testing.assert_allclose(nll, -(np.eye(V)[labels] * log_p).sum(-1), rtol=1e-5, atol=2e-6)
 
 
 def test_cross_entropy_of_large_logits():
@@ -87,16 +87,23 @@ def test_sums_over_target_tokens(params):
   assert objective.weights(data) == {"loss": 7}
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 5, 12, 100])
-def test_chunks_change_nothing(params, chunk):
-  def run(objective):
-    def loss(params):
-      out = objective(MODEL, params, batch(), train=True, rngs={"dropout": jax.random.key(0)})
-      return out["loss"][0], out
-    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+def value_and_grads(objective, params):
+  """All sums, and the gradients of the loss, with dropout on."""
+  def loss(params):
+    out = objective(MODEL, params, batch(), train=True, rngs={"dropout": jax.random.key(0)})
+    return out["loss"][0], out
+  return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
+
+@pytest.fixture(scope="module")
+def unchunked(params):
+  return value_and_grads(Seq2Seq(BOS), params)
+
+
+@pytest.mark.parametrize("chunk", [4, 5, 100])  # 12 tokens: dividing, not dividing, more than all
+def test_chunks_change_nothing(params, unchunked, chunk):
   close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-  jax.tree.map(close, run(Seq2Seq(BOS, logits_chunk=chunk)), run(Seq2Seq(BOS)))
+  jax.tree.map(close, value_and_grads(Seq2Seq(BOS, logits_chunk=chunk), params), unchunked)
 
 
 @pytest.mark.parametrize("chunk", [0, 5])
