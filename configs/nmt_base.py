@@ -23,7 +23,7 @@ PAIRS = {"de-en": 37_000, "fr-en": 32_000}  # vocabulary, shared
 
 PRESETS = ("", "big", "pair=fr-en", "tiny", "big,tiny")  # every argument, for the tests
 
-TINY = dict(width=32, num_layers=2, block=dict(num_heads=4, ffn_dim=64))
+TINY = dict(width=32, num_layers=2, unroll=1, block=dict(num_heads=4, ffn_dim=64))
 
 
 def get_config(arg: str = ""):

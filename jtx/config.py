@@ -137,12 +137,17 @@ def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> Co
     elif isinstance(old, ConfigDict) and isinstance(value, (Mapping, ConfigDict)):
       edit(old, value, path)
     else:
-      if isinstance(old, bool) != isinstance(value, bool) and old is not None and value is not None:
-        raise ConfigError(f"{path}: {value!r} is not a {type(old).__name__}")
+      kind = cfg.get_type(key)
+      wrong = f"{path}: {value!r} is not a {kind.__name__}"
+      # ml_collections itself takes a bool for an int, and None for anything.
+      if (kind is bool) != isinstance(value, bool) and value is not None:
+        raise ConfigError(wrong)
+      if value is None and old is not None:
+        raise ConfigError(wrong)
       try:
         cfg[key] = value
       except TypeError as e:
-        raise ConfigError(f"{path}: {value!r} is not a {cfg.get_type(key).__name__}") from e
+        raise ConfigError(wrong) from e
   return cfg
 
 

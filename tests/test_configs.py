@@ -107,7 +107,7 @@ def test_full_size_train_state_on_a_mesh(name, preset, sweep, item):
 
 def tiny_cases():
   yield from ((n, p, None, 0) for n, p in PRESETS if "tiny" in p)
-  yield from ((n, "tiny", s, i) for n, s, i in ITEMS)
+  yield from (pytest.param(n, "tiny", s, i, marks=pytest.mark.slow) for n, s, i in ITEMS)
 
 
 @pytest.mark.parametrize("name,preset,sweep,item", list(tiny_cases()))

@@ -145,7 +145,8 @@ def test_check_batch():
   m = mesh(data=2, fsdp=2, tensor=2)
   sharding.check_batch(8, m, "config.batch_size")
   for size in (6, 0, -4):
-    with pytest.raises(ConfigError, match=rf"config.batch_size={size} must be a positive multiple of the 4"):
+    message = f"config.batch_size={size} must be a positive multiple of the 4 ways"
+    with pytest.raises(ConfigError, match=message):
       sharding.check_batch(size, m, "config.batch_size")
 
 

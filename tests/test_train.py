@@ -44,9 +44,10 @@ MESHES = {
     "fsdp 2 x tensor 2 x data 2": {"data": 2, "fsdp": 2, "tensor": 2},
     "context 2 x data 4": {"data": 4, "context": 2},
 }
+QUICK = ("fsdp 8", "fsdp 2 x tensor 2 x data 2")
 
 
-@pytest.mark.parametrize("name", MESHES)
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MESHES])
 def test_a_mesh_of_eight_gives_the_losses_of_one_device(reference, tmp_path, name):
   config = tiny_config(mesh=MESHES[name])
   train.run(config, str(tmp_path), jax.devices())
@@ -196,6 +197,7 @@ def start(workdir, cache):
                           stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_killed_at_arbitrary_moments_the_losses_are_bit_equal(tmp_path):
   cache = tmp_path / "cache"
   process = start(tmp_path / "straight", cache)

@@ -121,6 +121,8 @@ class Stack(nn.Module):
                         " pattern has none; leave it 0")
     num_heads = self.segments[0].block.num_heads
     if table := self.position.bias_table(num_heads):
+      if any(s.block.num_heads != num_heads for s in self.segments):
+        raise ConfigError("segments that share a position bias need the same num_heads")
       shape, std, axes = table
       ctx = ctx.replace(bias_table=param(self, "position_bias", nn.initializers.normal(std), shape, axes))
     caches, memories, weights = [], [], []

@@ -31,8 +31,8 @@ ENCODINGS = {
 def model(position=Rope(), *, norm_position="post", dropout=0.0, heads=4, kv_heads=None, **fields):
   block = BlockConfig(num_heads=heads, num_kv_heads=kv_heads, ffn_dim=12, dropout=dropout,
                       norm_position=norm_position)
-  return EncDec(**{"vocab_size": V, "width": 8, "num_layers": 2, "block": block, "position": position,
-                   **fields})
+  size = {"vocab_size": V, "width": 8, "num_layers": 2}
+  return EncDec(**{**size, "block": block, "position": position, **fields})
 
 
 def rows(name, rows_of_segments, length):
@@ -139,7 +139,8 @@ def test_weights_for_pictures():
   module = model(kv_heads=2, num_decoder_layers=3)
   batch = {**rows("src", [[[3, 4, 5]]], 4), **rows("tgt_in", [[[1, 6]]], 2)}
   batch |= {k: batch[f"tgt_in{k[3:]}"] for k in ("tgt_segment_ids", "tgt_positions")}
-  weights = jax.jit(lambda p: module.apply({"params": p}, batch, method="attention_weights"))(init(module))
+  run = jax.jit(lambda params: module.apply({"params": params}, batch, method="attention_weights"))
+  weights = run(init(module))
   shapes = {"encoder": (2, 1, 4, 4, 4), "decoder": (3, 1, 4, 2, 2), "cross": (3, 1, 4, 2, 4)}
   assert {k: w.shape for k, w in weights.items()} == shapes
   assert (weights["cross"][..., 3] == 0).all()

@@ -55,7 +55,8 @@ def reference(q, k, v, g, allowed, bias=None, scale=H**-0.5, vector=None):
   q, k, v, g = (np.asarray(x, np.float64) for x in (q, k, v, g))
   (batch, queries, heads, _), keys = q.shape, k.shape[1]
   group = heads // k.shape[2]
-  out, weights = np.zeros((batch, queries, heads, v.shape[-1])), np.zeros((batch, heads, queries, keys))
+  out = np.zeros((batch, queries, heads, v.shape[-1]))
+  weights = np.zeros((batch, heads, queries, keys))
   grads = {"q": np.zeros_like(q), "k": np.zeros_like(k), "v": np.zeros_like(v),
            "bias": np.zeros_like(weights), "vector": np.zeros((heads, q.shape[-1]))}
   for b, t, n in np.ndindex(batch, queries, heads):
@@ -270,23 +271,25 @@ class TestKernels:
 WIDTH = 12
 
 
-def apply(module, params, x, source=None, position=Position(), mask=CAUSAL):
+def call(method, variables, x, source, position=Position()):
+  """Calls `module.init` or `module.apply` on one causal layer."""
   ctx = Context(jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2]), return_weights=True)
-  arguments = dict(layer_masks=(mask,), kind=None, position=position, causal=True, rows=Rows())
-  source = x if source is None else source
-  if params is None:
-    return jax.tree.map(lambda p: jnp.asarray(normal(p.ndim, *p.shape), jnp.float32), jax.eval_shape(
-        lambda: module.init(jax.random.key(0), x, source, ctx, **arguments))["params"])
-  return module.apply({"params": params}, x, source, ctx, **arguments)
+  return method(variables, x, source, ctx, layer_masks=(CAUSAL,), kind=None, position=position,
+                causal=True, rows=Rows())
+
+
+def random_params(module, x, source):
+  boxed = jax.eval_shape(lambda key: call(module.init, key, x, source), jax.random.key(0))["params"]
+  return jax.tree.map(lambda p: normal(p.ndim, *p.shape).astype(np.float32), unbox(boxed))
 
 
 @pytest.mark.parametrize("score", ["dot", "additive"])
 def test_module_is_its_formula(score):
-  module = Attention(num_heads=N, num_kv_heads=2, head_dim=5, v_head_dim=3, use_bias=True, score=score)
+  module = Attention(num_heads=N, num_kv_heads=2, head_dim=5, v_head_dim=3, use_bias=True,
+                     score=score)
   x, source = (jnp.asarray(normal(i, B, T, WIDTH), jnp.float32) for i in (7, 8))
-  boxed = apply(module, None, x, source)
-  params = jax.tree.map(np.asarray, unbox(boxed))
-  out, projected, weights = apply(module, params, x, source)
+  params = random_params(module, x, source)
+  out, projected, weights = call(module.apply, {"params": params}, x, source)
   q, k, v = (
       np.einsum("btd,dnh->btnh", np.asarray(y, np.float64), params[n]["kernel"]) + params[n]["bias"]
       for n, y in [("query", x), ("key", source), ("value", source)])
@@ -304,12 +307,14 @@ def test_module_is_its_formula(score):
 def test_shared_heads_are_repeated_heads():
   x = jnp.asarray(normal(7, B, T, WIDTH), jnp.float32)
   few, many = (Attention(num_heads=N, num_kv_heads=k, head_dim=4) for k in (2, None))
-  params = unbox(apply(few, None, x))
+  params = random_params(few, x, x)
   repeated = {**params, **{n: {"kernel": jnp.repeat(params[n]["kernel"], 2, axis=1)}
                            for n in ("key", "value")}}
-  close(apply(few, params, x, position=Rope())[0], apply(many, repeated, x, position=Rope())[0], 1e-4)
+  grouped, full = (call(module.apply, {"params": p}, x, x, Rope())[0]
+                   for module, p in ((few, params), (many, repeated)))
+  close(grouped, full, 1e-4)
 
 
 def test_a_width_that_heads_do_not_divide():
   with pytest.raises(ConfigError, match="num_heads=5 does not divide width=12; set head_dim"):
-    apply(Attention(num_heads=5), None, jnp.zeros((B, T, WIDTH)))
+    random_params(Attention(num_heads=5), *2 * [jnp.zeros((B, T, WIDTH))])

@@ -30,7 +30,8 @@ def test_dense_contracts_the_last_axes():
   x = normal(0, 2, 5, 3, 4)
   module = layers.Dense((6, 7), ("heads", "kv", "embed", "mlp"), num_in=2)
   boxed = module.init(jax.random.key(0), x)["params"]
-  assert logical_axes(boxed) == {"kernel": ("heads", "kv", "embed", "mlp"), "bias": ("embed", "mlp")}
+  assert logical_axes(boxed) == {"kernel": ("heads", "kv", "embed", "mlp"),
+                                 "bias": ("embed", "mlp")}
   params = redraw(boxed)
   close(module.apply({"params": params}, x),
         np.einsum("btnh,nhde->btde", x, params["kernel"]) + params["bias"], 1e-4)
@@ -44,7 +45,8 @@ def test_dense_computes_in_its_dtype_from_float32_parameters():
   assert module.apply({"params": params}, x).dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("num_in, shape, fans", [(1, (64, 8, 16), (64, 128)), (2, (8, 16, 64), (128, 64))])
+@pytest.mark.parametrize("num_in, shape, fans", [
+    (1, (64, 8, 16), (64, 128)), (2, (8, 16, 64), (128, 64))])
 def test_glorot_sees_all_heads(num_in, shape, fans):
   kernel = layers.kernel_init(None, num_in, 3)(jax.random.key(0), shape)
   bound = math.sqrt(6 / sum(fans))
@@ -71,7 +73,8 @@ def test_embed_and_its_transpose():
   np.testing.assert_allclose(unbox(wide)["embedding"].std(), 0.5, rtol=0.02)
 
 
-@pytest.mark.parametrize("kind, use_bias", [("layernorm", True), ("layernorm", False), ("rmsnorm", True)])
+@pytest.mark.parametrize("kind, use_bias", [
+    ("layernorm", True), ("layernorm", False), ("rmsnorm", True)])
 def test_norms(kind, use_bias):
   x = 3 + 2 * normal(0, 2, 3, 8)
   module = layers.norm(kind, 0.1, use_bias, "n")
@@ -98,7 +101,8 @@ def test_norms_of_bfloat16_are_computed_in_float32(kind):
 @pytest.mark.parametrize("name, formula", [
     ("relu", lambda x: max(x, 0)),
     ("gelu", lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2),
-    ("gelu_tanh", lambda x: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2),
+    ("gelu_tanh",
+     lambda x: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2),
     ("gelu_sigmoid", lambda x: x / (1 + math.exp(-1.702 * x))),
     ("silu", lambda x: x / (1 + math.exp(-x))),
 ])

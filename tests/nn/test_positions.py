@@ -38,13 +38,15 @@ def test_sinusoidal_closed_form(dim, inclusive, base):
 
 
 def test_the_last_inclusive_wavelength_is_the_base():
-  table = positions.sinusoidal(jnp.arange(2000), 10, layout="concatenated", inclusive=True, base=1000.0)
+  table = positions.sinusoidal(jnp.arange(2000), 10, layout="concatenated", inclusive=True,
+                               base=1000.0)
   close(table[:, 4], np.sin(np.arange(2000) / 1000), 1e-6)
 
 
 def test_layouts_are_permutations_of_each_other():
   interleaved, concatenated = (
-      positions.sinusoidal(jnp.arange(9), 12, layout=layout) for layout in ("interleaved", "concatenated"))
+      positions.sinusoidal(jnp.arange(9), 12, layout=layout)
+      for layout in ("interleaved", "concatenated"))
   order = np.r_[0:12:2, 1:12:2]
   np.testing.assert_array_equal(interleaved[:, order], concatenated)
 
@@ -57,7 +59,8 @@ def test_a_shift_is_linear(pos, k, inclusive):
   shift = np.asarray(positions.sinusoidal(jnp.array([k]), dim, **options), np.float64)[0]
   sin, cos = np.diag(shift[:4]), np.diag(shift[4:])
   move = np.block([[cos, sin], [-sin, cos]])
-  before, after = np.asarray(positions.sinusoidal(jnp.array([pos, pos + k]), dim, **options), np.float64)
+  table = positions.sinusoidal(jnp.array([pos, pos + k]), dim, **options)
+  before, after = np.asarray(table, np.float64)
   close(move @ before, after, 1e-3)  # angles of up to 2,500 in float32
 
 
@@ -85,7 +88,7 @@ def test_sinusoidal_2d():
     (lambda: positions.rope(jnp.zeros((1, 1, 1, 4)), jnp.arange(1), pairing="x"), "pairing='x'"),
     (lambda: T5Bias(num_buckets=6), "num_buckets=6 must be a multiple of 4"),
     (lambda: T5Bias(num_buckets=32, max_distance=16), "max_distance=16 more than half"),
-    (lambda: Learned(max_length=4).embed(jnp.zeros((1, 5, 2)), jnp.arange(5)[None], jnp.zeros((4, 2))),
+    (lambda: Learned(max_length=4).embed(jnp.zeros((1, 5, 2)), jnp.arange(5)[None], None),
      "max_length=4 is too short for rows of 5"),
 ])
 def test_errors(call, message):
@@ -159,7 +162,8 @@ def test_alibi_slopes():
   close(positions.alibi_slopes(8), [2.0**-i for i in range(1, 9)])
   close(positions.alibi_slopes(2), [1 / 16, 1 / 256])
   # 12 heads: those of 8, then every other one of 16.
-  close(positions.alibi_slopes(12), [2.0**-i for i in range(1, 9)] + [2.0**-(i / 2) for i in (1, 3, 5, 7)])
+  close(positions.alibi_slopes(12),
+        [2.0**-i for i in range(1, 9)] + [2.0**-(i / 2) for i in (1, 3, 5, 7)])
   for heads in range(1, 33):
     assert len(set(positions.alibi_slopes(heads))) == heads
 
@@ -234,9 +238,9 @@ def test_hooks_act_where_they_say():
   np.testing.assert_array_equal(Learned(max_length=6, first_position=2).embed(x, places, learned),
                                 x + learned[places + 2])
   heads = x[:, :, None]
-  np.testing.assert_array_equal(
-      Rope(base=50.0, pairing="interleaved", linear_scale=2.0, ntk_scale=3.0).rotate(heads, places),
-      positions.rope(heads, places, base=50.0, pairing="interleaved", linear_scale=2.0, ntk_scale=3.0))
+  options = dict(base=50.0, pairing="interleaved", linear_scale=2.0, ntk_scale=3.0)
+  np.testing.assert_array_equal(Rope(**options).rotate(heads, places),
+                                positions.rope(heads, places, **options))
 
 
 # ---------------------------------------------------------------------------- resizing

@@ -227,7 +227,8 @@ def test_dropout_differs_by_layer_and_key():
   module = stack(2, block=block)
   ctx = context(train=True, return_weights=True)
   params = init(stack(2), context())
-  run = jax.jit(lambda key: module.apply({"params": params}, X, ctx, rngs={"dropout": jax.random.key(key)}))
+  apply = jax.jit(lambda key: module.apply({"params": params}, X, ctx, rngs={"dropout": key}))
+  run = lambda seed: apply(jax.random.key(seed))
   a, b, c = run(0), run(0), run(1)
   close(a[0], b[0], 0)
   assert np.abs(a[0] - c[0]).max() > 1e-3
@@ -245,3 +246,8 @@ def test_unknown_remat_policy():
 def test_a_window_that_no_layer_has():
   with pytest.raises(ConfigError, match="window=2 is for layers of kind local or global_tokens"):
     stack(window=2).init(jax.random.key(0), X, context())
+
+
+def test_local_layers_need_a_window():
+  with pytest.raises(ConfigError, match="set window to 1 or more"):
+    stack(pattern=("local",)).init(jax.random.key(0), X, context())

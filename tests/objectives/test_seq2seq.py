@@ -61,9 +61,10 @@ def batch():
 
 @pytest.fixture(scope="module")
 def params():
-  boxed = jax.eval_shape(MODEL.init, jax.random.key(0), Seq2Seq(BOS).model_inputs(batch()))["params"]
+  inputs = Seq2Seq(BOS).model_inputs(batch())
+  boxed = jax.eval_shape(MODEL.init, jax.random.key(0), inputs)["params"]
   leaves, tree = jax.tree.flatten(unbox(boxed))
-  return tree.unflatten([jnp.asarray(normal(i, *x.shape), jnp.float32) for i, x in enumerate(leaves)])
+  return tree.unflatten([normal(i, *x.shape).astype(np.float32) for i, x in enumerate(leaves)])
 
 
 def sums(objective, params, batch, train=False):
@@ -82,7 +83,8 @@ def test_sums_over_target_tokens(params):
   assert set(got) == {"loss", "nll", "accuracy"}
   assert all(weight == real.sum() == 7 for _, weight in got.values())
   np.testing.assert_allclose(got["loss"][0], -(target * log_p).sum(-1)[real].sum(), rtol=1e-5)
-  np.testing.assert_allclose(got["nll"][0], -(np.eye(V)[labels] * log_p).sum(-1)[real].sum(), rtol=1e-5)
+  nll = -(np.eye(V)[labels] * log_p).sum(-1)
+  np.testing.assert_allclose(got["nll"][0], nll[real].sum(), rtol=1e-5)
   assert got["accuracy"][0] == (logits.argmax(-1) == labels)[real].sum()
   assert objective.weights(data) == {"loss": 7}
 
@@ -100,7 +102,10 @@ def unchunked(params):
   return value_and_grads(Seq2Seq(BOS), params)
 
 
-@pytest.mark.parametrize("chunk", [4, 5, 100])  # 12 tokens: dividing, not dividing, more than all
+slow = lambda chunk: pytest.param(chunk, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("chunk", [slow(4), 5, slow(100)])  # 12 tokens: dividing, not dividing, more than all
 def test_chunks_change_nothing(params, unchunked, chunk):
   close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
   jax.tree.map(close, value_and_grads(Seq2Seq(BOS, logits_chunk=chunk), params), unchunked)
@@ -119,7 +124,8 @@ def test_padding_has_no_influence(params, chunk):
 
 def test_train_is_dropout(params):
   objective = Seq2Seq(BOS)
-  evaluated, trained = (sums(objective, params, batch(), train)["loss"][0] for train in (False, True))
+  evaluated, trained = (
+      sums(objective, params, batch(), train)["loss"][0] for train in (False, True))
   assert abs(evaluated - trained) > 1e-3
 
 
