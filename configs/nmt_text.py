@@ -33,8 +33,12 @@ def get_config(arg: str = ""):
     return (f"text:{split}.{args.src},{split}.{args.tgt}",)
 
   c.data.train = files("train")
-  c.data.ops = (common.op("clean"), common.op("tokenize"), common.op("filter_length", max_length=128),
-                common.op("pack", lengths=(128, 128)))
+  c.data.ops = (
+      common.op("clean"),
+      common.op("tokenize"),
+      common.op("filter_length", max_length=128),
+      common.op("pack", lengths=(128, 128)),
+  )
   c.decode.max_source_length = c.decode.max_target_length = 128
   c.checkpoint.every = 500
   c.checkpoint.keep = c.checkpoint.average = 5

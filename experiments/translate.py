@@ -16,7 +16,9 @@ from experiments import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run.")
 STEP = flags.DEFINE_integer("step", None, "Checkpoint; the newest if not given.", lower_bound=0)
-AVERAGE = flags.DEFINE_integer("average", None, "Checkpoints to average, the newest ones.", lower_bound=1)
+AVERAGE = flags.DEFINE_integer(
+    "average", None, "Checkpoints to average, the newest ones; as the config says if not given.",
+    lower_bound=1)
 INPUT = flags.DEFINE_string("input", "-", "UTF-8 text; - is standard input.")
 OUTPUT = flags.DEFINE_string("output", "-", "File to write; - is standard output.")
 BEAM = flags.DEFINE_integer("beam", None, "Hypotheses of beam search; 1 is greedy.", lower_bound=1)
@@ -25,7 +27,7 @@ N_BEST = flags.DEFINE_integer("n_best", 1, "Translations of each line.", lower_b
 SAMPLE = flags.DEFINE_bool("sample", False, "Sample instead of searching.")
 TEMPERATURE = flags.DEFINE_float("temperature", None, "Of sampling.", lower_bound=0.0)
 TOP_K = flags.DEFINE_integer("top_k", None, "Sample from the k likeliest tokens.", lower_bound=1)
-TOP_P = flags.DEFINE_float("top_p", None, "Sample from the likeliest tokens of total probability p.")
+TOP_P = flags.DEFINE_float("top_p", None, "Sample from the likeliest tokens of probability p.")
 SEED = flags.DEFINE_integer("seed", None, "Of sampling.")
 
 BEAM_FLAGS = (BEAM, ALPHA)
@@ -54,7 +56,8 @@ def set_method(decode) -> None:
   name = "sample" if SAMPLE.value else "beam"
   others = BEAM_FLAGS if SAMPLE.value else SAMPLE_FLAGS
   if wrong := given(others):
-    raise ConfigError(f"--{next(iter(wrong))} goes {'without' if SAMPLE.value else 'with'} --sample")
+    relation = "without" if SAMPLE.value else "with"
+    raise ConfigError(f"--{next(iter(wrong))} goes {relation} --sample")
   if decode.method.name != name:
     decode.method = section(METHODS, name)
   values = given(SAMPLE_FLAGS if SAMPLE.value else BEAM_FLAGS)

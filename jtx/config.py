@@ -151,7 +151,8 @@ def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> Co
   return cfg
 
 
-def build(registry: Registry, cfg: ConfigDict, /, *args: Any, what: str = "config", **extra: Any) -> Any:
+def build(registry: Registry, cfg: ConfigDict, /, *args: Any, what: str = "config",
+          **extra: Any) -> Any:
   """Calls the constructor that `cfg.name` names with the rest of `cfg` as keywords.
 
   Args:

@@ -21,8 +21,9 @@ Step = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
 class Beam:
   """Beam search. With `beam` = 1 it is greedy search, which ends at the first end token.
 
-  A hypothesis that ends is finished if it is among the `beam` best continuations. A finished hypothesis Y scores log P(Y) / lp(Y), with lp(Y) = ((5 + |Y|) / 6)^alpha and |Y|
-  counting the end token (Wu et al. 2016, equation 14). The search of a row ends when no live
+  A hypothesis that ends is finished if it is among the `beam` best continuations. A finished
+  hypothesis Y scores log P(Y) / lp(Y), with lp(Y) = ((5 + |Y|) / 6)^alpha and |Y| counting
+  the end token (Wu et al. 2016, equation 14). The search of a row ends when no live
   hypothesis can overtake its `beam` finished ones or, with `early_stop`, when there are
   `beam` finished ones.
   """
@@ -139,12 +140,13 @@ def _beam_search(method, logits, state, step, max_length, eos_id, pad_id) -> Dec
     tokens, parent = tokens[rows, live], parent[rows, live]
     state = s.state if K == 1 else s.state.reorder((rows * K + parent).reshape(-1))
     logits, state = step(tokens[:, :, s.index].reshape(-1), state, s.index + 1)
-    return _Search(s.index + 1, logits.reshape(B, K, V), state, tokens, scores, done_tokens, done_scores)
+    return _Search(s.index + 1, logits.reshape(B, K, V), state, tokens, scores, done_tokens,
+                   done_scores)
 
   nothing = jnp.full((B, K, max_length), pad_id, jnp.int32)
   minus_inf = jnp.full((B, K), -jnp.inf)
-  s = _Search(jnp.array(0), jnp.repeat(logits[:, None], K, 1), state, nothing, minus_inf.at[:, 0].set(0.0),
-              nothing, minus_inf)
+  s = _Search(jnp.array(0), jnp.repeat(logits[:, None], K, 1), state, nothing,
+              minus_inf.at[:, 0].set(0.0), nothing, minus_inf)
   s = jax.lax.while_loop(lambda s: (s.index < max_length) & ~finished(s).all(), advance, s)
   # Rows that ran out of length: live hypotheses come after the finished ones.
   live = s.scores / length_penalty(max_length, method.alpha)
@@ -176,7 +178,8 @@ def _sample(method, logits, state, step, max_length, eos_id, pad_id, keys) -> De
     return index + 1, logits, state, tokens, scores, ended
 
   start = (jnp.array(0), jnp.repeat(logits, n, 0), state,
-           jnp.full((B * n, max_length), pad_id, jnp.int32), jnp.zeros(B * n), jnp.zeros(B * n, bool))
+           jnp.full((B * n, max_length), pad_id, jnp.int32), jnp.zeros(B * n),
+           jnp.zeros(B * n, bool))
   _, _, _, tokens, scores, _ = jax.lax.while_loop(
       lambda c: (c[0] < max_length) & ~c[-1].all(), advance, start)
   return Decoded(tokens.reshape(B, n, max_length), scores.reshape(B, n))

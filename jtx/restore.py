@@ -8,8 +8,6 @@ import jax
 from jtx import config as config_lib
 from jtx import sharding, train
 from jtx.checkpoint import CheckpointError, Checkpointer
-from jtx.data.dataset import Dataset, load_tokenizers
-from jtx.config import ConfigError
 from jtx.evals.task import Task
 
 
@@ -27,19 +25,14 @@ def load(workdir: str, step: int | None = None, average: int | None = None,
   Returns:
     The task, its parameters (their EMA, where the run keeps one), and the step.
   """
-  config = config_lib.load(os.path.join(workdir, "config.json"))
+  config = config_lib.load(os.path.join(workdir, train.CONFIG_FILE))
   if data_path is not None:
     config.data.path = data_path
   checkpoints = Checkpointer(os.path.join(workdir, "checkpoints"), config.checkpoint.keep,
                              config.checkpoint.keep_every)
   if checkpoints.latest_step() is None:
     raise CheckpointError(f"--workdir={workdir} has no checkpoint yet")
-  tokenizers = checkpoints.read_meta(step)["tokenizers"]
-  saved = load_tokenizers(workdir)
-  if saved is not None and saved != tokenizers:
-    raise ConfigError(f"--workdir={workdir}: its tokenizer.json does not fit its checkpoints, which were"
-                      " trained with another vocabulary")
-  data = Dataset(config.data, config.tokenizer, tokenizers)
+  data = train.open_data(config, workdir, checkpoints, step)
   model, objective = train.make_model(config, data.info)
   mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "context": 1})
   boxed = train.abstract_params(model, objective, data.example_batch(config.batch_size))

@@ -56,7 +56,8 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[jax.Device] | None = N
                        devices=devices)
 
 
-def spec(names: Sequence[str | None], shape: Sequence[int], sizes: Mapping[str, int]) -> PartitionSpec:
+def spec(names: Sequence[str | None], shape: Sequence[int],
+         sizes: Mapping[str, int]) -> PartitionSpec:
   """The partition of an array with logical axis `names` on mesh axes of `sizes`."""
   used, parts = set(), []
   for name, size in zip(names, shape, strict=True):
@@ -133,8 +134,9 @@ def check_batch(batch_size: int, mesh: Mesh, what: str) -> None:
   """Raises ConfigError where `batch_size` rows can't be split over the mesh."""
   ways = mesh.shape["data"] * mesh.shape["fsdp"]
   if batch_size < 1 or batch_size % ways:
-    raise ConfigError(f"{what}={batch_size} must be a positive multiple of the {ways} ways that"
-                      f" the mesh splits a batch (data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']})")
+    raise ConfigError(
+        f"{what}={batch_size} must be a positive multiple of the {ways} ways that the mesh splits"
+        f" a batch (data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']})")
 
 
 def local_rows(batch_size: int, sharding: NamedSharding) -> list[int]:
@@ -143,7 +145,8 @@ def local_rows(batch_size: int, sharding: NamedSharding) -> list[int]:
   return sorted({i for (s,) in slices for i in range(*s.indices(batch_size))})
 
 
-def to_device(batch: Mapping[str, Any], batch_size: int, sharding: NamedSharding) -> dict[str, jax.Array]:
+def to_device(batch: Mapping[str, Any], batch_size: int,
+              sharding: NamedSharding) -> dict[str, jax.Array]:
   """Global arrays from this process's rows of a batch of `batch_size` rows."""
   return {
       k: jax.make_array_from_process_local_data(sharding, v, (batch_size, *v.shape[1:]))

@@ -26,8 +26,11 @@ from jtx.evals.task import Task
 from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
 
+CONFIG_FILE = "config.json"
+
 # Keys that do not change what is computed: a workdir may be resumed with others.
-FREE_KEYS = ("mesh", "log_every", "checkpoint", "evals", "decode", "data.threads", "data.workers", "data.path")
+FREE_KEYS = ("mesh", "log_every", "checkpoint", "evals", "decode", "data.threads", "data.workers",
+             "data.path")
 
 
 class TrainError(RuntimeError):
@@ -47,7 +50,8 @@ class TrainState:
   bad_step: jax.Array  # the first step whose loss or gradient was not finite, or -1
 
 
-def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None = None) -> dict[str, Any]:
+def run(config: ConfigDict, workdir: str,
+        devices: Sequence[jax.Device] | None = None) -> dict[str, Any]:
   """Trains `config` in `workdir`, going on from its newest checkpoint if it has one.
 
   Args:
@@ -56,7 +60,7 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
     devices: to train on; None is all.
 
   Returns:
-    The metrics of the last evaluation, by `split/name`.
+    `step`, and the metrics of the final evaluation by `split/name`.
 
   Raises:
     ConfigError: the config can't be used, or the workdir holds another config's run.
@@ -67,17 +71,19 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
     if (value := config_lib.flatten(config)[key]) < 1:
       raise ConfigError(f"config.{key}={value}: must be 1 or more")
   jax.config.update("jax_default_prng_impl", config.prng)
+  os.makedirs(workdir, exist_ok=True)
   check_workdir(config, workdir)
-  metrics.write_environment(workdir)
   checkpoints = Checkpointer(os.path.join(workdir, "checkpoints"), config.checkpoint.keep,
                              config.checkpoint.keep_every)
 
   # --------------------------------------------------------------------- mesh
   mesh = sharding.make_mesh(config.mesh, devices)
-  sharding.check_batch(config.batch_size, mesh, "config.batch_size")
-  if config.optim.accumulate > 1:
-    sharding.check_batch(config.batch_size // config.optim.accumulate, mesh,
-                         "config.batch_size / config.optim.accumulate")
+  parts = config.optim.accumulate
+  if config.batch_size % parts:
+    raise ConfigError(f"config.optim.accumulate={parts} does not divide"
+                      f" config.batch_size={config.batch_size}")
+  sharding.check_batch(config.batch_size // parts, mesh,
+                       "config.batch_size" + " / config.optim.accumulate" * (parts > 1))
   rows_sharding = sharding.batch_sharding(mesh)
   rows = sharding.local_rows(config.batch_size, rows_sharding)
   banner("mesh", f"{mesh.size} {mesh.devices.flat[0].device_kind}: "
@@ -85,7 +91,6 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
 
   # --------------------------------------------------------------------- data
   data = open_data(config, workdir, checkpoints)
-  save_tokenizers(data.tokenizer_texts(), workdir)
 
   # --------------------------------------------------- model, objective, state
   model, objective = make_model(config, data.info)
@@ -102,6 +107,11 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
     state, cursor = TrainState(**restored), tuple(meta["cursor"])
     banner("restore", f"step {start} of {checkpoints.directory}")
   stream = data.train_stream(config.seed, config.batch_size, rows, cursor)
+
+  # Only now, so that a config that can't be run does not claim the workdir.
+  config_lib.save(config, os.path.join(workdir, CONFIG_FILE))
+  save_tokenizers(data.tokenizer_texts(), workdir)
+  metrics.write_environment(workdir)
 
   # --------------------------------------------------------------------- loop
   writer = metrics.MetricWriter(workdir, resume_step=start)
@@ -124,8 +134,8 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
       state = state.replace(sums=program.zero_sums())
 
     # Before the save, so that a restart from it does not find the evaluation missing.
-    due = {name: e for name, e in evaluators.items() if e.every and step % e.every == 0 and not last}
-    if due:
+    due = {name: e for name, e in evaluators.items() if e.every and step % e.every == 0}
+    if due and not last:
       with progress.pause():
         evaluate(task, state.ema if config.optim.ema else state.params, due, step, workdir, writer)
 
@@ -143,8 +153,9 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
       results = json.load(f)
   else:
     params = program.averaged_params(checkpoints, config.checkpoint.average)
-    results = evaluate(task, params, evaluators, config.steps, workdir, writer)
-    config_lib.write_json({"step": config.steps, **results}, results_path)
+    results = {"step": config.steps,
+               **evaluate(task, params, evaluators, config.steps, workdir, writer)}
+    config_lib.write_json(results, results_path)
   checkpoints.close()
   writer.close()
   return results
@@ -167,36 +178,37 @@ def to_dict(state: TrainState) -> dict[str, Any]:
 
 
 def check_workdir(config: ConfigDict, workdir: str) -> None:
-  """Writes `config.json` into a new workdir; in a used one compares it.
-
-  Raises:
-    ConfigError: the workdir holds a run of another config.
-  """
-  os.makedirs(workdir, exist_ok=True)
-  path = os.path.join(workdir, "config.json")
+  """Raises ConfigError where the workdir holds a run of another config."""
+  path = os.path.join(workdir, CONFIG_FILE)
   if os.path.exists(path):
     theirs, ours = config_lib.flatten(config_lib.load(path)), config_lib.flatten(config)
     for key in sorted(theirs.keys() | ours.keys()):
       free = any(key == k or key.startswith(k + ".") for k in FREE_KEYS)
       if not free and theirs.get(key) != ours.get(key):
         raise ConfigError(
-            f"--workdir={workdir} holds a run of another config: {key} is {theirs.get(key)!r} there and"
-            f" {ours.get(key)!r} here; choose another workdir, or the same config to go on")
-  config_lib.save(config, path)
+            f"--workdir={workdir} holds a run of another config: {key} is {theirs.get(key)!r} there"
+            f" and {ours.get(key)!r} here; choose another workdir, or the same config to go on")
 
 
-def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer) -> Dataset:
-  """The run's data, with the tokenizers that the newest checkpoint or the workdir has.
+def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
+              step: int | None = None) -> Dataset:
+  """The run's data, with the tokenizers that the checkpoint of `step` or the workdir has.
+
+  Args:
+    config: of the run.
+    workdir: of the run.
+    checkpoints: of the run.
+    step: None is the newest.
 
   Raises:
     ConfigError: the workdir's tokenizers are not the checkpoint's.
   """
   saved = load_tokenizers(workdir)
   if checkpoints.latest_step() is not None:
-    trained_with = checkpoints.read_meta()["tokenizers"]
+    trained_with = checkpoints.read_meta(step)["tokenizers"]
     if saved is not None and saved != trained_with:
-      raise ConfigError(f"--workdir={workdir}: its tokenizer does not fit its checkpoints, which were"
-                        " trained with another vocabulary; restore or remove tokenizer.json")
+      raise ConfigError(f"--workdir={workdir}: its tokenizer does not fit its checkpoints, which"
+                        " were trained with another vocabulary; restore or remove tokenizer.json")
     saved = trained_with
   return Dataset(config.data, config.tokenizer, saved)
 
@@ -232,7 +244,8 @@ def init_params(model, objective, example: Mapping[str, Any], key: jax.Array) ->
 
 def abstract_params(model, objective, example: Mapping[str, Any]) -> Any:
   """Shapes, dtypes and axis names of the parameters, at no cost."""
-  return jax.eval_shape(functools.partial(init_params, model, objective, example), jax.random.key(0))
+  init = functools.partial(init_params, model, objective, example)
+  return jax.eval_shape(init, jax.random.key(0))
 
 
 class Program:
@@ -270,7 +283,8 @@ class Program:
     self.abstract_state = jax.eval_shape(init, 0)
     self.shardings = TrainState(
         everywhere, param_shardings,
-        optim.opt_state_shardings(self.abstract_state.opt_state, params, param_shardings, everywhere),
+        optim.opt_state_shardings(self.abstract_state.opt_state, params, param_shardings,
+                                  everywhere),
         param_shardings if config.optim.ema else {},
         {name: everywhere for name in self.metric_names}, everywhere)
     self.jitted_init = jax.jit(init, out_shardings=self.shardings)
@@ -298,8 +312,8 @@ class Program:
     """The mean of the last `number` checkpoints (of their EMA, where there is one)."""
     key = "ema" if self.config.optim.ema else "params"
     number = min(number, len(checkpoints.all_steps()))  # a short run has fewer
-    params, _, _ = checkpoints.restore_params(self.abstract_state_dict()[key], average=number, key=key)
-    return params
+    abstract = self.abstract_state_dict()[key]
+    return checkpoints.restore_params(abstract, average=number, key=key)[0]
 
   def describe(self, model) -> str:
     count = sum(math.prod(x.shape) for x in jax.tree.leaves(self.abstract_state.params))
@@ -327,8 +341,12 @@ def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransform
     # Strided, so that each part has rows of every device.
     parts = jax.tree.map(
         lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), dict(batch))
-    body = lambda total, x: (
-        jax.tree.map(jnp.add, total, grad_fn(state.params, x[0], jax.random.fold_in(key, x[1]))), None)
+
+    def body(total, x):
+      part, i = x
+      new = grad_fn(state.params, part, jax.random.fold_in(key, i))
+      return jax.tree.map(jnp.add, total, new), None
+
     shapes = jax.eval_shape(grad_fn, state.params, jax.tree.map(lambda x: x[0], parts), key)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     (grads, sums), _ = jax.lax.scan(body, zeros, (parts, jnp.arange(accumulate)))
@@ -340,7 +358,8 @@ def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransform
     ema = optim.ema_update(ema, params, config.optim.ema)
 
   norm = optax.tree.norm(grads)
-  new = {name: jnp.stack(pair) for name, pair in sums.items()} | {"grad_norm": jnp.stack([norm, 1.0])}
+  new = {name: jnp.stack(pair) for name, pair in sums.items()}
+  new["grad_norm"] = jnp.stack([norm, 1.0])
   finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"][0])
   bad_step = jnp.where((state.bad_step < 0) & ~finite, state.step + 1, state.bad_step)
   return TrainState(state.step + 1, params, opt_state, ema,
@@ -353,12 +372,15 @@ def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:
     return
   checkpoints.wait()
   good = checkpoints.latest_step()
-  kept = f"the checkpoint of step {good} is the last good one" if good else "there is no checkpoint yet"
+  kept = "there is no checkpoint yet"
+  if good is not None:
+    kept = f"the checkpoint of step {good} is the last good one"
   raise TrainError(f"the loss or its gradient became NaN or infinite at step {bad}, and nothing was"
                    f" saved since; {kept}; try a lower optim.lr, optim.clip_norm or more warm-up")
 
 
-def checkpoint_meta(config: ConfigDict, data: Dataset, stream: pipeline.Stream, step: int) -> dict[str, Any]:
+def checkpoint_meta(config: ConfigDict, data: Dataset, stream: pipeline.Stream,
+                    step: int) -> dict[str, Any]:
   return {"config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),
           "cursor": [int(i) for i in stream.cursor(step)]}
 

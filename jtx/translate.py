@@ -51,7 +51,7 @@ class Translator:
     """
     source, limit = self.tokenizers["src"], self.options.max_source_length
     tokens = [np.append(ids[:limit - 1], source.eos_id) for ids in source.encode_batch(list(texts))]
-    order = sorted((i for i, t in enumerate(tokens) if len(t) > 1), key=lambda i: (len(tokens[i]), i))
+    order = [i for i in np.argsort([len(t) for t in tokens], kind="stable") if len(tokens[i]) > 1]
     results = [[Hypothesis("", 0.0)] * self.method.n_best for _ in texts]
     for start in range(0, len(order), self.options.batch_size):
       group = order[start:start + self.options.batch_size]
@@ -94,7 +94,8 @@ def search(model: nn.Module, method: Beam | Sample, params: Any, batch: Mapping[
   variables = {"params": params}
   logits, state = model.apply(variables, batch, method.rows, length, bos_id, method="start")
   step = lambda tokens, state, index: model.apply(variables, tokens, state, index, method="step")
-  return decode(method, logits, state, step, max_length=length, eos_id=eos_id, pad_id=pad_id, keys=keys)
+  return decode(method, logits, state, step, max_length=length, eos_id=eos_id, pad_id=pad_id,
+                keys=keys)
 
 
 def bucket(length: int, limit: int) -> int:

@@ -27,7 +27,8 @@ class Dataset:
       them they are trained on the training sources.
   """
 
-  def __init__(self, data: ConfigDict, tokenizer: ConfigDict, saved: Mapping[str, str] | None = None):
+  def __init__(self, data: ConfigDict, tokenizer: ConfigDict,
+               saved: Mapping[str, str] | None = None):
     self.data = data
     self.ops, self.layout = pipeline.build_ops(data.ops)
     self.fields = next(op for op in self.ops if isinstance(op, OPS["tokenize"])).fields
@@ -104,7 +105,8 @@ class Dataset:
   def prepare(self, specs: Sequence[str]) -> pipeline.Prepared:
     return pipeline.prepare(self.sources(specs), self.ops, self.layout, self.tokenizers)
 
-  def eval_batches(self, specs: Sequence[str], batch_size: int, rows: Sequence[int]) -> Iterator[pipeline.Batch]:
+  def eval_batches(self, specs: Sequence[str], batch_size: int,
+                   rows: Sequence[int]) -> Iterator[pipeline.Batch]:
     return pipeline.eval_batches(self.prepare(specs), self.layout, batch_size, rows)
 
 

@@ -28,8 +28,8 @@ class Translation:
     yield from score(outputs, references, self.lowercase)
     shown = spread(range(len(examples)), self.samples)
     for i, place in enumerate(shown):
-      text = f"{sources[place]} -> {outputs[place]}"
-      yield f"sample_{i}", text + (f" (not: {references[place]})" * (outputs[place] != references[place]))
+      wrong = "" if outputs[place] == references[place] else f" (not: {references[place]})"
+      yield f"sample_{i}", f"{sources[place]} -> {outputs[place]}{wrong}"
     if self.picture:
       place = max(shown, key=lambda i: len(sources[i]), default=0)
       yield "attention", picture(task, params, sources[place], outputs[place])
@@ -51,7 +51,8 @@ def picture(task: Task, params: Any, source: str, target: str) -> Any:
   return viz.attention_map(np.asarray(weights[-1, 0].mean(0)), labels["tgt"], labels["src"])
 
 
-def score(outputs: list[str], references: list[str], lowercase: bool) -> Iterator[tuple[str, float | str]]:
+def score(outputs: list[str], references: list[str],
+          lowercase: bool) -> Iterator[tuple[str, float | str]]:
   """BLEU and chrF in percent, their signatures, and the share of exact matches."""
   import sacrebleu
   bleu, chrf = sacrebleu.BLEU(lowercase=lowercase), sacrebleu.CHRF(lowercase=lowercase)

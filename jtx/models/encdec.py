@@ -66,20 +66,25 @@ class EncDec(nn.Module):
     dtype = layers.compute_dtype(self.dtype)
     std = self.width**-0.5 if self.scale_embeddings else 0.02
     self.tgt_embed = layers.Embed(self.vocab_size, self.width, std, dtype)
-    self.src_embed = self.tgt_embed if shared else layers.Embed(src_vocab_size, self.width, std, dtype)
+    self.src_embed = self.tgt_embed
+    if not shared:
+      self.src_embed = layers.Embed(src_vocab_size, self.width, std, dtype)
     if table := self.position.embedding_table(self.width):
       shape, std, axes = table
       self.position_table = layers.param(self, "position_embedding", nn.initializers.normal(std),
                                          shape, axes)
     if self.share_embeddings == "none":
-      self.output = layers.Dense((self.vocab_size,), ("embed", "vocab"), use_bias=False, dtype=dtype)
+      self.output = layers.Dense((self.vocab_size,), ("embed", "vocab"), use_bias=False,
+                                 dtype=dtype)
     if self.output_bias:
-      self.bias = layers.param(self, "output_bias", nn.initializers.zeros, (self.vocab_size,), ("vocab",))
+      self.bias = layers.param(self, "output_bias", nn.initializers.zeros, (self.vocab_size,),
+                               ("vocab",))
     self.dropout = nn.Dropout(self.block.dropout)
 
     def stack(num_layers, causal):
       return Stack((Segment(self.block, num_layers, self.pattern),), self.position, causal,
-                   cross=causal, window=self.window, unroll=self.unroll, remat=self.remat, dtype=dtype)
+                   cross=causal, window=self.window, unroll=self.unroll, remat=self.remat,
+                   dtype=dtype)
 
     self.encoder = stack(self.num_layers, causal=False)
     self.decoder = stack(self.num_decoder_layers or self.num_layers, causal=True)
@@ -100,11 +105,13 @@ class EncDec(nn.Module):
     x, _, _, weights = self.encoder(x, ctx)
     return x, weights
 
-  def decode(self, batch: Batch, memory: jax.Array, train: bool = False, return_weights: bool = False):
+  def decode(self, batch: Batch, memory: jax.Array, train: bool = False,
+             return_weights: bool = False):
     """Target inputs [B, T] to hidden states [B, T, D], and attention weights where asked for."""
     x = self.embed(self.tgt_embed, batch["tgt_in"], batch["tgt_positions"], train)
     ctx = Context(batch["tgt_positions"], batch["tgt_segment_ids"], memory=memory,
-                  memory_segments=batch["src_segment_ids"], train=train, return_weights=return_weights)
+                  memory_segments=batch["src_segment_ids"], train=train,
+                  return_weights=return_weights)
     x, _, _, weights = self.decoder(x, ctx)
     return x, weights
 
@@ -151,7 +158,9 @@ class EncDec(nn.Module):
     """
     return self.advance(tokens[:, None], state, index, None)
 
-  def advance(self, tokens: jax.Array, state: DecodeState, index: jax.Array, memory: jax.Array | None):
+  def advance(self, tokens: jax.Array, state: DecodeState, index: jax.Array,
+              memory: jax.Array | None):
+    """As `step`, for tokens [B, T]; with a memory [B, S, D] its keys and values are kept."""
     positions = jnp.broadcast_to(index + jnp.arange(tokens.shape[1]), tokens.shape)
     x = self.embed(self.tgt_embed, tokens, positions, train=False)
     ctx = Context(positions, memory=memory, memory_segments=state.memory_segments, index=index,
@@ -160,7 +169,9 @@ class EncDec(nn.Module):
     state = state.replace(cache=cache, memory=state.memory if memory is None else new_memory)
     return self.logits(x[:, -1]), state
 
-  def embed(self, table: layers.Embed, tokens: jax.Array, positions: jax.Array, train: bool) -> jax.Array:
+  def embed(self, table: layers.Embed, tokens: jax.Array, positions: jax.Array,
+            train: bool) -> jax.Array:
+    """Tokens [B, T] to the input [B, T, D] of a stack."""
     x = table(tokens)
     if self.scale_embeddings:
       x *= self.width**0.5

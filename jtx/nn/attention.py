@@ -36,10 +36,11 @@ class Request(NamedTuple):
   dtype: jnp.dtype
 
 
-def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL, rows: Rows = Rows(),
-           bias: jax.Array | None = None, q_start: int | jax.Array = 0, scale: float | None = None,
-           score: str = "dot", score_vector: jax.Array | None = None, dropout_rate: float = 0.0,
-           dropout_key: jax.Array | None = None, kernel: str = "auto", return_weights: bool = False):
+def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL,
+           rows: Rows = Rows(), bias: jax.Array | None = None, q_start: int | jax.Array = 0,
+           scale: float | None = None, score: str = "dot", score_vector: jax.Array | None = None,
+           dropout_rate: float = 0.0, dropout_key: jax.Array | None = None, kernel: str = "auto",
+           return_weights: bool = False):
   """softmax(score(Q, K) + bias) V over the pairs that the mask and the segments allow.
 
   A query with nothing to attend to returns zeros.
@@ -72,7 +73,8 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL,
   if score not in ("dot", "additive"):
     raise ConfigError(f"score={score!r}: valid are 'dot' and 'additive'")
   if (score == "additive") != (score_vector is not None):
-    raise ConfigError(f"score={score!r}: a score_vector goes with 'additive' scores, and only with them")
+    raise ConfigError(
+        f"score={score!r}: a score_vector goes with 'additive' scores, and only with them")
   request = Request(
       mask=mask, rows=any(x is not None for x in rows[2:]), segments=rows.k_segments is not None,
       bias=bias is not None, score=score, dropout=dropout_key is not None and dropout_rate > 0,
@@ -200,8 +202,9 @@ class Attention(nn.Module):
     return head_dim, self.v_head_dim or head_dim
 
   @nn.compact
-  def __call__(self, x: jax.Array, source: jax.Array, ctx: Context, *, layer_masks: tuple[Mask, ...],
-               kind: jax.Array | None, position: Position, causal: bool, rows: Rows,
+  def __call__(self, x: jax.Array, source: jax.Array, ctx: Context, *,
+               layer_masks: tuple[Mask, ...], kind: jax.Array | None, position: Position,
+               causal: bool, rows: Rows,
                projected: Projections | None = None,
                update: Callable[[Projections], Projections] | None = None):
     """Attends from x to source.
@@ -243,7 +246,7 @@ class Attention(nn.Module):
     folded = B // k.shape[0]
     if folded > 1:
       q = q.reshape(k.shape[0], folded * T, *q.shape[2:])
-    k_positions = q_positions if k.shape[1] == T and update is None else jnp.arange(k.shape[1])[None]
+    k_positions = jnp.arange(k.shape[1])[None] if update is not None else q_positions
     bias = position.bias(q, k, q_positions, k_positions, ctx.bias_table, causal)
     q_start = 0 if ctx.index is None else ctx.index
     dropout_key = self.make_rng("dropout") if ctx.train and self.dropout > 0 else None
@@ -252,9 +255,10 @@ class Attention(nn.Module):
       vector = param(self, "score", nn.initializers.normal(head_dim**-0.5),
                      (self.num_heads, head_dim), ("heads", "kv"))
     branches = [
-        functools.partial(attend, mask=mask, rows=rows, bias=bias, q_start=q_start, score=self.score,
-                          score_vector=vector, dropout_rate=self.dropout, dropout_key=dropout_key,
-                          kernel=self.kernel, return_weights=ctx.return_weights)
+        functools.partial(attend, mask=mask, rows=rows, bias=bias, q_start=q_start,
+                          score=self.score, score_vector=vector, dropout_rate=self.dropout,
+                          dropout_key=dropout_key, kernel=self.kernel,
+                          return_weights=ctx.return_weights)
         for mask in layer_masks
     ]
     # The parameters stay outside of the switch, so one scan serves all kinds of layers.

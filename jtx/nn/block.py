@@ -41,7 +41,8 @@ class BlockConfig:
 
   def __post_init__(self):
     if self.norm_position not in NORM_POSITIONS:
-      raise ConfigError(f"norm_position={self.norm_position!r}: valid are {', '.join(NORM_POSITIONS)}")
+      raise ConfigError(
+          f"norm_position={self.norm_position!r}: valid are {', '.join(NORM_POSITIONS)}")
 
   def make_norm(self, name: str) -> nn.Module:
     return layers.norm(self.norm, self.norm_eps, self.use_bias, name)

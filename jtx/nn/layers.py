@@ -30,7 +30,8 @@ def activate(name: str, x: jax.Array) -> jax.Array:
 def param(module: nn.Module, name: str, init: Callable[..., jax.Array], shape: Sequence[int],
           axes: Sequence[str]) -> jax.Array:
   """A float32 parameter of `module` with logical axis names."""
-  return module.param(name, nn.with_logical_partitioning(init, tuple(axes)), tuple(shape), jnp.float32)
+  init = nn.with_logical_partitioning(init, tuple(axes))
+  return module.param(name, init, tuple(shape), jnp.float32)
 
 
 class Dense(nn.Module):

@@ -50,7 +50,8 @@ class Window(Mask):
 
   def __post_init__(self):
     if any(side is not None and side < 0 for side in (self.left, self.right)):
-      raise ValueError(f"a window reaches 0 or more places to a side, not {self.left}, {self.right}")
+      raise ValueError(
+          f"a window reaches 0 or more places to a side, not {self.left}, {self.right}")
 
   def __call__(self, q, k, rows):
     allowed = jnp.ones(jnp.broadcast_shapes(q.shape, k.shape), bool)

@@ -61,8 +61,9 @@ def sinusoidal_2d(coordinates: jax.Array, dim: int, *, base: float = 10_000.0) -
   """
   if dim % 4:
     raise ConfigError(f"2-D sinusoidal positions need a width divisible by 4, not {dim}")
-  parts = [sinusoidal(coordinates[..., i], dim // 2, layout="concatenated", base=base) for i in (0, 1)]
-  return jnp.concatenate(parts, -1)
+  return jnp.concatenate([
+      sinusoidal(coordinates[..., i], dim // 2, layout="concatenated", base=base) for i in (0, 1)
+  ], -1)
 
 
 def grid(height: int, width: int) -> jax.Array:
@@ -139,8 +140,8 @@ def relative_buckets(distance: jax.Array, *, num_buckets: int, max_distance: int
   else:
     distance = jnp.maximum(-distance, 0)
   exact = num_buckets // 2
-  log = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact) / math.log(max_distance / exact)
-  far = exact + (log * (num_buckets - exact)).astype(jnp.int32)
+  log = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact)
+  far = exact + (log / math.log(max_distance / exact) * (num_buckets - exact)).astype(jnp.int32)
   return offset + jnp.where(distance < exact, distance, jnp.minimum(far, num_buckets - 1))
 
 
@@ -175,7 +176,8 @@ def _cubic_matrix(old: int, new: int, a: float = -0.75) -> np.ndarray:
     t = np.abs(at - (base + tap))
     near = (a + 2) * t**3 - (a + 3) * t**2 + 1
     far = a * t**3 - 5 * a * t**2 + 8 * a * t - 4 * a
-    np.add.at(weights, (np.arange(new), np.clip(base + tap, 0, old - 1)), np.where(t <= 1, near, far))
+    column = np.clip(base + tap, 0, old - 1)
+    np.add.at(weights, (np.arange(new), column), np.where(t <= 1, near, far))
   return weights
 
 
@@ -261,8 +263,8 @@ class Learned(Position):
 
   def check_length(self, length):
     if length + self.first_position > self.max_length:
-      raise ConfigError(f"position.max_length={self.max_length} is too short for rows of {length} tokens"
-                        f" from position {self.first_position} on")
+      raise ConfigError(f"position.max_length={self.max_length} is too short for rows of {length}"
+                        f" tokens from position {self.first_position} on")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -66,7 +66,7 @@ def kind_mask(kind: str, *, causal: bool, window: int) -> Mask:
 
 
 class ScanLayer(Block):
-  """A Block in the form that scan wants: (carry, slice of the inputs, shared) -> (carry, outputs)."""
+  """A Block as scan wants it: (carry, slice of the inputs, shared) -> (carry, outputs)."""
 
   def __call__(self, carry, layer, ctx: Context):
     x, cache = carry
@@ -124,7 +124,8 @@ class Stack(nn.Module):
       if any(s.block.num_heads != num_heads for s in self.segments):
         raise ConfigError("segments that share a position bias need the same num_heads")
       shape, std, axes = table
-      ctx = ctx.replace(bias_table=param(self, "position_bias", nn.initializers.normal(std), shape, axes))
+      init = nn.initializers.normal(std)
+      ctx = ctx.replace(bias_table=param(self, "position_bias", init, shape, axes))
     caches, memories, weights = [], [], []
     for i, segment in enumerate(self.segments):
       name = "layers" if len(self.segments) == 1 else f"layers_{i}"
