@@ -4,7 +4,7 @@
     --config.data.path=FOLDER --workdir=runs/mine
 
 A line of train.en and the same line of train.de are a pair. Arguments: src and tgt, the
-endings of the files; tiny. The model is small (about 5 M parameters) and the dropout
+endings of the files; tiny. The model is small (about 7 M parameters) and the dropout
 strong, which suits tens of thousands of pairs; with millions take
 --config.model.width=512 --config.model.block.ffn_dim=2048 --config.model.block.dropout=0.1.
 """
