@@ -136,9 +136,8 @@ KERNELS: dict[str, Kernel] = {
 }
 
 
-@functools.cache
 def choose(name: str, request: Request) -> Callable:
-  """The kernel to run, named in the log once for every kind of request."""
+  """The kernel to run; the log says which, once for every mask."""
   if name != "auto":
     if name not in KERNELS:
       raise ConfigError(f"kernel={name!r}: {nearest(name, ['auto', *KERNELS])}")
@@ -147,9 +146,13 @@ def choose(name: str, request: Request) -> Callable:
   else:
     name = next(n for n, kernel in KERNELS.items()
                 if kernel.platform in (None, jax.default_backend()) and kernel.supports(request))
-  logging.info("attention kernel %s for mask %s%s", name, request.mask,
-               ", segments" if request.segments else "")
+  announce(name, request.mask, request.segments)
   return KERNELS[name].run
+
+
+@functools.cache
+def announce(kernel: str, mask: Mask, segments: bool) -> None:
+  logging.info("attention kernel %s for mask %s%s", kernel, mask, ", segments" if segments else "")
 
 
 # ------------------------------------------------------------------------------ module

@@ -230,9 +230,6 @@ class TestKernels:
     """A registry whose first kernel does only causal masks, and returns the queries' mean."""
     fast = attention.Kernel(lambda q, *a, **kw: q.mean(), None, lambda r: r.mask == CAUSAL)
     monkeypatch.setattr(attention, "KERNELS", {"fast": fast, **attention.KERNELS})
-    attention.choose.cache_clear()
-    yield
-    attention.choose.cache_clear()
 
   def test_auto_takes_the_first_that_supports_the_request(self, kernels):
     close(attend(self.q, self.k, self.v, mask=CAUSAL), self.q.mean())
