@@ -13,6 +13,7 @@ SHARES = {"cardinal": 0.52, "ordinal": 0.2, "year": 0.02, "date": 0.12, "time": 
 
 PRESETS = ("", "tiny")
 
+
 def get_config(arg: str = ""):
   args = common.parse_args(arg, tiny=False)
   c = common.get_config()
@@ -36,8 +37,8 @@ def get_config(arg: str = ""):
   c.decode.max_source_length = c.decode.max_target_length = 96
   c.checkpoint.every = 300
   c.evals.val = common.evaluator("translation", source=("embedded:number_words:val",), every=300,
-                                 limit=256, samples=4)
-  c.evals.test = common.evaluator("translation", source=("embedded:number_words:test",), samples=4,
+                                 limit=256, samples=8)
+  c.evals.test = common.evaluator("translation", source=("embedded:number_words:test",), samples=8,
                                   picture=True)
   if args.tiny:
     nmt_base.shrink(c)
