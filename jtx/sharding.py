@@ -139,6 +139,12 @@ def check_batch(batch_size: int, mesh: Mesh, what: str) -> None:
         f" a batch (data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']})")
 
 
+def padded_batch(batch_size: int, mesh: Mesh) -> int:
+  """The next size from `batch_size` on that `mesh` can split, for batches that are padded."""
+  ways = mesh.shape["data"] * mesh.shape["fsdp"]
+  return -(-batch_size // ways) * ways
+
+
 def local_rows(batch_size: int, sharding: NamedSharding) -> list[int]:
   """Indices of the rows of a global batch that this process's devices hold, in order."""
   slices = sharding.addressable_devices_indices_map((batch_size,)).values()

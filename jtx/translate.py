@@ -34,9 +34,9 @@ class Translator:
   def __init__(self, model: nn.Module, params, tokenizers: Mapping, options: ConfigDict, mesh=None):
     self.model, self.params, self.tokenizers, self.options = model, params, tokenizers, options
     self.method = build(METHODS, options.method, what="decode.method")
-    self.sharding = None
+    self.batch_size, self.sharding = options.batch_size, None
     if mesh is not None:
-      sharding.check_batch(options.batch_size, mesh, "decode.batch_size")
+      self.batch_size = sharding.padded_batch(options.batch_size, mesh)
       self.sharding = sharding.batch_sharding(mesh)
 
   def too_long(self, texts: Sequence[str]) -> list[tuple[int, int]]:
@@ -53,15 +53,15 @@ class Translator:
     tokens = [np.append(ids[:limit - 1], source.eos_id) for ids in source.encode_batch(list(texts))]
     order = [i for i in np.argsort([len(t) for t in tokens], kind="stable") if len(tokens[i]) > 1]
     results = [[Hypothesis("", 0.0)] * self.method.n_best for _ in texts]
-    for start in range(0, len(order), self.options.batch_size):
-      group = order[start:start + self.options.batch_size]
+    for start in range(0, len(order), self.batch_size):
+      group = order[start:start + self.batch_size]
       for i, hypotheses in zip(group, self.batch([tokens[i] for i in group], group)):
         results[i] = hypotheses
     return results
 
   def batch(self, tokens: Sequence[np.ndarray], numbers: Sequence[int]) -> list[list[Hypothesis]]:
     """Translates up to a batch of token sequences; `numbers` seed their draws."""
-    size = self.options.batch_size
+    size = self.batch_size
     length = bucket(max(map(len, tokens)), self.options.max_source_length)
     src = np.full((size, length), self.tokenizers["src"].pad_id, np.int32)
     segments = np.zeros((size, length), np.int32)

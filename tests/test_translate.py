@@ -50,6 +50,28 @@ def test_order_is_kept_and_neighbours_do_not_matter(loaded):
     assert [best[0].text for best in small(LINES[::-1])] == together[::-1]
 
 
+def test_a_machine_whose_devices_do_not_divide_the_batch(trained, tmp_path, loaded):
+  """Trained with batches of 8 on one device; evaluated with 12 and 5 on eight."""
+  import json
+  import shutil
+  from configs import common
+  from jtx.config import build
+  from jtx.evals import EVALS
+  copy = tmp_path / "copy"
+  shutil.copytree(trained, copy)
+  path = copy / "config.json"
+  path.write_text(json.dumps(json.loads(path.read_text()) | {"batch_size": 12}))
+  task, params, _ = restore.load(str(copy))
+  assert task.mesh.size == 8
+  evaluator = build(EVALS, common.evaluator("loss", source=("embedded:number_words/time:val",)))
+  ours, theirs = dict(evaluator(task, params)), dict(evaluator(*loaded))
+  assert ours.keys() == theirs.keys()
+  for name in ours:
+    assert ours[name] == pytest.approx(theirs[name], rel=1e-5)
+  texts = lambda translations: [best[0].text for best in translations]
+  assert texts(translator(loaded, batch_size=5)(LINES)) == texts(translator(loaded)(LINES))
+
+
 def test_no_lines(loaded):
   assert translator(loaded)([]) == []
 

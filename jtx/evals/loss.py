@@ -25,7 +25,8 @@ class Loss:
   every: int = 1000  # steps; 0 is at the end only
 
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
-    size = task.config.batch_size
+    # A run may be evaluated on another machine, whose devices do not divide its batch.
+    size = sharding.padded_batch(task.config.batch_size, task.mesh)
     rows = sharding.batch_sharding(task.mesh)
     totals: dict[str, np.ndarray] = {}
     for batch in task.data.eval_batches(self.source, size, sharding.local_rows(size, rows)):

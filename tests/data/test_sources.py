@@ -115,7 +115,7 @@ def test_bad_specs(spec, message):
 def test_tfds_modules_exist():
   import importlib
   for module in set(sources._TFDS_MODULES.values()):
-    importlib.import_module(f"tensorflow_datasets.{module}")
+    assert importlib.import_module(f"tensorflow_datasets.{module}")
 
 
 def test_tfds_errors(tmp_path):
