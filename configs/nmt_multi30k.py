@@ -14,9 +14,12 @@ PRESETS = nmt_text.PRESETS
 
 def get_config(arg: str = ""):
   args = common.parse_args(arg, src="en", tgt="de", tiny=False)
-  c = nmt_text.get_config(f"src={args.src},tgt={args.tgt}")
+  c = nmt_text.get_config(f"src={args.src},tgt={args.tgt},length=64")
   common.apply(c, {"model": dict(width=128, block=dict(ffn_dim=256))})
-  c.steps = 4000
+  c.optim.lr = 3e-3
+  c.steps = 5000
+  c.checkpoint.every = 250
+  c.decode.method.beam = 5
   c.evals.test2016 = common.evaluator(
       "translation", source=(f"text:test2016.{args.src},test2016.{args.tgt}",), lowercase=True)
   if args.tiny:

@@ -4,8 +4,9 @@
     --config.data.path=FOLDER --workdir=runs/mine
 
 A line of train.en and the same line of train.de are a pair. Arguments: src and tgt, the
-endings of the files; tiny. The model is small (about 7 M parameters) and the dropout
-strong, which suits tens of thousands of pairs; with millions take
+endings of the files; length, the most tokens of a sentence; tiny. The model is small
+(about 7 M parameters) and the dropout strong, which suits tens of thousands of pairs;
+with millions take
 --config.model.width=512 --config.model.block.ffn_dim=2048 --config.model.block.dropout=0.1.
 """
 
@@ -15,18 +16,18 @@ PRESETS = ("", "src=de,tgt=en", "tiny")
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, src="en", tgt="de", tiny=False)
+  args = common.parse_args(arg, src="en", tgt="de", length=128, tiny=False)
   c = common.get_config()
   c.model = common.model(
-      "encdec", width=256, num_layers=4,
-      block=dict(num_heads=4, ffn_dim=512, norm_position="pre", dropout=0.3, attention_dropout=0.1))
-  c.objective = common.objective("seq2seq", label_smoothing=0.1)
+      "encdec", width=256, num_layers=4, unroll=4,
+      block=dict(num_heads=4, ffn_dim=512, norm_position="pre", dropout=0.3))
+  c.objective = common.objective("seq2seq", label_smoothing=0.1, logits_chunk=512)
   c.optim.optimizer = common.optimizer("adamw", b1=0.9, b2=0.98, weight_decay=0.01)
   c.optim.schedule = common.schedule("cosine", warmup=500)
   c.optim.lr = 2e-3
   c.optim.clip_norm = 1.0
   c.steps = 5000
-  c.batch_size = 32  # rows of 128 + 128 tokens
+  c.batch_size = max(4096 // args.length, 1)  # about 4,096 source and as many target tokens
   c.tokenizer.kind = common.tokenizer("bpe", vocab_size=8000)
 
   def files(split):
@@ -36,10 +37,10 @@ def get_config(arg: str = ""):
   c.data.ops = (
       common.op("clean"),
       common.op("tokenize"),
-      common.op("filter_length", max_length=128),
-      common.op("pack", lengths=(128, 128)),
+      common.op("filter_length", max_length=args.length),
+      common.op("pack", lengths=(args.length, args.length)),
   )
-  c.decode.max_source_length = c.decode.max_target_length = 128
+  c.decode.max_source_length = c.decode.max_target_length = args.length
   c.checkpoint.every = 500
   c.checkpoint.keep = c.checkpoint.average = 5
   c.evals.val_loss = common.evaluator("loss", source=files("val"), every=500)

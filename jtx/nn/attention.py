@@ -116,12 +116,9 @@ def masked_softmax(logits: jax.Array, allowed: jax.Array | None) -> jax.Array:
   """Softmax over the last axis; zeros, with zero gradient, where nothing is allowed."""
   if allowed is None:
     return jax.nn.softmax(logits, -1)
-  # -inf only inside a `where`: its gradient is then a constant zero, never 0 * inf.
-  logits = jnp.where(allowed, logits, -jnp.inf)
-  top = jax.lax.stop_gradient(logits.max(-1, keepdims=True))
-  weights = jnp.exp(logits - jnp.where(top == -jnp.inf, 0, top))
-  total = weights.sum(-1, keepdims=True)
-  return weights / jnp.where(total == 0, 1, total)
+  # A large number in place of infinity: its gradient is then zero, never 0 * inf.
+  weights = jax.nn.softmax(jnp.where(allowed, logits, -1e30), -1)
+  return jnp.where(allowed.any(-1, keepdims=True), weights, 0)
 
 
 class Kernel(NamedTuple):

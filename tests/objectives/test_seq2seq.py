@@ -7,7 +7,8 @@ import pytest
 
 from jtx.models.encdec import EncDec
 from jtx.nn.block import BlockConfig
-from jtx.objectives.seq2seq import Seq2Seq, cross_entropy, shift_right
+from jtx.objectives.cross_entropy import cross_entropy
+from jtx.objectives.seq2seq import Seq2Seq, shift_right
 from jtx.sharding import unbox
 
 V, B, S, T, BOS = 7, 2, 4, 6, 1

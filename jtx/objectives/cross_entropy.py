@@ -1,0 +1,87 @@
+"""Cross-entropy of tokens over a vocabulary, in one piece or some tokens at a time."""
+
+import functools
+from typing import Callable
+
+import jax
+import jax.numpy as jnp
+
+Sums = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight), both scalars
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float):
+  """Smoothed loss and plain negative log-likelihood in nats, each of the labels' shape.
+
+  The smoothed target is (1 - eps) one-hot plus eps / V everywhere (Szegedy et al. 2015).
+  """
+  lse = jax.nn.logsumexp(logits, -1)
+  nll = lse - jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+  return (1 - label_smoothing) * nll + label_smoothing * (lse - logits.mean(-1)), nll
+
+
+def token_sums(head: Callable[[jax.Array], jax.Array], hidden: jax.Array, labels: jax.Array,
+               weights: jax.Array, label_smoothing: float, chunk: int = 0) -> Sums:
+  """Weighted sums over tokens of `loss` (smoothed), `nll` and `accuracy`.
+
+  Only `loss` has a gradient. A token counts as right where no other has a larger logit.
+
+  Args:
+    head: [..., D] to float32 logits [..., V]; may close over parameters.
+    hidden: [B, T, D].
+    labels: [B, T] int.
+    weights: [B, T], 0 for padding.
+    label_smoothing: between 0 and 1.
+    chunk: about how many tokens' logits are held at a time, each computed once: the gradient is
+      taken while they are at hand. 0 is all, and the gradient is autodiff's.
+  """
+  def sums(hidden, labels, weights):
+    logits = head(hidden)
+    loss, nll = cross_entropy(logits, labels, label_smoothing)
+    # Ten times the speed of an argmax on CPU.
+    hits = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0] >= logits.max(-1)
+    total = lambda x: jnp.sum(x * weights)
+    return total(loss), jax.lax.stop_gradient((total(nll), total(hits)))
+
+  if chunk:
+    loss, (nll, hits) = _chunked(sums, hidden, labels, weights, chunk)
+  else:
+    loss, (nll, hits) = sums(hidden, labels, weights)
+  total = weights.sum()
+  return {"loss": (loss, total), "nll": (nll, total), "accuracy": (hits, total)}
+
+
+def _chunked(sums: Callable, hidden: jax.Array, labels: jax.Array, weights: jax.Array, chunk: int):
+  """`sums` over parts of the length T, so that every device keeps its rows of the batch."""
+  B, T = labels.shape
+  parts = min(T, -(-B * T // chunk))
+
+  def split(x):
+    x = jnp.pad(x, ((0, 0), (0, -T % parts), *((0, 0),) * (x.ndim - 2)))
+    return jnp.moveaxis(x.reshape(B, parts, -1, *x.shape[2:]), 1, 0)
+
+  args = jax.tree.map(split, (hidden, labels, weights))
+  first = jax.tree.map(lambda x: x[0], args)
+  # The head's parameters become arguments: their gradients are sums over the parts.
+  sums, consts = jax.closure_convert(sums, *first)
+
+  def forward(hidden, consts):
+    return jax.tree.map(jnp.sum, jax.lax.map(lambda x: sums(*x, *consts), (hidden, *args[1:])))
+
+  def forward_and_gradients(hidden, consts):
+    def body(total, x):
+      hidden, *rest = x
+      loss = lambda hidden, consts: sums(hidden, *rest, *consts)
+      out, grads = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(hidden, consts)
+      return jax.tree.map(jnp.add, total, (out, grads[1])), grads[0]
+
+    zeros = lambda x: jnp.zeros(x.shape, x.dtype)
+    start = jax.tree.map(zeros, (jax.eval_shape(sums, *first, *consts), consts))
+    (out, d_consts), d_hidden = jax.lax.scan(body, start, (hidden, *args[1:]))
+    return out, (d_hidden, d_consts)
+
+  def backward(gradients, cotangents):
+    return jax.tree.map(lambda g: (g * cotangents[0]).astype(g.dtype), gradients)
+
+  total = jax.custom_vjp(forward)
+  total.defvjp(forward_and_gradients, backward)
+  return total(args[0], consts)
