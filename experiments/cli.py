@@ -35,6 +35,8 @@ from ml_collections.config_flags import config_flags
 from ml_collections.config_flags import config_path
 from ml_collections.config_flags import tuple_parser
 
+from jtx.config import from_plain, nearest
+
 # By name: an error of a module that was never imported can't have been raised.
 USER_ERRORS = frozenset({
     "jtx.checkpoint.CheckpointError",
@@ -70,7 +72,7 @@ def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
     except Exception as error:
       if not _is_user_error(error):
         raise
-      return _report(error, sys.argv, status=1)
+      return _report(error, sys.argv, status=2 if isinstance(error, UsageError) else 1)
 
   app.run(main_or_sentence, flags_parser=parse_or_exit)
 
@@ -149,6 +151,39 @@ def load_config(argument: str) -> ConfigDict:
   return config.lock()
 
 
+def load_sweep(argument: str, name: str) -> list[dict[str, Any]]:
+  """What `sweep_NAME()` beside the `get_config` of `argument` yields: edits by config key.
+
+  Raises:
+    UsageError: there is no such function, or it raised, or yields something else.
+  """
+  path = argument.partition(":")[0]
+  module = load_module(path)
+  sweeps = [key.removeprefix("sweep_") for key in vars(module) if key.startswith("sweep_")]
+  if name not in sweeps:
+    hint = nearest(name, sweeps) if sweeps else "it has none"
+    raise UsageError(f"{path} has no function sweep_{name}; {hint}")
+  items = _in_file(path, lambda: list(getattr(module, f"sweep_{name}")()))
+  for i, item in enumerate(items, 1):
+    if not isinstance(item, dict):
+      raise UsageError(f"{path}: item {i} of sweep_{name} is {item!r}, not a dict of edits such as"
+                       ' {"optim.lr": 1e-3}')
+  return items
+
+
+def config_of(arguments: Sequence[str]) -> ConfigDict:
+  """The config that `--config=FILE --config.a.b=value` would give an entry point.
+
+  Raises:
+    UsageError: as `parse`.
+  """
+  argv = ["", *arguments]
+  values = flags.FlagValues()
+  config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
+  parse(argv, ("config",), values)
+  return values.config
+
+
 class _ConfigParser(flags.ArgumentParser):
   """The value of a config flag, checked against the overrides that follow it."""
 
@@ -174,13 +209,13 @@ class _ConfigParser(flags.ArgumentParser):
 
     Raises:
       UsageError: a section that a registry did not make was replaced, or a tuple of
-        numbers was given something else.
+        numbers, strings or sections was given something else.
     """
     for path, value in overrides.items():
       key = f"--{self._name}.{path}"
       if isinstance(value, ConfigDict) and "name" not in value:
         raise UsageError(f"{key} is a section; set its keys one by one, as {key}.KEY=VALUE")
-      for kind, what in ((numbers.Number, "number"), (str, "string")):
+      for kind, what in ((numbers.Number, "number"), (str, "string"), (ConfigDict, "section")):
         old = self._tuples.get(path)
         if old and all(isinstance(v, kind) for v in old):
           for wrong in (v for v in value if not isinstance(v, kind)):
@@ -191,9 +226,10 @@ class _ConfigParser(flags.ArgumentParser):
 
 
 class _TupleParser(tuple_parser.TupleParser):
-  """`(1, 2)`, `1,2`, `global,local` or `("global", "local")`.
+  """`(1, 2)`, `1,2`, `global,local`, `("global", "local")`, or `({"name": "clean"},)`.
 
-  ml_collections makes one word of `a,b`, and an error of it where a word is a keyword.
+  ml_collections makes one word of `a,b`, an error of it where a word is a keyword, and no
+  section of a dict in a tuple.
   """
 
   def parse(self, argument: Any) -> tuple[Any, ...]:
@@ -204,7 +240,7 @@ class _TupleParser(tuple_parser.TupleParser):
       if argument[:1] in ("(", "["):
         raise ValueError("the brackets do not hold a tuple")
       return tuple(_literal(word.strip()) for word in argument.split(",") if word.strip())
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return tuple(map(from_plain, value)) if isinstance(value, (tuple, list)) else (value,)
 
 
 def _literal(text: str) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from absl import flags
+from ml_collections import ConfigDict
 from ml_collections.config_flags import config_flags
 
 from experiments import cli
@@ -27,7 +28,8 @@ def get_config(arg=""):
       "model": {"name": "encoder", "width": 64, "dropout": 0.1, "tied": True,
                 "pattern": ("global", "local"), "scale": config_dict.placeholder(float)},
       "optim": {"name": "adamw", "lr": 1e-3, "betas": (0.9, 0.98)},
-      "data": {"ops": [("clean", {"ratio": 2.0}), ("pack", {"lengths": (1, 2)})]},
+      "data": {"ops": [("clean", {"ratio": 2.0}), ("pack", {"lengths": (1, 2)})],
+               "layers": (ConfigDict({"name": "clean", "ratio": 2.0}),)},
       "train": {"steps": 10},
   })
   if arg == "locked":
@@ -36,6 +38,16 @@ def get_config(arg=""):
   if arg == "missing_file":
     open("no/such/vocabulary")
   return config
+
+def sweep_rates():
+  for lr in (1e-3, 1e-4):
+    yield {"optim.lr": lr}
+
+def sweep_fault():
+  yield {"seed": 1 / 0}
+
+def sweep_words():
+  yield "seed"
 """
 
 
@@ -91,6 +103,35 @@ def test_another_constructor_replaces_a_section(config_file):
   assert values.config.optim.to_dict() == {"name": "lion"}
 
 
+def test_sections_in_a_tuple(config_file):
+  values = parse(f"--config={config_file}", "--workdir=w",
+                 '--config.data.layers={"name": "pack", "lengths": (1, 2)}, {"name": "clean"}')
+  first, second = values.config.data.layers
+  assert isinstance(first, ConfigDict) and first.lengths == (1, 2)
+  assert second.name == "clean"
+
+
+def test_the_config_of_arguments(config_file):
+  config = cli.config_of([f"--config={config_file}", "--config.seed=3", "--noconfig.model.tied"])
+  assert (config.seed, config.model.tied, config.model.width) == (3, False, 64)
+  assert cli.config_of([f"--config={config_file}"]).seed == 0
+  with pytest.raises(cli.UsageError, match="unknown config key --config.sed; did you mean"):
+    cli.config_of([f"--config={config_file}", "--config.sed=3"])
+
+
+def test_sweeps(config_file):
+  assert cli.load_sweep(f"{config_file}:locked", "rates") == [
+      {"optim.lr": 1e-3}, {"optim.lr": 1e-4}]
+  for name, expected in (
+      ("rtes", "has no function sweep_rtes; did you mean 'rates'?"),
+      ("xyz", "has no function sweep_xyz; valid are: rates, fault, words"),
+      ("fault", "line 31: ZeroDivisionError: division by zero"),
+      ("words", "item 1 of sweep_words is 'seed', not a dict of edits")):
+    with pytest.raises(cli.UsageError) as error:
+      cli.load_sweep(config_file, name)
+    assert expected in str(error.value)
+
+
 @pytest.mark.parametrize("override, expected", [
     ("modle.width=3", "unknown config key --config.modle.width; "
                       "did you mean --config.model.width?"),
@@ -114,6 +155,7 @@ def test_another_constructor_replaces_a_section(config_file):
     ("model.tied=maybe", "--config.model.tied: 'maybe' is not true or false"),
     ("optim.betas=a,b", "--config.optim.betas: 'a' is not a number"),
     ("model.pattern=local,3", "--config.model.pattern: 3 is not a string"),
+    ("data.layers=clean", "--config.data.layers: 'clean' is not a section"),
     ("optim.betas=(1,", "flag --config.optim.betas=(1,: the brackets do not hold a tuple"),
     ("data.ops=[]", "--config.data.ops is a list; set an entry of it, as --config.data.ops[0]"),
     ("train={'stps': 3}", "--config.train is a section; set its keys one by one, "
@@ -184,6 +226,8 @@ def main():
       print(_CONFIG.value.seed, "jax" in sys.modules)
     case "config":
       raise config_lib.ConfigError("model.width: must be set")
+    case "usage":
+      raise cli.UsageError("--beam and --sample do not go together")
     case "file":
       open("no/such/file")
     case "fault":
@@ -212,6 +256,7 @@ def test_run_succeeds_without_jax(tmp_path, config_file):
     (["--workdir=ok", "--config.sed=7"], 2,
      "error: unknown config key --config.sed; did you mean --config.seed?"),
     (["--workdir=config"], 1, "error: model.width: must be set"),
+    (["--workdir=usage"], 2, "error: --beam and --sample do not go together"),
     (["--workdir=file"], 1, "error: no/such/file: no such file or directory"),
 ])
 def test_users_errors_have_no_traceback(tmp_path, config_file, args, status, expected):

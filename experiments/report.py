@@ -1,0 +1,23 @@
+"""Prints the table of a sweep or of a run, finished or not, and draws its curves.
+
+  python -m experiments.report --workdir=W [--metrics=val/bleu,test/bleu]
+
+A sweep's table is also written to W/sweep.md and W/sweep.csv, and its losses to W/loss.png; a
+run's losses, or the metrics given, are drawn to W/curves.png.
+"""
+
+from absl import flags
+
+from experiments import cli
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a sweep or of a training run.")
+METRICS = flags.DEFINE_list("metrics", [], "Of results.json, to be shown; all if not given.")
+
+
+def main() -> None:
+  from jtx import sweep
+  print(sweep.report(WORKDIR.value, METRICS.value), end="")
+
+
+if __name__ == "__main__":
+  cli.run(main, required=("workdir",))
