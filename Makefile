@@ -1,6 +1,8 @@
 # make train       train the number-words translator: data in the box, minutes on two cores
 # make test        the fast tests
 # make test-slow   the tests that train or compile something
+# make test-parity the tests against PyTorch and transformers, which it installs
+# make notebooks   write notebooks/*.ipynb from their texts, notebooks/*.py
 # make clean       remove the environment and what was built
 #
 # Each target sets up .venv from requirements.lock first, once per state of the lock.
@@ -10,7 +12,7 @@ PYTHON ?= python3.11 python3
 PIP := .venv/bin/python -m pip --disable-pip-version-check --no-input
 PYTEST := .venv/bin/python -m pytest -n 2 --dist worksteal --durations 15
 
-.PHONY: train test test-slow clean
+.PHONY: train test test-slow test-parity notebooks clean
 
 train: .venv/.installed
 	.venv/bin/python -m experiments.train --config=configs/nmt_numbers.py \
@@ -22,6 +24,16 @@ test: .venv/.installed
 # pytest answers 5 when no test is marked slow, which is no failure.
 test-slow: .venv/.installed
 	$(PYTEST) -m slow tests || test $$? -eq 5
+
+notebooks: .venv/.installed
+	.venv/bin/python notebooks/build.py
+
+test-parity: .venv/.parity
+	$(PYTEST) tests/parity
+
+.venv/.parity: .venv/.installed requirements-parity.lock
+	$(PIP) install -qq -r requirements-parity.lock
+	@touch $@
 
 # Candidates are run, not just found: a version manager's shim may be on the path for an
 # interpreter that isn't installed.

@@ -43,3 +43,15 @@ def get_config(arg: str = ""):
   if args.tiny:
     nmt_base.shrink(c)
   return c
+
+
+def sweep_architecture():
+  """Positions x norm placement x key heads, in a third of the steps."""
+  shorter = {"steps": 300, "evals.val.every": 0, "evals.test.limit": 1000,
+             "evals.test.picture": False}
+  for position in ("sinusoidal", "rope", "alibi", "t5"):
+    for norm_position in ("post", "pre"):
+      for kv_heads in (4, 1):
+        yield {**shorter, "model.position": common.position(position),
+               "model.block.norm_position": norm_position,
+               "model.block.num_kv_heads": kv_heads}

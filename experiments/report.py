@@ -15,8 +15,8 @@ METRICS = flags.DEFINE_list("metrics", [], "Of results.json, to be shown; all if
 
 
 def main() -> None:
-  from jtx import sweep
-  print(sweep.report(WORKDIR.value, METRICS.value), end="")
+  from jtx import report
+  print(report.report(WORKDIR.value, METRICS.value), end="")
 
 
 if __name__ == "__main__":

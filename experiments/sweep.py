@@ -32,11 +32,11 @@ TRAIN = (sys.executable, "-m", "experiments.train")
 
 
 def main() -> int:
-  from jtx import sweep
+  from jtx import report, sweep
   from jtx.config import ConfigError
   try:  # all that can be wrong with the command line, before anything is written
     items = make_items()
-    sweep.check_evaluators(METRICS.value, [item.config for item in items])
+    report.check_evaluators(METRICS.value, [item.config for item in items])
     parts = sweep.shares(JOBS.value) if not DRY_RUN.value else []
   except ConfigError as error:
     raise cli.UsageError(str(error)) from error
@@ -48,7 +48,7 @@ def main() -> int:
     return 128 + stopped  # as a shell has it
   for name, reason in failed.items():
     print(f"failed: {name}: {reason}", file=sys.stderr)
-  print(sweep.report(WORKDIR.value, METRICS.value), end="")
+  print(report.report(WORKDIR.value, METRICS.value), end="")
   return 1 if failed else 0
 
 

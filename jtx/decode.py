@@ -12,9 +12,15 @@ from typing import Any, Callable, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jtx.config import ConfigError
+from jtx.config import ConfigError, nearest
 
 Step = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
+
+
+PENALTIES: dict[str, Callable] = {
+    "gnmt": lambda length: (5.0 + length) / 6.0,
+    "power": lambda length: 1.0 * length,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,13 +28,15 @@ class Beam:
   """Beam search. With `beam` = 1 it is greedy search, which ends at the first end token.
 
   A hypothesis that ends is finished if it is among the `beam` best continuations. A finished
-  hypothesis Y scores log P(Y) / lp(Y), with lp(Y) = ((5 + |Y|) / 6)^alpha and |Y| counting
-  the end token (Wu et al. 2016, equation 14). The search of a row ends when no live
-  hypothesis can overtake its `beam` finished ones or, with `early_stop`, when there are
-  `beam` finished ones.
+  hypothesis Y scores log P(Y) / lp(Y), where |Y| counts the end token and lp(Y) is, by
+  `penalty`, "gnmt": ((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14), or "power":
+  |Y|^alpha, with alpha = 1 the mean log-probability of a token. The search of a row ends
+  when no live hypothesis can overtake its `beam` finished ones or, with `early_stop`, when
+  there are `beam` finished ones.
   """
   beam: int = 4
   alpha: float = 0.6
+  penalty: str = "gnmt"
   early_stop: bool = False
   n_best: int = 1
 
@@ -36,6 +44,11 @@ class Beam:
     if self.beam < 1 or not 1 <= self.n_best <= self.beam:
       raise ConfigError(f"decode: beam={self.beam} must be positive, and n_best={self.n_best}"
                         " between 1 and beam")
+    if self.penalty not in PENALTIES:
+      raise ConfigError(f"decode: penalty={self.penalty!r}; {nearest(self.penalty, PENALTIES)}")
+
+  def length_penalty(self, length: int | jax.Array) -> jax.Array:
+    return PENALTIES[self.penalty](length) ** self.alpha
 
   @property
   def rows(self) -> int:
@@ -94,10 +107,6 @@ def decode(method: Beam | Sample, logits: jax.Array, state: Any, step: Step, *, 
   return _sample(method, logits, state, step, max_length, eos_id, pad_id, keys)
 
 
-def length_penalty(length: int | jax.Array, alpha: float) -> jax.Array:
-  return ((5.0 + length) / 6.0) ** alpha
-
-
 class _Search(NamedTuple):
   index: jax.Array  # tokens decoded so far
   logits: jax.Array  # [B, K, V] of the next token
@@ -120,7 +129,7 @@ def _beam_search(method, logits, state, step, max_length, eos_id, pad_id) -> Dec
     # Log-probabilities only fall, so the best that a live hypothesis can reach is its present
     # score under the penalty that is kindest to it.
     lengths = jnp.stack([s.index + 1, jnp.array(max_length)]).astype(jnp.float32)
-    bound = (s.scores[:, :1] / length_penalty(lengths, method.alpha)).max(-1)
+    bound = (s.scores[:, :1] / method.length_penalty(lengths)).max(-1)
     return worst >= bound
 
   def advance(s: _Search) -> _Search:
@@ -131,8 +140,9 @@ def _beam_search(method, logits, state, step, max_length, eos_id, pad_id) -> Dec
     tokens = s.tokens[rows, parent].at[:, :, s.index].set(token)
     ends = token == eos_id
 
-    counts = ends & (jnp.arange(top.shape[1]) < K)
-    penalised = jnp.where(counts, top / length_penalty(s.index + 1, method.alpha), -jnp.inf)
+    # A row that has ended waits for its neighbours, and must not depend on how long.
+    counts = ends & (jnp.arange(top.shape[1]) < K) & ~finished(s)[:, None]
+    penalised = jnp.where(counts, top / method.length_penalty(s.index + 1), -jnp.inf)
     done_scores, best = jax.lax.top_k(jnp.concatenate([s.done_scores, penalised], 1), K)
     done_tokens = jnp.concatenate([s.done_tokens, tokens], 1)[rows, best]
 
@@ -149,7 +159,7 @@ def _beam_search(method, logits, state, step, max_length, eos_id, pad_id) -> Dec
               minus_inf.at[:, 0].set(0.0), nothing, minus_inf)
   s = jax.lax.while_loop(lambda s: (s.index < max_length) & ~finished(s).all(), advance, s)
   # Rows that ran out of length: live hypotheses come after the finished ones.
-  live = s.scores / length_penalty(max_length, method.alpha)
+  live = s.scores / method.length_penalty(max_length)
   scores = jnp.concatenate([s.done_scores, live], 1)
   is_done = jnp.concatenate([s.done_scores > -jnp.inf, jnp.zeros_like(live, bool)], 1)
   best = jnp.lexsort((-scores, ~is_done), axis=-1)[:, :method.n_best]

@@ -1,4 +1,4 @@
-"""Sweeps: many runs of one config side by side, and the table of their results.
+"""Sweeps: many runs of one config side by side. `jtx/report.py` makes the table of their results.
 
 A sweep is a list of items, each a few edits of one config. An item is run by the train command
 that a user could type, in a folder of its own below the sweep's. What is known of a sweep is in
@@ -11,15 +11,12 @@ The parent of the runs holds no device, so nothing here imports JAX before a run
 import collections
 import contextlib
 import copy
-import csv
 import dataclasses
 import datetime
 import fcntl
 import hashlib
-import io
 import itertools
 import json
-import math
 import os
 import re
 import signal
@@ -39,7 +36,6 @@ from jtx.config import ConfigDict, ConfigError
 SWEEP_FILE = "sweep.json"
 LOG_FILE = "log.txt"
 SEED = "seed"  # the key over which a table averages
-COUNTS = ("step", "examples")  # numbers of results.json that measure nothing
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 10.0  # between asking a run to end and killing it
@@ -200,7 +196,7 @@ def plan(edits: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict],
   short = _short_names(differing)
   cells = {key: _cells(values[key]) for key in differing}
 
-  names = [",".join(f"{short[k]}={_safe(_word(cells[k][i]))}" for k in item if k in cells) or "base"
+  names = [",".join(f"{short[k]}={_safe(word(cells[k][i]))}" for k in item if k in cells) or "base"
            for i, item in enumerate(edits)]
   number = collections.Counter(name.casefold() for name in names)  # some file systems fold case
   for i, name in enumerate(names):
@@ -234,7 +230,7 @@ def _cells(values: Sequence[Any]) -> list[Any]:
     if isinstance(value, ConfigDict):
       own, others = config_lib.flatten(value), [config_lib.flatten(v) for v in same]
       fields = [k for k in own if any(k not in o or o[k] != own[k] for o in others)]
-      cell += f"({', '.join(f'{k}={_word(own[k])}' for k in fields)})" if fields else ""
+      cell += f"({', '.join(f'{k}={word(own[k])}' for k in fields)})" if fields else ""
     elif any(override(v) != override(value) for v in same):
       cell = override(value)
     cells.append(cell)
@@ -245,11 +241,11 @@ def _cell(value: Any) -> Any:
   if isinstance(value, ConfigDict):
     return value.name
   if isinstance(value, (tuple, list)):
-    return ", ".join(_word(_cell(v)) for v in value)
+    return ", ".join(word(_cell(v)) for v in value)
   return value
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
   return "" if value is None else override(value)
 
 
@@ -515,192 +511,3 @@ def _end(processes: Sequence[subprocess.Popen]) -> None:
 def _signal_group(process: subprocess.Popen, number: int) -> None:
   with contextlib.suppress(ProcessLookupError):
     os.killpg(process.pid, number)
-
-
-# --------------------------------------------------------------------------------- table
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-  """The runs of one setting, which differ in their seeds.
-
-  Attributes:
-    settings: by short key, without the seed.
-    runs: how many there are to be.
-    failed: how many failed.
-    results: of the finished ones, by metric.
-  """
-  settings: Mapping[str, Any]
-  runs: int
-  failed: int
-  results: Sequence[Mapping[str, Any]]
-
-  def n(self) -> str:
-    done = len(self.results)
-    if done == self.runs:
-      return str(done)
-    if self.failed == self.runs:
-      return "failed"
-    return f"{done}/{self.runs}" + (f" ({self.failed} failed)" if self.failed else "")
-
-  def statistics(self, metric: str) -> tuple[float | None, float | None]:
-    """Mean and standard error over seeds; None where there are too few for it."""
-    values = np.array([r[metric] for r in self.results if metric in r], np.float64)
-    mean = float(values.mean()) if len(values) else None
-    error = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
-    return mean, error
-
-
-def rows(workdir: str) -> list[Row]:
-  """A row for each setting of the sweep in `workdir`, in order; from what there is now."""
-  groups: dict[str, list[dict[str, Any]]] = {}
-  for item in _read_json(os.path.join(workdir, SWEEP_FILE))["items"]:
-    item["settings"].pop(SEED, None)
-    groups.setdefault(json.dumps(item["settings"]), []).append(item)
-  result = []
-  for group in groups.values():
-    done = [i for i in group if finished(
-        config_lib.from_plain(i["config"]), os.path.join(workdir, i["name"]))]
-    results = [_read_json(os.path.join(workdir, i["name"], "results.json")) for i in done]
-    failed = sum(i["failed"] is not None for i in group if i not in done)
-    result.append(Row(group[0]["settings"], len(group), failed, results))
-  return result
-
-
-def check_evaluators(metrics: Sequence[str], configs: Sequence[ConfigDict]) -> None:
-  """Raises ConfigError for a metric of an evaluator that no config has."""
-  splits = dict.fromkeys(split for config in configs for split in config.evals)
-  for metric in metrics:
-    if metric.partition("/")[0] not in splits:
-      raise ConfigError(f"--metrics: {metric!r} is of no evaluator; metrics are written split/name,"
-                        " and config.evals has: " + (", ".join(splits) or "nothing"))
-
-
-def choose_metrics(results: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[str]:
-  """`metrics`, or all numbers of `results` that measure something.
-
-  Raises:
-    ConfigError: a metric that no result has, if there are results.
-  """
-  known = list(dict.fromkeys(
-      k for r in results for k, v in r.items()
-      if isinstance(v, (int, float)) and k.rpartition("/")[2] not in COUNTS))
-  for metric in metrics:
-    if known and metric not in known:
-      raise ConfigError(f"--metrics: there is no {metric!r}; there are: " + ", ".join(known))
-  return list(metrics) or known
-
-
-def number_text(mean: float | None, error: float | None = None) -> str:
-  """ "27.31 ± 0.12": four digits of the mean, two of its error."""
-  if mean is None:
-    return ""
-  return f"{mean:.4g}" + (f" ± {error:.2g}" if error is not None else "")
-
-
-def markdown(table: Sequence[Row], metrics: Sequence[str]) -> str:
-  """The table for people."""
-  keys = list(table[0].settings)
-  lines = [[_word(row.settings[k]) for k in keys] + [row.n()]
-           + [number_text(*row.statistics(m)) for m in metrics] for row in table]
-  return _markdown([*keys, "n", *metrics], lines, left=len(keys))
-
-
-def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]], left: int) -> str:
-  """A table whose first `left` columns are flush left."""
-  rule = ["---"] * left + ["---:"] * (len(header) - left)
-  escaped = lambda cell: re.sub(r"\s+", " ", cell).replace("|", "\\|")
-  return "".join("| " + " | ".join(map(escaped, line)) + " |\n" for line in (header, rule, *lines))
-
-
-def csv_text(table: Sequence[Row], metrics: Sequence[str]) -> str:
-  """The table for programs: full precision, mean and error in columns of their own."""
-  keys = list(table[0].settings)
-  out = io.StringIO()
-  writer = csv.writer(out, lineterminator="\n")
-  writer.writerow([*keys, "n", "runs", "failed",
-                   *(name for m in metrics for name in (m, f"{m} stderr"))])
-  for row in table:
-    writer.writerow([*(_word(row.settings[k]) for k in keys), len(row.results), row.runs,
-                     row.failed, *(x for m in metrics for x in row.statistics(m))])
-  return out.getvalue()
-
-
-# -------------------------------------------------------------------------------- report
-
-
-def report(workdir: str, metrics: Sequence[str] = ()) -> str:
-  """The results in `workdir`, a sweep's or a run's, as Markdown; files are written beside them.
-
-  A sweep's table goes to `sweep.md` and `sweep.csv` and its losses to `loss.png`; a run's losses,
-  or the metrics that were asked for, to `curves.png`. Either may still be running.
-
-  Raises:
-    ConfigError: there is neither, or no such metric.
-  """
-  if os.path.exists(os.path.join(workdir, SWEEP_FILE)):
-    return _report_sweep(workdir, metrics)
-  if os.path.exists(os.path.join(workdir, "metrics.jsonl")):
-    return _report_run(workdir, metrics)
-  raise ConfigError(f"--workdir={workdir} holds neither a sweep ({SWEEP_FILE}) nor a run"
-                    " (metrics.jsonl)")
-
-
-def _report_sweep(workdir: str, metrics: Sequence[str]) -> str:
-  table = rows(workdir)
-  metrics = choose_metrics([result for row in table for result in row.results], metrics)
-  text = markdown(table, metrics)
-  for name, content in (("sweep.md", text), ("sweep.csv", csv_text(table, metrics))):
-    with open(os.path.join(workdir, name), "w", encoding="utf-8", newline="") as f:
-      f.write(content)
-  names = [i["name"] for i in _read_json(os.path.join(workdir, SWEEP_FILE))["items"]]
-  curves = {name: _curve(_logged(os.path.join(workdir, name)), "loss") for name in names}
-  _draw(curves, "loss", os.path.join(workdir, "loss.png"))
-  return text
-
-
-def _report_run(workdir: str, metrics: Sequence[str]) -> str:
-  logged = _logged(workdir)
-  path = os.path.join(workdir, "results.json")
-  latest = {k: v for line in logged for k, v in line.items()}
-  results = _read_json(path) if os.path.exists(path) else latest
-  choose_metrics([latest, results], metrics)  # known in one or the other
-  shown = {k: v for k, v in results.items() if k in metrics or not metrics}
-  drawn = metrics or [k for k in latest if k.rpartition("/")[2] == "loss"]
-  _draw({m: _curve(logged, m) for m in drawn}, drawn[0] if len(drawn) == 1 else "value",
-        os.path.join(workdir, "curves.png"))
-  cell = lambda v: number_text(v) if isinstance(v, float) else _word(v)
-  return _markdown(["metric", "value"], [[k, cell(v)] for k, v in shown.items()], left=1)
-
-
-def _logged(workdir: str) -> list[dict[str, Any]]:
-  """The lines of `metrics.jsonl`; one that is being written does not count yet."""
-  path = os.path.join(workdir, "metrics.jsonl")
-  if not os.path.exists(path):
-    return []
-  with open(path, encoding="utf-8") as f:
-    return [json.loads(line) for line in f if line.endswith("\n")]
-
-
-def _curve(logged: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
-  """(step, value) where there is one; null, which is not finite, is NaN."""
-  return [(line["step"], math.nan if line[metric] is None else line[metric])
-          for line in logged if metric in line]
-
-
-def _draw(curves: Mapping[str, Sequence[tuple[int, float]]], ylabel: str, path: str) -> None:
-  """Draws curves of (step, value) over the steps of all of them; none are drawn to no file."""
-  from jtx import viz
-
-  curves = {label: np.array(points).T for label, points in curves.items() if points}
-  if curves:
-    steps = np.unique(np.concatenate([xs for xs, _ in curves.values()]))
-    # Between its points a curve is the line that joins them, outside of them it is not.
-    lines = {label: np.interp(steps, xs, ys, left=np.nan, right=np.nan)
-             for label, (xs, ys) in curves.items()}
-    viz.save(viz.curve(steps, lines, "step", ylabel), path)
-
-
-def _read_json(path: str) -> Any:
-  with open(path, encoding="utf-8") as f:
-    return json.load(f)

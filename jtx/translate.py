@@ -17,7 +17,8 @@ MIN_BUCKET = 16
 
 class Hypothesis(NamedTuple):
   text: str
-  score: float
+  score: float  # see `jtx.decode.Decoded`
+  tokens: np.ndarray  # [n] int32, without the end token
 
 
 class Translator:
@@ -52,7 +53,7 @@ class Translator:
     source, limit = self.tokenizers["src"], self.options.max_source_length
     tokens = [np.append(ids[:limit - 1], source.eos_id) for ids in source.encode_batch(list(texts))]
     order = [i for i in np.argsort([len(t) for t in tokens], kind="stable") if len(tokens[i]) > 1]
-    results = [[Hypothesis("", 0.0)] * self.method.n_best for _ in texts]
+    results = [[Hypothesis("", 0.0, np.zeros(0, np.int32))] * self.method.n_best for _ in texts]
     for start in range(0, len(order), self.batch_size):
       group = order[start:start + self.batch_size]
       for i, hypotheses in zip(group, self.batch([tokens[i] for i in group], group)):
@@ -79,12 +80,13 @@ class Translator:
     target = self.tokenizers["tgt"]
     out = jax.device_get(search(self.model, self.method, self.params, batch, keys, target_length,
                                 target.bos_id, target.eos_id, target.pad_id))
-    return [[Hypothesis(self.text(ids), float(score)) for ids, score in zip(*row)]
+    return [[self.hypothesis(ids, score) for ids, score in zip(*row)]
             for row in zip(out.tokens[:len(tokens)], out.scores)]
 
-  def text(self, ids: np.ndarray) -> str:
+  def hypothesis(self, ids: np.ndarray, score: np.ndarray) -> Hypothesis:
     ends = np.flatnonzero(ids == self.tokenizers["tgt"].eos_id)
-    return self.tokenizers["tgt"].decode(ids[:ends[0]] if len(ends) else ids)
+    ids = ids[:ends[0]] if len(ends) else ids
+    return Hypothesis(self.tokenizers["tgt"].decode(ids), float(score), ids)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 5, 6, 7, 8))

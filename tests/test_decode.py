@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jtx.config import ConfigError
-from jtx.decode import Beam, Sample, decode, length_penalty, truncate
+from jtx.decode import Beam, Sample, decode, truncate
 
 V, EOS, PAD = 4, 3, 0
 
@@ -46,7 +46,10 @@ def log_softmax(x):
   return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
-def enumerate_all(first, table, max_length, alpha):
+PENALTY = {"gnmt": lambda n, alpha: ((5 + n) / 6)**alpha, "power": lambda n, alpha: n**alpha}
+
+
+def enumerate_all(first, table, max_length, alpha, penalty):
   """Every finished sequence of up to max_length tokens with its penalised score, best first."""
   results = []
   for length in range(1, max_length + 1):
@@ -55,18 +58,19 @@ def enumerate_all(first, table, max_length, alpha):
       for previous, token in zip(tokens, tokens[1:]):
         before = [before[1], previous]
         total += log_softmax(table)[before[0], before[1], token]
-      results.append((total / float(length_penalty(length, alpha)), tokens))
+      results.append((total / PENALTY[penalty](length, alpha), tokens))
   return sorted(results, reverse=True)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+@pytest.mark.parametrize("penalty, alpha", [("gnmt", 0.0), ("gnmt", 0.6), ("gnmt", 1.5),
+                                            ("power", 0.0), ("power", 1.0)])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_wide_beam_finds_the_best_of_all_sequences(seed, alpha):
+def test_a_wide_beam_finds_the_best_of_all_sequences(seed, penalty, alpha):
   first, table = tables(seed, 3)
   T = 4
-  out = run(Beam(beam=3**T, alpha=alpha, n_best=5), first, table, T)
+  out = run(Beam(beam=3**T, alpha=alpha, penalty=penalty, n_best=5), first, table, T)
   for b in range(3):
-    expected = enumerate_all(first[b], table, T, alpha)[:5]
+    expected = enumerate_all(first[b], table, T, alpha, penalty)[:5]
     for n, (score, tokens) in enumerate(expected):
       assert tuple(np.asarray(out.tokens[b, n])[:len(tokens)]) == tokens
       np.testing.assert_allclose(out.scores[b, n], score, rtol=1e-5)
@@ -95,11 +99,14 @@ def test_beam_1_takes_the_likeliest_token_every_time(seed):
     assert list(out[b][:len(expected)]) == expected
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
-  first, table = tables(5, 4)
-  together = run(Beam(beam=3, n_best=2), first, table, 6)
-  for b in range(4):
-    alone = run(Beam(beam=3, n_best=2), first[b:b + 1], table, 6)
+@pytest.mark.parametrize("method", [
+    Beam(beam=1, alpha=2.0), Beam(beam=3, n_best=2),
+    Beam(beam=2, alpha=5.0, early_stop=True), Beam(beam=2, penalty="power", early_stop=True)])
+def test_a_row_does_not_depend_on_its_neighbours(method):
+  first, table = tables(5, 16)
+  together = run(method, first, table, 10)
+  for b in range(16):
+    alone = run(method, first[b:b + 1], table, 10)
     np.testing.assert_array_equal(together.tokens[b], alone.tokens[0])
 
 
@@ -162,7 +169,8 @@ def test_truncation():
 
 
 @pytest.mark.parametrize("make", [
-    lambda: Beam(beam=0), lambda: Beam(beam=2, n_best=3), lambda: Sample(temperature=0.0),
+    lambda: Beam(beam=0), lambda: Beam(beam=2, n_best=3), lambda: Beam(penalty="gnm"),
+    lambda: Sample(temperature=0.0),
     lambda: Sample(top_p=0.0), lambda: Sample(top_k=-1)])
 def test_options_out_of_range(make):
   with pytest.raises(ConfigError, match="decode"):

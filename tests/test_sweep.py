@@ -19,7 +19,7 @@ import pytest
 from configs import common, nmt_base
 from experiments import cli
 from jtx import config as config_lib
-from jtx import sweep
+from jtx import report, sweep
 from jtx.config import ConfigError
 from tests.helpers import losses
 
@@ -272,7 +272,7 @@ RESULTS = [None if x is None else {
 
 def test_table_against_numpy(tmp_path):
   make_sweep(tmp_path, SETTINGS, RESULTS, failed=[4])
-  text = sweep.report(str(tmp_path))
+  text = report.report(str(tmp_path))
   mean, error = np.mean(SCORES[:3]), np.std(SCORES[:3], ddof=1) / math.sqrt(3)
   assert text == (tmp_path / "sweep.md").read_text() == (
       "| lr | norm | n | val/bleu | val/loss |\n"
@@ -291,51 +291,51 @@ def test_table_against_numpy(tmp_path):
 
 def test_metrics_that_are_asked_for(tmp_path):
   make_sweep(tmp_path, SETTINGS, RESULTS)
-  assert sweep.report(str(tmp_path), ["val/loss"]).startswith("| lr | norm | n | val/loss |\n")
+  assert report.report(str(tmp_path), ["val/loss"]).startswith("| lr | norm | n | val/loss |\n")
   with pytest.raises(ConfigError, match="no 'val/blue'; there are: val/bleu, val/loss"):
-    sweep.report(str(tmp_path), ["val/blue"])
+    report.report(str(tmp_path), ["val/blue"])
   with pytest.raises(ConfigError, match="'vla/bleu' is of no.* has: newstest2013, newstest2014"):
-    sweep.check_evaluators(["vla/bleu"], [nmt_base.get_config()])
-  sweep.check_evaluators(["newstest2014/bleu"], [nmt_base.get_config()])
+    report.check_evaluators(["vla/bleu"], [nmt_base.get_config()])
+  report.check_evaluators(["newstest2014/bleu"], [nmt_base.get_config()])
 
 
 def test_a_table_of_seeds_alone_and_one_without_results(tmp_path):
   (tmp_path / "a").mkdir()
   (tmp_path / "b").mkdir()
   make_sweep(tmp_path / "a", [{"seed": 0}, {"seed": 1}], [{"x": 1.0}, {"x": math.nan}])
-  assert sweep.report(str(tmp_path / "a")) == "| n | x |\n| ---: | ---: |\n| 2 | nan ± nan |\n"
+  assert report.report(str(tmp_path / "a")) == "| n | x |\n| ---: | ---: |\n| 2 | nan ± nan |\n"
   make_sweep(tmp_path / "b", [{"lr": 1.0}, {"lr": 2.0}], [None, None], failed=[1])
-  assert sweep.report(str(tmp_path / "b"), ["val/bleu"]) == (
+  assert report.report(str(tmp_path / "b"), ["val/bleu"]) == (
       "| lr | n | val/bleu |\n| --- | ---: | ---: |\n| 1.0 | 0/1 |  |\n| 2.0 | failed |  |\n")
 
 
 def test_results_of_another_config_do_not_count(tmp_path):
   make_sweep(tmp_path, SETTINGS[:1], RESULTS[:1])
   config_lib.save(common.ConfigDict({"seed": 1}), str(tmp_path / "i0" / "config.json"))
-  assert sweep.rows(str(tmp_path))[0].results == []
+  assert report.rows(str(tmp_path))[0].results == []
 
 
 @pytest.mark.parametrize("mean,error,text", [
     (None, None, ""), (27.3149, None, "27.31"), (27.3149, 0.1234, "27.31 ± 0.12"),
     (100.0, 0.0, "100 ± 0"), (1.23456e-5, 1e-7, "1.235e-05 ± 1e-07")])
 def test_numbers(mean, error, text):
-  assert sweep.number_text(mean, error) == text
+  assert report.number_text(mean, error) == text
 
 
 def test_report_of_a_run(tmp_path):
   with pytest.raises(ConfigError, match="neither a sweep .* nor a run"):
-    sweep.report(str(tmp_path))
+    report.report(str(tmp_path))
   lines = [{"step": 1, "loss": 3.0, "lr": 0.1}, {"step": 2, "val/bleu": 7.0, "val/loss": 2.0},
            {"step": 3, "loss": None}]
   (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(l) + "\n" for l in lines) + '{"st')
-  assert "| val/bleu | 7 |" in sweep.report(str(tmp_path))
+  assert "| val/bleu | 7 |" in report.report(str(tmp_path))
   assert (tmp_path / "curves.png").stat().st_size > 1000
   (tmp_path / "results.json").write_text(json.dumps({"step": 3, "val/bleu": 8.125, "name": "x|y"}))
-  assert sweep.report(str(tmp_path)) == (
+  assert report.report(str(tmp_path)) == (
       "| metric | value |\n| --- | ---: |\n| step | 3 |\n| val/bleu | 8.125 |\n| name | x\\|y |\n")
-  assert sweep.report(str(tmp_path), ["val/bleu"]).endswith("---: |\n| val/bleu | 8.125 |\n")
+  assert report.report(str(tmp_path), ["val/bleu"]).endswith("---: |\n| val/bleu | 8.125 |\n")
   with pytest.raises(ConfigError, match="no 'val/blue'"):
-    sweep.report(str(tmp_path), ["val/blue"])
+    report.report(str(tmp_path), ["val/blue"])
 
 
 # ------------------------------------------------------------------------------ commands

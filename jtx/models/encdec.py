@@ -23,13 +23,17 @@ SHARE = ("all", "output", "none")
 @flax.struct.dataclass
 class DecodeState:
   """What the decoder carries from token to token."""
-  cache: tuple[Projections, ...]  # of each segment of layers, [layers, B, T, K, H]
-  memory: tuple[Projections, ...]  # keys and values of the source, [layers, B, S, K, H]
+  cache: tuple[Projections, ...]  # of each segment of layers, [layers, B, K, R, T, H]
+  # [B, R, T]: which of the R hypotheses of a source wrote a place of this one's past; -1 is none.
+  # They share what they have in common, so the cache is never copied.
+  ancestors: jax.Array
+  memory: tuple[Projections, ...]  # keys and values of the source, [layers, B, K, S, H]
   memory_segments: jax.Array  # [B, S]
 
   def reorder(self, rows: jax.Array) -> "DecodeState":
     """Hypothesis i goes on from the one at rows[i]; both have the same source."""
-    return self.replace(cache=jax.tree.map(lambda c: c[:, rows], self.cache))
+    shape = self.ancestors.shape
+    return self.replace(ancestors=self.ancestors.reshape(-1, shape[-1])[rows].reshape(shape))
 
 
 class EncDec(nn.Module):
@@ -145,25 +149,32 @@ class EncDec(nn.Module):
     self.position.check_length(length)
     memory, _ = self.encode(batch)
     B = memory.shape[0]
-    cache = self.decoder.empty_cache(B, length, self.width)
-    state = DecodeState(cache, None, batch["src_segment_ids"])
-    logits, state = self.advance(jnp.full((B, 1), bos_id, jnp.int32), state, jnp.array(0), memory)
-    repeat = lambda c: jnp.repeat(c, rows, axis=1)
-    return logits, state.replace(cache=jax.tree.map(repeat, state.cache))
+    cache = self.decoder.empty_cache(B, rows, length, self.width)
+    # All start from what the first one writes.
+    ancestors = jnp.full((B, rows, length), -1, jnp.int32).at[:, :, 0].set(0)
+    state = DecodeState(cache, ancestors, None, batch["src_segment_ids"])
+    return self.advance(jnp.full(B, bos_id, jnp.int32), state, jnp.array(0), memory)
 
   def step(self, tokens: jax.Array, state: DecodeState, index: jax.Array):
     """Logits [B, V] after tokens [B], which stand at place `index`, and the new state.
 
     The batch may be a multiple of the source's: consecutive rows share a source.
     """
-    return self.advance(tokens[:, None], state, index, None)
+    rows = jnp.arange(state.ancestors.shape[1])
+    state = state.replace(ancestors=state.ancestors.at[:, :, index].set(rows))
+    return self.advance(tokens, state, index, None)
 
   def advance(self, tokens: jax.Array, state: DecodeState, index: jax.Array,
               memory: jax.Array | None):
-    """As `step`, for tokens [B, T]; with a memory [B, S, D] its keys and values are kept."""
-    positions = jnp.broadcast_to(index + jnp.arange(tokens.shape[1]), tokens.shape)
+    """Tokens of the first hypotheses; with a memory [B, S, D] its keys and values are kept."""
+    B, R, T = state.ancestors.shape
+    ancestors = state.ancestors[:, :len(tokens) // B]
+    own = ancestors[:, :, None, :] == jnp.arange(R)[:, None]  # [B, r, R, T]
+    tokens = tokens[:, None]
+    positions = jnp.broadcast_to(index, tokens.shape)
     x = self.embed(self.tgt_embed, tokens, positions, train=False)
     ctx = Context(positions, memory=memory, memory_segments=state.memory_segments, index=index,
+                  cache_index=jnp.tile(jnp.arange(T), R), cache_pairs=own.reshape(B, -1, R * T),
                   keep_memory=memory is not None)
     x, cache, new_memory, _ = self.decoder(x, ctx, cache=state.cache, memory=state.memory)
     state = state.replace(cache=cache, memory=state.memory if memory is None else new_memory)

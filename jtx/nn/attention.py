@@ -25,19 +25,20 @@ from jtx.sharding import constrain
 class Request(NamedTuple):
   """The static part of a call to `attend`, by which kernels say what they support."""
   mask: Mask
-  rows: bool  # prefix lengths or global tokens are given
+  rows: bool  # prefix lengths, global tokens or pairs are given
   segments: bool
   bias: bool
   score: str
   dropout: bool
   weights: bool
-  cached: bool  # q_start is not 0
+  indexed: bool  # queries or keys are not the places of a row in order
   equal_widths: bool  # keys and values have the same head width
   dtype: jnp.dtype
 
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL,
-           rows: Rows = Rows(), bias: jax.Array | None = None, q_start: int | jax.Array = 0,
+           rows: Rows = Rows(), bias: jax.Array | None = None,
+           q_index: jax.Array | None = None, k_index: jax.Array | None = None,
            scale: float | None = None, score: str = "dot", score_vector: jax.Array | None = None,
            dropout_rate: float = 0.0, dropout_key: jax.Array | None = None, kernel: str = "auto",
            return_weights: bool = False):
@@ -52,7 +53,8 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL,
     mask: which row indices may attend to which.
     rows: segment ids, prefix lengths and global tokens.
     bias: added to the logits, [B or 1, N, T, S].
-    q_start: row index of the first query, when the keys are a cache.
+    q_index: [T], row indices of the queries; None is 0 to T - 1.
+    k_index: [S], row indices of the keys; None is 0 to S - 1.
     scale: of dot-product logits; None is H^-0.5.
     score: "dot", or "additive": v^T tanh(q + k) with v = `score_vector` (Bahdanau et al. 2014).
     score_vector: [N, H], for additive scores.
@@ -78,16 +80,16 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL,
   request = Request(
       mask=mask, rows=any(x is not None for x in rows[2:]), segments=rows.k_segments is not None,
       bias=bias is not None, score=score, dropout=dropout_key is not None and dropout_rate > 0,
-      weights=return_weights, cached=not (isinstance(q_start, int) and q_start == 0),
+      weights=return_weights, indexed=q_index is not None or k_index is not None,
       equal_widths=q.shape[-1] == v.shape[-1], dtype=q.dtype)
   run = choose(kernel, request)
-  return run(q, k, v, mask=mask, rows=rows, bias=bias, q_start=q_start, scale=scale,
-             score_vector=score_vector, dropout_rate=dropout_rate, dropout_key=dropout_key,
-             return_weights=return_weights)
+  return run(q, k, v, mask=mask, rows=rows, bias=bias, q_index=q_index, k_index=k_index,
+             scale=scale, score_vector=score_vector, dropout_rate=dropout_rate,
+             dropout_key=dropout_key, return_weights=return_weights)
 
 
-def attend_xla(q, k, v, *, mask, rows, bias, q_start, scale, score_vector, dropout_rate,
-               dropout_key, return_weights):
+def attend_xla(q, k, v, *, mask, rows, bias, q_index, k_index, scale, score_vector,
+               dropout_rate, dropout_key, return_weights):
   """The reference, on every platform: logits and softmax in float32, mask materialised."""
   B, T, N, H = q.shape
   S, K = k.shape[1:3]
@@ -102,7 +104,7 @@ def attend_xla(q, k, v, *, mask, rows, bias, q_start, scale, score_vector, dropo
   logits = logits.reshape(B, N, T, S)
   if bias is not None:
     logits += bias
-  allowed = masks.materialize(mask, T, S, rows, q_start)
+  allowed = masks.materialize(mask, T, S, rows, q_index, k_index)
   weights = masked_softmax(logits, allowed)
   if dropout_key is not None and dropout_rate > 0:
     keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
@@ -166,6 +168,8 @@ class Context:
   memory_segments: jax.Array | None = None  # [B, S] int
   bias_table: jax.Array | None = None  # the parameter of `Position.bias`
   index: jax.Array | None = None  # row index of x[:, 0] when decoding with a cache
+  cache_index: jax.Array | None = None  # [S], row index of each place of the cache
+  cache_pairs: jax.Array | None = None  # [B', T', S] bool, which places are a query's own past
   train: bool = flax.struct.field(pytree_node=False, default=False)  # dropout on
   return_weights: bool = flax.struct.field(pytree_node=False, default=False)
   keep_memory: bool = flax.struct.field(pytree_node=False, default=False)  # return memory's k, v
@@ -219,7 +223,8 @@ class Attention(nn.Module):
       causal: whether keys after the query are never seen, which T5's buckets depend on.
       rows: segments and the like.
       projected: keys and values computed before, instead of from `source`.
-      update: puts new keys and values into a cache and returns the whole of it.
+      update: puts new keys and values into a cache and returns the whole of it. Keys of fewer
+        rows than x has are shared: B / B' consecutive rows of x attend to the same ones.
 
     Returns:
       [B, T, D], the keys and values attended to, and the weights [B, N, T, S] or None.
@@ -237,26 +242,26 @@ class Attention(nn.Module):
       k = self.dense("key", (kv_heads, head_dim), axes)(keys_from)
       v = self.dense("value", (kv_heads, v_head_dim), axes)(source)
       projected = Projections(position.rotate(k, q_positions), v)
+    k_positions, q_index, k_index = q_positions, None, None
+    q = position.rotate(q, q_positions)
     if update is not None:
       projected = update(projected)
-    q = position.rotate(q, q_positions)
+      q_index = jnp.tile(ctx.index + jnp.arange(T), B // projected.key.shape[0])
+      k_index, k_positions = ctx.cache_index, ctx.cache_index[None]
     k, v = projected
 
     # Several hypotheses of one source: they are further queries to the same keys.
-    folded = B // k.shape[0]
-    if folded > 1:
-      q = q.reshape(k.shape[0], folded * T, *q.shape[2:])
-    k_positions = jnp.arange(k.shape[1])[None] if update is not None else q_positions
+    folded = k.shape[0], B // k.shape[0] * T
+    q, q_positions = q.reshape(*folded, *q.shape[2:]), q_positions.reshape(folded)
     bias = position.bias(q, k, q_positions, k_positions, ctx.bias_table, causal)
-    q_start = 0 if ctx.index is None else ctx.index
     dropout_key = self.make_rng("dropout") if ctx.train and self.dropout > 0 else None
     vector = None
     if self.score == "additive":
       vector = param(self, "score", nn.initializers.normal(head_dim**-0.5),
                      (self.num_heads, head_dim), ("heads", "kv"))
     branches = [
-        functools.partial(attend, mask=mask, rows=rows, bias=bias, q_start=q_start,
-                          score=self.score, score_vector=vector, dropout_rate=self.dropout,
+        functools.partial(attend, mask=mask, rows=rows, bias=bias, q_index=q_index,
+                          k_index=k_index, score=self.score, score_vector=vector, dropout_rate=self.dropout,
                           dropout_key=dropout_key, kernel=self.kernel,
                           return_weights=ctx.return_weights)
         for mask in layer_masks

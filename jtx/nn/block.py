@@ -77,7 +77,7 @@ class Block(nn.Module):
     attention = {}
     rows = Rows(ctx.segments, ctx.segments, ctx.prefix_length, ctx.global_tokens, ctx.global_tokens)
     if update is not None:
-      rows = Rows()  # a cache holds one segment a row and no padding
+      rows = Rows(pairs=ctx.cache_pairs)  # a cache holds one segment a row and no padding
 
     def self_attention(y):
       y, _, attention["self"] = self.attention("attention")(

@@ -25,6 +25,7 @@ class Rows(NamedTuple):
   prefix_length: jax.Array | None = None  # [B] int, for Prefix
   q_global: jax.Array | None = None  # [B, T] bool, for Global
   k_global: jax.Array | None = None  # [B, S] bool
+  pairs: jax.Array | None = None  # [B, T, S] bool, applied on top of the mask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,27 +112,33 @@ def window(left: int, right: int) -> Window:
 
 
 def materialize(mask: Mask, num_queries: int, num_keys: int, rows: Rows = Rows(),
-                q_start: int | jax.Array = 0) -> jax.Array | None:
-  """`mask` and the segments of `rows` as a bool array that broadcasts to [B, 1, T, S].
+                q_index: jax.Array | None = None, k_index: jax.Array | None = None
+                ) -> jax.Array | None:
+  """`mask`, and segments and pairs of `rows`, as a bool array that broadcasts to [B, 1, T, S].
 
   Args:
     mask: the predicate.
     num_queries: T.
     num_keys: S.
-    rows: what differs from row to row; segments are applied on top of the mask.
-    q_start: row index of the first query; more than 0 when decoding with a cache.
+    rows: what differs from row to row; segments and pairs are applied on top of the mask.
+    q_index: [T], row indices of the queries; None is 0 to T - 1.
+    k_index: [S], row indices of the keys; None is 0 to S - 1.
 
   Returns:
     None where every pair is allowed.
   """
   allowed = None
   if mask != FULL:
-    q = q_start + jnp.arange(num_queries)[:, None]
-    allowed = mask(q, jnp.arange(num_keys)[None, :], rows)
+    q = jnp.arange(num_queries) if q_index is None else q_index
+    k = jnp.arange(num_keys) if k_index is None else k_index
+    allowed = mask(q[:, None], k[None, :], rows)
   if rows.k_segments is not None:
     keys = rows.k_segments[:, None, None, :]
     same = keys != 0
     if rows.q_segments is not None:
       same = same & (rows.q_segments[:, None, :, None] == keys)
     allowed = same if allowed is None else allowed & same
+  if rows.pairs is not None:
+    pairs = rows.pairs[:, None]
+    allowed = pairs if allowed is None else allowed & pairs
   return allowed

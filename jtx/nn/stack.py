@@ -71,19 +71,31 @@ class ScanLayer(Block):
   def __call__(self, carry, layer, ctx: Context):
     x, cache = carry
     depth, kind, memory = layer
+    if memory is not None:
+      memory = Projections(*(jnp.moveaxis(m, 1, 2) for m in memory))
 
     def update(new: Projections) -> Projections:
       # The whole stack's cache is the carry and one slice of it is written in place: as an
       # input and output of the scan, all of it would be copied at every token.
       nonlocal cache
-      cache = Projections(*(
-          jax.lax.dynamic_update_slice(c, n[None].astype(c.dtype), (depth, 0, ctx.index, 0, 0))
-          for c, n in zip(cache, new)))
-      return Projections(*(jax.lax.dynamic_index_in_dim(c, depth, keepdims=False) for c in cache))
+      cache = Projections(*(write(c, n) for c, n in zip(cache, new)))
+      return Projections(*(read(c) for c in cache))
+
+    def write(c, new):  # [layers, B, K, R, S, H], [B * r, T, K, H]
+      new = new.reshape(c.shape[1], -1, *new.shape[1:]).transpose(0, 3, 1, 2, 4)
+      return jax.lax.dynamic_update_slice(c, new[None].astype(c.dtype),
+                                          (depth, 0, 0, 0, ctx.index, 0))
+
+    def read(c):  # [B, R * S, K, H]
+      c = jax.lax.dynamic_index_in_dim(c, depth, keepdims=False)
+      return jnp.moveaxis(c.reshape(*c.shape[:2], -1, c.shape[-1]), 1, 2)
 
     x, memory, weights = super().__call__(
         x, ctx, kind=kind, update=None if cache is None else update, memory=memory)
-    return (x, cache), (memory if ctx.keep_memory else None, weights)
+    kept = None
+    if ctx.keep_memory:
+      kept = Projections(*(jnp.moveaxis(m, 2, 1) for m in memory))
+    return (x, cache), (kept, weights)
 
 
 class Stack(nn.Module):
@@ -105,9 +117,9 @@ class Stack(nn.Module):
     Args:
       x: the input.
       ctx: what all layers see.
-      cache: of each segment, keys and values [layers, B, S, K, H]; ctx.index is where to
-        write those of x.
-      memory: of each segment, the keys and values [layers, B, S, K, H] of ctx.memory, as a
+      cache: of each segment, as `empty_cache` makes it; those of x are written at place
+        ctx.index, and a query attends to the places that ctx.cache_pairs allows.
+      memory: of each segment, the keys and values [layers, B, K, S, H] of ctx.memory, as a
         call with ctx.keep_memory returned them.
 
     Returns:
@@ -162,12 +174,16 @@ class Stack(nn.Module):
     return scan(segment.block, layer_masks, self.position, self.causal, self.cross, self.dtype,
                 name=name)
 
-  def empty_cache(self, batch: int, length: int, width: int) -> tuple[Projections, ...]:
-    """Zeros for `length` keys and values of `batch` rows, [layers, B, S, K, H] a segment."""
+  def empty_cache(self, batch: int, rows: int, length: int,
+                  width: int) -> tuple[Projections, ...]:
+    """Zeros for keys and values of `batch` sources with `rows` hypotheses R of `length` S each.
+
+    [layers, B, K, R, S, H] a segment: heads first, so that attention reads it as it lies.
+    """
     def zeros(segment):
       b = segment.block
       head_dim = b.head_dim or width // b.num_heads
-      shape = segment.num_layers, batch, length, b.num_kv_heads or b.num_heads
+      shape = segment.num_layers, batch, b.num_kv_heads or b.num_heads, rows, length
       return Projections(jnp.zeros((*shape, head_dim), self.dtype),
                          jnp.zeros((*shape, b.v_head_dim or head_dim), self.dtype))
     return tuple(zeros(s) for s in self.segments)

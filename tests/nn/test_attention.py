@@ -174,14 +174,17 @@ def test_bfloat16_has_a_float32_softmax():
 
 
 @pytest.mark.parametrize("name", ["causal", "window", "window_left", "prefix"])
-def test_q_start_is_the_place_of_the_first_query(name):
+def test_indices_are_the_places_of_queries_and_keys(name):
   q, k, v, _ = (jnp.asarray(x, jnp.float32) for x in inputs(2))
   mask = MASKS[name][0]
   whole = attend(q, k, v, mask=mask, rows=ROWS)
-  one = jax.jit(lambda q, start: attend(q, k, v, mask=mask, rows=ROWS, q_start=start))
+  one = jax.jit(lambda q, index: attend(q, k, v, mask=mask, rows=ROWS, q_index=index))
   for t in range(T):
-    close(one(q[:, t:t + 1], jnp.array(t)), whole[:, t:t + 1])
-  close(attend(q[:, 3:5], k, v, mask=mask, rows=ROWS, q_start=3), whole[:, 3:5])
+    close(one(q[:, t:t + 1], jnp.array([t])), whole[:, t:t + 1])
+  some = jnp.array([4, 1])
+  close(attend(q[:, some], k, v, mask=mask, rows=ROWS, q_index=some), whole[:, some])
+  turned = jnp.arange(k.shape[1])[::-1]
+  close(attend(q, k[:, turned], v[:, turned], mask=mask, rows=ROWS, k_index=turned), whole)
 
 
 class TestDropout:

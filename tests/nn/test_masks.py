@@ -104,11 +104,22 @@ def test_segments_meet_the_mask():
 
 @pytest.mark.parametrize("mask", [CAUSAL, masks.window(2, 1), CAUSAL | Prefix()])
 @pytest.mark.parametrize("start", [1, 3])
-def test_q_start_takes_later_rows(mask, start):
+def test_indices_choose_queries_and_keys(mask, start):
   rows = Rows(prefix_length=jnp.array([2]))
   whole = masks.materialize(mask, S, S, rows)
-  part = masks.materialize(mask, 2, S, rows, jnp.array(start))
+  part = masks.materialize(mask, 2, S, rows, start + jnp.arange(2))
   np.testing.assert_array_equal(part, whole[..., start:start + 2, :])
+  keys = jnp.array([2, 0, 2])
+  part = masks.materialize(mask, S, 3, rows, k_index=keys)
+  np.testing.assert_array_equal(part, whole[..., keys])
+
+
+@pytest.mark.parametrize("mask", [FULL, CAUSAL])
+def test_pairs_meet_the_mask(mask):
+  pairs = jnp.array([[[1, 0], [1, 1]], [[1, 1], [0, 1]]], bool)
+  allowed = masks.materialize(mask, 2, 2, Rows(pairs=pairs))
+  both = np.asarray(pairs)[:, None] & (np.tri(2, dtype=bool) if mask == CAUSAL else True)
+  np.testing.assert_array_equal(allowed, both)
 
 
 def test_full_is_no_matrix_at_all():

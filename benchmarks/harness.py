@@ -1,0 +1,114 @@
+"""Workers of a benchmark: one process a system, which work in turn, never at once.
+
+A process of its own keeps the peak memory of each system apart, and their threads and
+allocators out of each other's way.
+"""
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import platform
+import re
+import statistics
+import traceback
+from typing import Any, Callable
+
+
+class WorkerError(RuntimeError):
+  """A system failed; the message holds its traceback."""
+
+
+class Worker:
+  """An object that lives in a process of its own.
+
+  Args:
+    make: makes the object there; importable, since the process is a fresh one.
+    kwargs: of `make`.
+  """
+
+  def __init__(self, make: Callable[..., Any], **kwargs: Any):
+    # Huge pages for large arrays: without them a good part of the time on CPU goes into pages.
+    # It takes effect at the start of a process.
+    os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    context = multiprocessing.get_context("spawn")
+    self.pipe, other = context.Pipe()
+    self.process = context.Process(target=serve, args=(other, make, kwargs), daemon=True)
+    self.process.start()
+    self.answer()
+
+  def call(self, method: str, *args: Any) -> Any:
+    """Calls a method there and waits for its result."""
+    self.pipe.send((method, args))
+    return self.answer()
+
+  def answer(self) -> Any:
+    try:
+      error, result = self.pipe.recv()
+    except EOFError:
+      self.process.join()
+      raise WorkerError(f"a worker ended with status {self.process.exitcode}") from None
+    if error:
+      raise WorkerError(error)
+    return result
+
+  def close(self) -> None:
+    self.pipe.close()
+    self.process.join()
+
+
+def serve(pipe: multiprocessing.connection.Connection, make: Callable[..., Any],
+          kwargs: dict[str, Any]) -> None:
+  try:
+    system = make(**kwargs)
+    pipe.send((None, None))
+    while True:
+      try:
+        method, args = pipe.recv()
+      except EOFError:
+        return
+      pipe.send((None, getattr(system, method)(*args)))
+  except Exception:
+    pipe.send((traceback.format_exc(), None))
+
+
+def alternate(rounds: int, turns: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+  """Each turn's values over the rounds. The order is turned round every other time."""
+  values: dict[str, list[float]] = {name: [] for name in turns}
+  for i in range(rounds):
+    for name in (list(turns), list(reversed(turns)))[i % 2]:
+      values[name].append(turns[name]())
+      print(f"round {i + 1}/{rounds}  {name}: {values[name][-1]:.4g}", flush=True)
+  return values
+
+
+def median(values: list[float]) -> float:
+  return statistics.median(values)
+
+
+def ratio(values: dict[str, list[float]], ours: str, theirs: str) -> dict[str, float]:
+  """Median of ours over median of theirs, and the extremes of the ratios round by round."""
+  pairs = [a / b for a, b in zip(values[ours], values[theirs])]
+  return {"median": median(values[ours]) / median(values[theirs]), "min": min(pairs),
+          "max": max(pairs)}
+
+
+def reset_peak_memory() -> None:
+  """Starts the process's high-water mark again from what it holds now (Linux)."""
+  with open("/proc/self/clear_refs", "w") as f:
+    f.write("5")
+
+
+def peak_memory() -> int:
+  """Most bytes of main memory that this process held (Linux)."""
+  with open("/proc/self/status") as f:
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", f.read())[1])
+
+
+def machine() -> dict[str, Any]:
+  """What the figures depend on beside the code."""
+  model = platform.processor()
+  if os.path.exists("/proc/cpuinfo"):
+    with open("/proc/cpuinfo") as f:
+      names = re.findall(r"model name\s*: (.*)", f.read())
+    model = names[0] if names else model
+  return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}

@@ -1,0 +1,416 @@
+"""Training and beam search of Transformer base: jtx beside `transformers`' Marian on PyTorch.
+
+Equal weights, pairs, loss and optimiser, so what differs is how they are computed: jtx packs
+several pairs into a row and compiles; Marian runs eagerly on padded batches of as many
+sentences, in random order, as its users have them, and a second time of similar length.
+"""
+
+import os
+import random
+import time
+from typing import Any, Sequence
+
+import numpy as np
+
+from benchmarks import harness, marian
+
+LENGTH = 64  # tokens of the longest sentence
+TRANSLATE_BATCH = 64  # sentences
+BEAM, ALPHA = 4, 1.0
+SMOOTHING, LEARNING_RATE, CLIP = 0.1, 5e-4, 1.0
+SIZES = {
+    "base": dict(width=512, num_layers=6, block=dict(num_heads=8, ffn_dim=2048)),
+    "tiny": dict(width=64, num_layers=2, block=dict(num_heads=4, ffn_dim=128)),
+}
+
+Tokens = list[int]
+Pair = tuple[Tokens, Tokens]  # both end in the end token
+
+
+def make_config(data: str, size: str, steps: int):
+  from configs import common, nmt_text
+  c = nmt_text.get_config(f"length={LENGTH}")
+  common.apply(c, {"model": {**SIZES[size], "unroll": -1}})
+  common.apply(c, {"model.block": {**marian.block_options(), "dropout": 0.1}})
+  c.data.path = os.path.abspath(data) if data else ""
+  if not data:
+    c.data.train = ("embedded:number_words/date:train",)
+    c.tokenizer.kind.vocab_size = 500
+    for evaluator in c.evals.values():
+      evaluator.source = ("embedded:number_words/date:val",)
+  c.batch_size, c.steps, c.log_every = 32, steps, 10
+  c.optim.lr, c.optim.clip_norm = LEARNING_RATE, CLIP
+  c.optim.optimizer = common.optimizer("adamw", b1=0.9, b2=0.98, weight_decay=0.01)
+  c.optim.schedule = common.schedule("linear", warmup=max(steps // 5, 1))
+  c.checkpoint.every, c.checkpoint.keep, c.checkpoint.average = 50, 1, 1
+  c.decode.method = common.method("beam", beam=BEAM, alpha=ALPHA, penalty="power", early_stop=True)
+  c.decode.batch_size = TRANSLATE_BATCH
+  del c.evals.val
+  c.evals.val_loss.every = 100
+  return c
+
+
+class Jtx:
+  """Our side. Loads the model of `workdir`, training it first where it is not finished."""
+
+  def __init__(self, workdir: str, data: str, size: str, steps: int):
+    import jax
+    from jtx import restore, sharding, train
+    from jtx.data import pipeline
+    config = make_config(data, size, steps).lock()
+    train.run(config, workdir)
+    self.task, self.params, _ = restore.load(workdir)
+    task = self.task
+    self.program = train.Program(config, task.model, task.objective,
+                                 task.data.example_batch(config.batch_size), task.mesh)
+    place = sharding.batch_sharding(task.mesh)
+    rows = sharding.local_rows(config.batch_size, place)
+    stream = task.data.train_stream(1, config.batch_size, rows)
+    batches = pipeline.iterate(stream, 0, 64, threads=1, workers=0)
+    self.batches, self.sentences = [], 0
+    for batch in batches:
+      self.sentences += int((batch["ids"] >= 0).sum())
+      self.batches.append(sharding.to_device(train.without_ids(batch), config.batch_size, place))
+    self.sentences //= len(self.batches)  # of a batch, on average
+    self.useful = [int((np.asarray(b["tgt_segment_ids"]) > 0).sum()) for b in self.batches]
+    self.step, self.state = 0, self.program.init()
+    self.jax = jax
+
+  def sentences_per_batch(self) -> int:
+    return self.sentences
+
+  def pairs(self, split: str, limit: int) -> list[Pair]:
+    """Token ids of pairs, cleaned and short enough."""
+    data = self.task.data
+    specs = data.data.train if split == "train" else self.task.config.evals.val_loss.source
+    tokens = [data.tokenizers[f] for f in ("src", "tgt")]
+    examples = data.examples(tuple(specs), limit)
+    sides = [t.encode_batch([e[f] for e in examples]) for f, t in zip(("src", "tgt"), tokens)]
+    pairs = [tuple([*map(int, ids), t.eos_id] for ids, t in zip(pair, tokens))
+             for pair in zip(*sides)]
+    return [pair for pair in pairs if max(map(len, pair)) <= LENGTH]
+
+  def peer(self) -> dict[str, Any]:
+    """What Marian is made from."""
+    target = self.task.data.tokenizers["tgt"]
+    ids = dict(bos_id=target.bos_id, eos_id=target.eos_id, pad_id=target.pad_id)
+    state = marian.state_dict(self.jax.device_get(self.params), LENGTH)
+    return dict(config=marian.config(self.task.model, max_length=LENGTH, **ids), state=state)
+
+  def nll(self, pairs: Sequence[Pair]) -> float:
+    """Nats a target token, dropout off."""
+    batch = {}
+    for field, side in zip(("src", "tgt"), zip(*pairs)):
+      batch[field] = pad(side, 0)
+      batch[f"{field}_segment_ids"] = (np.arange(batch[field].shape[1])
+                                       < np.array([[len(t)] for t in side])).astype(np.int32)
+      batch[f"{field}_positions"] = np.broadcast_to(
+          np.arange(batch[field].shape[1], dtype=np.int32), batch[field].shape)
+    sums = self.task.objective(self.task.model, self.params, batch, train=False)
+    return float(sums["nll"][0] / sums["nll"][1])
+
+  def train(self, steps: int) -> float:
+    """Useful target tokens a second."""
+    numbers = [(self.step + i) % len(self.batches) for i in range(steps)]
+    self.step += steps
+    start = time.perf_counter()
+    for i in numbers:
+      self.state = self.program.step(self.state, self.batches[i])
+    self.jax.block_until_ready(self.state)
+    return sum(self.useful[i] for i in numbers) / (time.perf_counter() - start)
+
+  def end_training(self) -> None:
+    self.state = self.batches = None
+
+  def start_translating(self, sentences: int) -> None:
+    from jtx.translate import Translator
+    data = self.task.data
+    self.texts = [e["src"] for e in data.examples(tuple(self.task.config.evals.val_loss.source))]
+    self.texts = self.texts[:sentences]
+    self.translator = Translator(self.task.model, self.params, data.tokenizers,
+                                 self.task.config.decode, self.task.mesh)
+
+  def sources(self) -> list[Tokens]:
+    source = self.task.data.tokenizers["src"]
+    return [[*map(int, ids[:LENGTH - 1]), source.eos_id]
+            for ids in source.encode_batch(self.texts)]
+
+  def translate(self) -> float:
+    """Sentences a second, tokenising and detokenising included."""
+    start = time.perf_counter()
+    self.hypotheses = self.translator(self.texts)
+    return len(self.texts) / (time.perf_counter() - start)
+
+  def translations(self) -> list[Tokens]:
+    return [list(map(int, h[0].tokens)) for h in self.hypotheses]
+
+  def train_flops(self) -> float:
+    """Matrix-product FLOPs of a useful target token."""
+    return self.program.flops_per_step / (sum(self.useful) / len(self.useful))
+
+  def translate_flops(self, source: float, target: float) -> float:
+    """Matrix-product FLOPs of a sentence of these mean lengths, on its real tokens."""
+    import jax.numpy as jnp
+    from jtx import flops
+    S, T = round(source), round(target)
+    field = lambda name, B, n: {name: jnp.zeros((B, n), jnp.int32),
+                                f"{name}_segment_ids": jnp.ones((B, n), jnp.int32),
+                                f"{name}_positions": jnp.zeros((B, n), jnp.int32)}
+    model, src, tgt = self.task.model, field("src", 1, S), field("tgt", 1, T)
+    encode = lambda p: model.apply({"params": p}, src, method="encode")[0]
+    memory = jnp.zeros((1, S, model.width))
+    decode = lambda p: model.apply(
+        {"params": p}, model.apply({"params": p}, {**src, **tgt, "tgt_in": tgt["tgt"]}, memory,
+                                   method="decode")[0], method="logits")
+    return flops.count(encode, self.params) + BEAM * flops.count(decode, self.params)
+
+  def reset_peak_memory(self) -> None:
+    harness.reset_peak_memory()
+
+  def peak_memory(self) -> int:
+    device = self.jax.devices()[0]
+    if device.platform == "cpu":
+      return harness.peak_memory()
+    return device.memory_stats()["peak_bytes_in_use"]
+
+  def about(self) -> dict[str, str]:
+    return {"jax": self.jax.__version__, "device": self.jax.devices()[0].device_kind}
+
+  def matmul_peak(self) -> float:
+    """FLOP/s of a large plain product in the dtype of the model."""
+    import jax.numpy as jnp
+    n, dtype = (2048, jnp.float32) if self.jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
+    x = jnp.ones((n, n), dtype)
+    product = self.jax.jit(lambda x: x @ x)
+    return 2 * n**3 / fastest(lambda: product(x).block_until_ready())
+
+
+class Marian:
+  """The peer's side.
+
+  Args:
+    config: of MarianConfig.
+    state: its parameters.
+    pairs: to train on.
+    batch: sentences of a batch.
+    lr: of AdamW.
+  """
+
+  def __init__(self, config: dict[str, Any], state: dict[str, np.ndarray], pairs: Sequence[Pair],
+               batch: int):
+    import torch
+    self.torch = torch
+    self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    self.model = marian.make(config, state).to(self.device)
+    self.config, self.pairs, self.batch = config, pairs, batch
+    self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98),
+                                       weight_decay=0.01, fused=True)
+    order = random.Random(0).sample(range(len(pairs)), len(pairs))
+    self.batches = {"random": split(order, batch), "by_length": []}
+    # As `group_by_length` does: sorted within stretches of fifty batches.
+    for stretch in split(order, 50 * batch):
+      self.batches["by_length"] += split(sorted(stretch, key=lambda i: len(pairs[i][0])), batch)
+    random.Random(1).shuffle(self.batches["by_length"])
+    self.step = 0
+
+  def run(self, side_batch: Sequence[Pair]):
+    """Logits [B, T, V] and labels [B, T], -100 where padded."""
+    torch = self.torch
+    sources, targets = zip(*side_batch)
+    pad_id = self.config["pad_token_id"]
+    src = torch.tensor(pad(sources, pad_id), device=self.device, dtype=torch.long)
+    labels = torch.tensor(pad(targets, -100), device=self.device, dtype=torch.long)
+    before = [[self.config["decoder_start_token_id"], *t[:-1]] for t in targets]
+    tgt_in = torch.tensor(pad(before, pad_id), device=self.device, dtype=torch.long)
+    mask = torch.tensor(pad([[1] * len(s) for s in sources], 0), device=self.device)
+    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+      logits = self.model(input_ids=src, attention_mask=mask, decoder_input_ids=tgt_in).logits
+    return logits.float(), labels
+
+  def nll(self, pairs: Sequence[Pair]) -> float:
+    self.model.eval()
+    with self.torch.no_grad():
+      logits, labels = self.run(pairs)
+    return float(self.torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()))
+
+  def train(self, steps: int, order: str) -> float:
+    """Useful target tokens a second."""
+    batches = [[self.pairs[i] for i in self.batches[order][(self.step + n)
+                                                            % len(self.batches[order])]]
+               for n in range(steps)]
+    self.step += steps
+    self.model.train()
+    start = time.perf_counter()
+    for batch in batches:
+      logits, labels = self.run(batch)
+      loss = self.torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(),
+                                                    label_smoothing=SMOOTHING)
+      loss.backward()
+      self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+      self.optimizer.step()
+      self.optimizer.zero_grad(set_to_none=True)
+    self.synchronize()
+    return sum(len(t) for batch in batches for _, t in batch) / (time.perf_counter() - start)
+
+  def end_training(self, state: dict[str, np.ndarray]) -> None:
+    self.optimizer = None
+    self.model = marian.make(self.config, state).to(self.device)
+
+  def start_translating(self, sources: list[Tokens]) -> None:
+    self.sources = sources
+
+  def translate(self, order: str) -> float:
+    """Sentences a second, from token ids to token ids."""
+    torch, ids = self.torch, list(range(len(self.sources)))
+    start = time.perf_counter()
+    if order == "by_length":
+      ids.sort(key=lambda i: len(self.sources[i]))
+    self.results = [[]] * len(ids)
+    for batch in split(ids, TRANSLATE_BATCH):
+      sources = [self.sources[i] for i in batch]
+      src = torch.tensor(pad(sources, self.config["pad_token_id"]), device=self.device,
+                         dtype=torch.long)
+      mask = torch.tensor(pad([[1] * len(s) for s in sources], 0), device=self.device)
+      with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+        out = self.model.generate(input_ids=src, attention_mask=mask, num_beams=BEAM,
+                                  length_penalty=ALPHA, early_stopping=True, do_sample=False,
+                                  max_new_tokens=LENGTH - 1)
+      for i, tokens in zip(batch, out.tolist()):
+        end = self.config["eos_token_id"]
+        tokens = tokens[1:]
+        self.results[i] = tokens[:tokens.index(end)] if end in tokens else tokens
+    return len(ids) / (time.perf_counter() - start)
+
+  def translations(self) -> list[Tokens]:
+    return self.results
+
+  def synchronize(self) -> None:
+    if self.device.type == "cuda":
+      self.torch.cuda.synchronize()
+
+  def reset_peak_memory(self) -> None:
+    harness.reset_peak_memory()
+    if self.device.type == "cuda":
+      self.torch.cuda.reset_peak_memory_stats()
+
+  def peak_memory(self) -> int:
+    if self.device.type == "cuda":
+      return self.torch.cuda.max_memory_allocated()
+    return harness.peak_memory()
+
+  def about(self) -> dict[str, str]:
+    import transformers
+    return {"torch": self.torch.__version__, "transformers": transformers.__version__,
+            "attention": self.model.config._attn_implementation}
+
+  def matmul_peak(self) -> float:
+    n, dtype = (2048, self.torch.float32) if self.device.type == "cpu" else (
+        8192, self.torch.bfloat16)
+    x = self.torch.ones((n, n), dtype=dtype, device=self.device)
+
+    def product():
+      x @ x
+      self.synchronize()
+    return 2 * n**3 / fastest(product)
+
+
+def run(workdir: str, data: str, size: str, rounds: int, pretrain_steps: int, steps: int,
+        sentences: int) -> dict[str, Any]:
+  """Both suites; what it returns is printed as JSON."""
+  ours = harness.Worker(Jtx, workdir=workdir, data=data, size=size, steps=pretrain_steps)
+  peer = ours.call("peer")
+  theirs = harness.Worker(Marian, pairs=ours.call("pairs", "train", 0),
+                          batch=ours.call("sentences_per_batch"), **peer)
+  some = ours.call("pairs", "val", 64)
+  nll = {"jtx": ours.call("nll", some), "transformers": theirs.call("nll", some)}
+  print(f"nll of {len(some)} pairs: {nll}", flush=True)
+  if abs(nll["jtx"] - nll["transformers"]) > 1e-3 * nll["jtx"]:
+    raise harness.WorkerError(f"the systems do not compute the same function: {nll}")
+  peak = max(ours.call("matmul_peak"), theirs.call("matmul_peak"))
+  print(f"matrix product peak {peak / 1e9:.4g} GFLOP/s", flush=True)
+
+  turns = {"jtx": lambda: ours.call("train", steps),
+           "transformers": lambda: theirs.call("train", steps, "random"),
+           "transformers_by_length": lambda: theirs.call("train", steps, "by_length")}
+  training = measure(ours, theirs, turns, rounds, "target_tokens_per_s", peak,
+                     ours.call("train_flops"))
+
+  ours.call("end_training")
+  theirs.call("end_training", peer["state"])
+  ours.call("start_translating", sentences)
+  sources = ours.call("sources")
+  theirs.call("start_translating", sources)
+  turns = {"jtx": lambda: ours.call("translate"),
+           "transformers": lambda: theirs.call("translate", "random"),
+           "transformers_by_length": lambda: theirs.call("translate", "by_length")}
+  ours.call("translate")  # compiles, and gives the lengths
+  outputs = ours.call("translations")
+  flops = ours.call("translate_flops", mean_length(sources), mean_length(outputs) + 1)
+  translation = measure(ours, theirs, turns, rounds, "sentences_per_s", peak, flops)
+  theirs.call("translate", "random")
+  other = theirs.call("translations")
+  translation |= {
+      "sentences": len(sources), "source_tokens": mean_length(sources),
+      "target_tokens": mean_length(outputs) + 1,
+      "identical": sum(a == b for a, b in zip(outputs, other)) / len(outputs)}
+  result = {
+      "suite": "nmt", "size": size, "data": "own" if data else "number_words", "rounds": rounds,
+      "machine": harness.machine() | ours.call("about") | theirs.call("about"),
+      "matmul_peak_flops": peak, "nll": nll, "train": training, "translate": translation}
+  ours.close()
+  theirs.close()
+  return result
+
+
+def measure(ours: harness.Worker, theirs: harness.Worker, turns: dict[str, Any], rounds: int,
+            unit: str, peak: float, flops: float) -> dict[str, Any]:
+  """Warms up, takes turns, and sums up.
+
+  Args:
+    ours: the worker of jtx.
+    theirs: the worker of transformers.
+    turns: the rate of a turn of each system.
+    rounds: turns of each.
+    unit: of the rates.
+    peak: FLOP/s of a large plain product.
+    flops: of what the rates count.
+  """
+  for turn in turns.values():
+    turn()
+  for worker in (ours, theirs):
+    worker.call("reset_peak_memory")
+  values = harness.alternate(rounds, turns)
+  medians = {name: harness.median(rates) for name, rates in values.items()}
+  return {
+      unit: medians, "all": values,
+      "ratio": harness.ratio(values, "jtx", "transformers"),
+      "ratio_by_length": harness.ratio(values, "jtx", "transformers_by_length"),
+      "share_of_matmul_peak": {name: rate * flops / peak for name, rate in medians.items()},
+      "peak_memory_bytes": {"jtx": ours.call("peak_memory"),
+                            "transformers": theirs.call("peak_memory")}}
+
+
+def pad(rows: Sequence[Sequence[int]], value: int) -> np.ndarray:
+  """[B, longest] int32."""
+  out = np.full((len(rows), max(map(len, rows))), value, np.int32)
+  for row, tokens in zip(out, rows):
+    row[:len(tokens)] = tokens
+  return out
+
+
+def split(items: Sequence[int], size: int) -> list[Sequence[int]]:
+  return [items[i:i + size] for i in range(0, len(items), size)]
+
+
+def mean_length(rows: Sequence[Tokens]) -> float:
+  return sum(map(len, rows)) / len(rows)
+
+
+def fastest(call) -> float:
+  """Seconds of the fastest of ten calls, after one to warm up."""
+  times = []
+  for _ in range(11):
+    start = time.perf_counter()
+    call()
+    times.append(time.perf_counter() - start)
+  return min(times[1:])

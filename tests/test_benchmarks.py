@@ -1,0 +1,66 @@
+"""The harness of the benchmarks: turns, ratios, and workers in processes of their own."""
+
+import os
+
+import numpy as np
+import pytest
+
+from benchmarks import harness, nmt
+
+
+class Counter:
+  """What a worker holds here."""
+
+  def __init__(self, start: int):
+    self.value = start
+
+  def add(self, n: int) -> tuple[int, int]:
+    self.value += n
+    return self.value, os.getpid()
+
+  def fill(self, size: int) -> int:
+    harness.reset_peak_memory()
+    before = harness.peak_memory()
+    np.ones(size, np.uint8).sum()
+    return harness.peak_memory() - before
+
+  def fail(self) -> None:
+    raise ValueError("out of beans")
+
+
+def test_a_worker_is_an_object_in_another_process():
+  worker = harness.Worker(Counter, start=5)
+  assert worker.call("add", 2)[0] == 7
+  value, pid = worker.call("add", 3)
+  assert value == 10 and pid != os.getpid()
+  size = 300_000_000
+  assert size <= worker.call("fill", size) < 1.2 * size
+  with pytest.raises(harness.WorkerError, match="out of beans"):
+    worker.call("fail")
+
+
+def test_a_worker_that_can_not_be_made():
+  with pytest.raises(harness.WorkerError, match="unexpected keyword argument"):
+    harness.Worker(Counter, begin=5)
+
+
+def test_turns_alternate_and_change_their_order(capsys):
+  order = []
+
+  def turn(name):
+    order.append(name)
+    return float(len(order))
+
+  values = harness.alternate(3, {"a": lambda: turn("a"), "b": lambda: turn("b")})
+  assert order == ["a", "b", "b", "a", "a", "b"]
+  assert values == {"a": [1.0, 4.0, 5.0], "b": [2.0, 3.0, 6.0]}
+  assert "round 3/3  b: 6" in capsys.readouterr().out
+
+
+def test_ratios():
+  values = {"ours": [2.0, 6.0, 10.0], "theirs": [1.0, 4.0, 2.0]}
+  assert harness.ratio(values, "ours", "theirs") == {"median": 3.0, "min": 1.5, "max": 5.0}
+
+
+def test_padding():
+  np.testing.assert_array_equal(nmt.pad([[1, 2, 3], [4]], -1), [[1, 2, 3], [4, -1, -1]])
