@@ -142,7 +142,7 @@ class Jtx:
     return len(self.texts) / (time.perf_counter() - start)
 
   def translations(self) -> list[Tokens]:
-    return [list(map(int, h[0].tokens)) for h in self.hypotheses]
+    return [list(h[0].tokens) for h in self.hypotheses]
 
   def train_flops(self) -> float:
     """Matrix-product FLOPs of a useful target token."""

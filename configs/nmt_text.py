@@ -12,7 +12,7 @@ with millions take
 
 from configs import common, nmt_base
 
-PRESETS = ("", "src=de,tgt=en", "tiny")
+PRESETS = ("", "src=de,tgt=en,length=32", "tiny")
 
 
 def get_config(arg: str = ""):

@@ -18,7 +18,7 @@ MIN_BUCKET = 16
 class Hypothesis(NamedTuple):
   text: str
   score: float  # see `jtx.decode.Decoded`
-  tokens: np.ndarray  # [n] int32, without the end token
+  tokens: tuple[int, ...]  # without the end token
 
 
 class Translator:
@@ -53,7 +53,7 @@ class Translator:
     source, limit = self.tokenizers["src"], self.options.max_source_length
     tokens = [np.append(ids[:limit - 1], source.eos_id) for ids in source.encode_batch(list(texts))]
     order = [i for i in np.argsort([len(t) for t in tokens], kind="stable") if len(tokens[i]) > 1]
-    results = [[Hypothesis("", 0.0, np.zeros(0, np.int32))] * self.method.n_best for _ in texts]
+    results = [[Hypothesis("", 0.0, ())] * self.method.n_best for _ in texts]
     for start in range(0, len(order), self.batch_size):
       group = order[start:start + self.batch_size]
       for i, hypotheses in zip(group, self.batch([tokens[i] for i in group], group)):
@@ -86,7 +86,7 @@ class Translator:
   def hypothesis(self, ids: np.ndarray, score: np.ndarray) -> Hypothesis:
     ends = np.flatnonzero(ids == self.tokenizers["tgt"].eos_id)
     ids = ids[:ends[0]] if len(ends) else ids
-    return Hypothesis(self.tokenizers["tgt"].decode(ids), float(score), ids)
+    return Hypothesis(self.tokenizers["tgt"].decode(ids), float(score), tuple(ids.tolist()))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 5, 6, 7, 8))
