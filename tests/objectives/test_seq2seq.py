@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jtx import flops
 from jtx.models.encdec import EncDec
 from jtx.nn.block import BlockConfig
 from jtx.objectives.cross_entropy import cross_entropy
 from jtx.objectives.seq2seq import Seq2Seq, shift_right
-from jtx.sharding import unbox
+from jtx.sharding import make_mesh, unbox
 
 V, B, S, T, BOS = 7, 2, 4, 6, 1
 
@@ -106,17 +107,31 @@ def unchunked(params):
 slow = lambda chunk: pytest.param(chunk, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("chunk", [slow(4), 5, slow(100)])  # 12 tokens: dividing, not dividing, more than all
+@pytest.mark.parametrize("chunk", [slow(4), 3, slow(100)])  # dividing 6 places, not, more than all
 def test_chunks_change_nothing(params, unchunked, chunk):
   close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
   jax.tree.map(close, value_and_grads(Seq2Seq(BOS, logits_chunk=chunk), params), unchunked)
 
 
-@pytest.mark.parametrize("chunk", [0, 5])
+def test_chunks_on_a_mesh(params, unchunked):
+  mesh = make_mesh({"data": 2, "fsdp": 1, "tensor": 1, "context": 1}, jax.devices()[:2])
+  with jax.set_mesh(mesh):
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    jax.tree.map(close, value_and_grads(Seq2Seq(BOS, logits_chunk=4), params), unchunked)
+
+
+def test_chunks_compute_logits_once(params):
+  """Three products of tokens, width and vocabulary, not four: nothing is computed again."""
+  def cost(chunk):
+    return flops.count(lambda p: value_and_grads(Seq2Seq(BOS, logits_chunk=chunk), p), params)
+  assert cost(4) == cost(0) > 3 * 2 * B * T * V * MODEL.width
+
+
+@pytest.mark.parametrize("chunk", [0, 3])
 def test_padding_has_no_influence(params, chunk):
   objective, data = Seq2Seq(BOS, logits_chunk=chunk), batch()
   noise = lambda name: jnp.where(data[f"{name}_segment_ids"] == 0, 4, data[name])
-  run = jax.jit(jax.value_and_grad(lambda p, b: objective(MODEL, p, b, train=False)["nll"][0]))
+  run = jax.jit(jax.value_and_grad(lambda p, b: objective(MODEL, p, b, train=False)["loss"][0]))
   plain = run(params, data)
   noisy = run(params, {**data, "src": noise("src"), "tgt": noise("tgt")})
   close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
