@@ -4,7 +4,9 @@
     --config.data.path=FOLDER_OF_MULTI30K --workdir=runs/multi30k
 
 The folder holds train, val and test2016, each as .en and .de. A small model and strong
-dropout (Wu et al. 2021 report that larger ones overfit). Argument: tiny.
+dropout (Wu et al. 2021 report 41.0 BLEU, and that larger ones overfit). An hour on two
+CPU cores reaches 40.3 on test2016 (RESULTS.md). Arguments as in nmt_text.py, which takes
+any other pair of text files.
 """
 
 from configs import common, nmt_base, nmt_text
