@@ -3,7 +3,8 @@
 import setuptools
 
 INTEROP = ["safetensors>=0.8", "tokenizers>=0.23"]
-TEST = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.100"]
+NOTEBOOKS = ["ipykernel>=7.4", "jupytext>=1.19", "nbclient>=0.11"]
+TEST = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.100", *NOTEBOOKS]
 
 setuptools.setup(
     name="jtx",
@@ -36,7 +37,7 @@ setuptools.setup(
         "cuda": ["jax[cuda13]"],
         "aot": ["jax[tpu]"],
         "interop": INTEROP,
-        "notebooks": ["ipykernel", "jupytext>=1.19", "nbmake>=1.5"],
+        "notebooks": NOTEBOOKS,
         "parity": ["torch==2.13.0", "transformers==5.23.0", *INTEROP],
         "test": TEST,
     },

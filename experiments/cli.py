@@ -379,4 +379,4 @@ def _set_up_logging(argv: Sequence[str]) -> None:
   if not _is_verbose(argv):
     handler.addFilter(
         lambda record: record.levelno >= py_logging.WARNING
-        or "site-packages" not in record.pathname)
+        or "-packages" not in record.pathname)

@@ -5,8 +5,10 @@ display, none leaves global state behind, and a notebook shows it as a cell's la
 matplotlib is imported when a figure is drawn.
 """
 
+import functools
+import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,6 +79,77 @@ def attention_grid(weights: Any, rows: Sequence[str], columns: Sequence[str]) ->
   return figure
 
 
+def heatmaps(
+    panels: Mapping[str, Any], xlabel: str, ylabel: str, *, label: str = "value",
+    rows: Sequence[str] | None = None, columns: Sequence[str] | None = None, most: int = 4,
+    numbers: bool = False,
+) -> "Figure":
+  """Arrays side by side under their names, in one colour scale, so that they compare by eye.
+
+  Where a value is negative the scale is centred at zero, which is white; else it starts there.
+
+  Args:
+    panels: arrays `[T, S]` by title; bool counts as 0 and 1, and NaN is left blank.
+    xlabel: of the last axis.
+    ylabel: of the first axis.
+    label: of the values.
+    rows: T labels; without them the axis is numbered.
+    columns: S labels; without them the axis is numbered.
+    most: panels in a row of the figure.
+    numbers: write the values into their cells.
+
+  Raises:
+    ValueError: there is no panel, or one that is no matrix or doesn't fit the labels.
+  """
+  if not panels:
+    raise ValueError("heatmaps: there is no panel")
+  arrays = {title: _panel(title, values, rows, columns) for title, values in panels.items()}
+  low, high = _limits(arrays.values())
+  across = min(most, len(arrays))
+  down = -(-len(arrays) // across)
+  width = _clip(max(0.25 * a.shape[1] for a in arrays.values()), 2.4, 4)
+  height = _clip(max(0.25 * a.shape[0] for a in arrays.values()), 2.2, 3.6)
+  figure = _figure((1.4 + width * across, 0.6 + height * down))
+  grid = figure.subplots(down, across, squeeze=False)
+  for axes, (title, values) in zip(grid.flat, arrays.items()):
+    image = axes.imshow(
+        values, cmap=SIGNED_COLOURS if low < 0 else ATTENTION_COLOURS, vmin=low, vmax=high,
+        aspect="auto", interpolation="nearest")
+    axes.set_title(title, fontsize=10, parse_math=False)
+    if columns is not None:
+      _label_tokens(axes.xaxis, columns, rotation=90)
+    if rows is not None:
+      _label_tokens(axes.yaxis, rows)
+    if numbers:
+      _write_values(axes, image)
+  for axes in grid.flat[len(arrays):]:
+    axes.remove()
+  figure.supxlabel(xlabel, fontsize=10, parse_math=False)
+  figure.supylabel(ylabel, fontsize=10, parse_math=False)
+  figure.colorbar(image, ax=figure.axes, label=label, shrink=0.8)
+  return figure
+
+
+def bars(values: Mapping[str, float], xlabel: str) -> "Figure":
+  """A bar for each of `values`, the first on top, its value at its end.
+
+  Raises:
+    ValueError: there is no value.
+  """
+  if not values:
+    raise ValueError("bars: there is no value")
+  figure = _figure((6, 0.8 + 0.35 * len(values)))
+  axes = figure.subplots()
+  drawn = axes.barh(range(len(values)), list(values.values()), height=0.7)
+  axes.bar_label(drawn, fmt="{:,.6g}", padding=3, fontsize=9)
+  _label_tokens(axes.yaxis, list(values))
+  axes.invert_yaxis()
+  axes.margins(x=0.12)
+  axes.set_xlabel(xlabel, parse_math=False)
+  axes.spines[["top", "right"]].set_visible(False)
+  return figure
+
+
 def position_heatmap(table: Any) -> "Figure":
   """Position embeddings `[T, D]` as they are, zero in white."""
   table = _array(table, 2)
@@ -142,7 +215,16 @@ def save(figure: "Figure", path: str | os.PathLike) -> None:
 def _figure(size: tuple[float, float]) -> "Figure":
   from matplotlib.figure import Figure
 
-  return Figure(figsize=size, layout="constrained")
+  figure = Figure(figsize=size, layout="constrained")
+  # It is pyplot that teaches IPython to show figures, and pyplot isn't imported.
+  figure._repr_png_ = functools.partial(_png, figure)
+  return figure
+
+
+def _png(figure: "Figure") -> bytes:
+  buffer = io.BytesIO()
+  figure.savefig(buffer, format="png")
+  return buffer.getvalue()
 
 
 def _clip(value: float, low: float, high: float) -> float:
@@ -165,6 +247,37 @@ def _labelled(
         f"weights of shape {weights.shape} don't fit {len(rows)} row labels and "
         f"{len(columns)} column labels")
   return weights
+
+
+def _panel(
+    title: str, values: Any, rows: Sequence[str] | None, columns: Sequence[str] | None
+) -> np.ndarray:
+  values = np.asarray(values, np.float32)
+  if values.ndim != 2 or not values.size:
+    raise ValueError(f"heatmaps: {title!r} has shape {values.shape}, and is no matrix")
+  for size, labels, axis in zip(values.shape, (rows, columns), ("row", "column")):
+    if labels is not None and len(labels) != size:
+      raise ValueError(
+          f"heatmaps: {title!r} of shape {values.shape} doesn't fit {len(labels)} {axis} labels")
+  return values
+
+
+def _limits(arrays: Iterable[np.ndarray]) -> tuple[float, float]:
+  """The ends of one colour scale for all; around zero, or from it if nothing is negative."""
+  values = np.concatenate([array[np.isfinite(array)] for array in arrays])
+  high = float(np.abs(values).max(initial=0)) or 1.0
+  return (-high if (values < 0).any() else 0.0), high
+
+
+def _write_values(axes: "Axes", image: Any) -> None:
+  """Each cell's value, in white where the cell is dark."""
+  values = np.asarray(image.get_array().filled(np.nan))
+  for (row, column), value in np.ndenumerate(values):
+    if np.isfinite(value):
+      red, green, blue, _ = image.cmap(image.norm(value))
+      dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5
+      axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=9,
+                color="white" if dark else "black")
 
 
 def _draw_attention(axes: "Axes", weights: np.ndarray) -> Any:

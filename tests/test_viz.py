@@ -86,7 +86,64 @@ def test_curve_draws_every_line():
   assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "loss")
 
 
+def test_heatmaps_share_a_scale_from_zero():
+  panels = {"a": [[0, 1, 2]], "$^$": np.array([[True], [False]])}
+  figure = viz.heatmaps(panels, "key", "query", label="$_$")
+  first, second, bar = figure.axes
+  np.testing.assert_array_equal(first.images[0].get_array(), [[0, 1, 2]])
+  np.testing.assert_array_equal(second.images[0].get_array(), [[1], [0]])
+  assert [axes.get_title() for axes in (first, second)] == ["a", "$^$"]
+  assert {axes.images[0].get_clim() for axes in (first, second)} == {(0, 2)}
+  assert (figure.get_supxlabel(), figure.get_supylabel()) == ("key", "query")
+  assert bar.get_ylabel() == "$_$"
+
+
+def test_heatmaps_of_signed_values_are_centred_and_nan_is_left_out():
+  figure = viz.heatmaps({"a": [[1, -3]], "b": [[np.nan, 2]]}, "x", "y")
+  assert {axes.images[0].get_clim() for axes in figure.axes[:2]} == {(-3, 3)}
+  np.testing.assert_array_equal(figure.axes[1].images[0].get_array().mask, [[True, False]])
+  figure = viz.heatmaps({"all zero": np.zeros((2, 2))}, "x", "y")
+  assert figure.axes[0].images[0].get_clim() == (0, 1)
+
+
+def test_heatmaps_break_into_rows():
+  panels = {str(i): np.eye(2) for i in range(5)}
+  figure = viz.heatmaps(panels, "x", "y", most=3)
+  *maps, _ = figure.axes
+  assert [axes.get_title() for axes in maps] == list("01234")
+  grid = maps[0].get_subplotspec().get_gridspec()
+  assert (grid.nrows, grid.ncols) == (2, 3)
+
+
+def test_heatmaps_label_and_number_cells():
+  values = [[0.0, 1.0, np.nan], [0.25, 0.5, 12.345]]
+  figure = viz.heatmaps({"a": values}, "x", "y", rows=["r", "s"], columns=["u", "$^$", "w"],
+                        numbers=True)
+  axes = figure.axes[0]
+  assert tick_labels(axes.yaxis) == ["r", "s"]
+  assert tick_labels(axes.xaxis) == ["u", "$^$", "w"]
+  texts = {text.get_position(): text for text in axes.texts}
+  assert {place: text.get_text() for place, text in texts.items()} == {
+      (0, 0): "0", (1, 0): "1", (0, 1): "0.25", (1, 1): "0.5", (2, 1): "12.3"}
+  assert texts[2, 1].get_color() == "white" and texts[0, 0].get_color() == "black"
+
+
+def test_bars_are_in_order_from_the_top():
+  axes = viz.bars({"$^$ heads": 12288.0, "one": 0.5}, "numbers").axes[0]
+  assert [bar.get_width() for bar in axes.patches] == [12288, 0.5]
+  assert tick_labels(axes.yaxis) == ["$^$ heads", "one"]
+  assert [text.get_text() for text in axes.texts] == ["12,288", "0.5"]
+  top, bottom = sorted(axes.get_ylim())
+  assert axes.get_ylim() == (bottom, top)
+  assert axes.get_xlabel() == "numbers"
+
+
 @pytest.mark.parametrize("draw, message", [
+    (lambda: viz.heatmaps({}, "x", "y"), "no panel"),
+    (lambda: viz.heatmaps({"a": [1, 2]}, "x", "y"), r"'a' has shape \(2,\)"),
+    (lambda: viz.heatmaps({"a": [[1, 2]]}, "x", "y", rows=["r", "s"]), "2 row labels"),
+    (lambda: viz.heatmaps({"a": [[1, 2]]}, "x", "y", columns=["u"]), "1 column labels"),
+    (lambda: viz.bars({}, "x"), "no value"),
     (lambda: viz.attention_map(attention(2, 3), ["a"], list("xyz")), "1 row labels"),
     (lambda: viz.attention_map(attention(2, 2, 2), ["a"], ["b"]), "rank 2"),
     (lambda: viz.attention_grid(attention(2, 3), list("ab"), list("xyz")), "rank 4"),
@@ -104,6 +161,10 @@ def test_save_makes_the_folder(tmp_path, suffix, magic):
   path = tmp_path / "figures" / f"positions.{suffix}"
   viz.save(viz.position_heatmap(np.eye(4)), path)
   assert path.read_bytes().startswith(magic)
+
+
+def test_notebooks_show_a_figure():
+  assert viz.position_heatmap(np.eye(4))._repr_png_().startswith(b"\x89PNG")
 
 
 def test_pyplot_is_not_used(monkeypatch):

@@ -1,0 +1,86 @@
+"""The notebooks: generated from their texts, empty, ready for Colab, and right when they run."""
+
+import json
+import os
+import pathlib
+
+import nbformat
+import pytest
+
+from notebooks import build
+
+NAMES = ("train_translator", "transformer_parts")
+REPOSITORY = "jtx-research/jtx"
+
+
+def read(name):
+  return nbformat.read(build.FOLDER / f"{name}.ipynb", as_version=4)
+
+
+def test_every_notebook_has_a_text():
+  assert tuple(source.stem for source in build.sources()) == NAMES
+  assert {path.stem for path in build.FOLDER.glob("*.ipynb")} == set(NAMES)
+
+
+@pytest.mark.parametrize("source", build.sources(), ids=lambda source: source.stem)
+def test_a_notebook_is_its_text(source):
+  notebook = source.with_suffix(".ipynb").read_text("utf-8")
+  assert notebook == build.convert(source), "run `make notebooks`"
+  assert build.convert(source) == build.convert(source)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_that_ran_is_kept(name):
+  notebook = json.loads((build.FOLDER / f"{name}.ipynb").read_text("utf-8"))
+  assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
+  for cell in notebook["cells"]:
+    assert cell["metadata"] == {} and "id" not in cell
+    if cell["cell_type"] == "code":
+      assert cell["outputs"] == [] and cell["execution_count"] is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_cells(name):
+  title, setup = read(name).cells[:2]
+  heading, _, badge, *_ = title.source.splitlines()
+  assert title.cell_type == "markdown" and heading.startswith("# ")
+  assert badge == (
+      "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
+      f"(https://colab.research.google.com/github/{REPOSITORY}/blob/main/notebooks/{name}.ipynb)")
+  assert setup.source == f"""\
+import os
+import sys
+
+if "google.colab" in sys.modules and not os.path.isdir("configs"):
+  !git clone --quiet --depth 1 https://github.com/{REPOSITORY}
+  os.chdir("jtx")
+  !pip install --quiet -e .
+elif not os.path.isdir("configs"):  # opened in its own folder
+  os.chdir("..")"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_are_those_of_jtx(name):
+  sources = [cell.source for cell in read(name).cells if cell.cell_type == "code"]
+  assert not any("matplotlib" in source for source in sources)
+  for source in sources:
+    assert source.count("\nviz.") <= 1, source  # only the last value of a cell is shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_and_shows_its_figures(name, tmp_path):
+  """From its own folder, in the environment of a user: as many devices as there are."""
+  from nbclient import NotebookClient
+
+  notebook = read(name)
+  environment = {key: value for key, value in os.environ.items()
+                 if not key.startswith(("JAX_", "XLA_"))}
+  environment |= {"TMPDIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython")}
+  client = NotebookClient(notebook, timeout=600, kernel_name="python3",
+                          resources={"metadata": {"path": str(build.FOLDER)}})
+  client.execute(env=environment)  # an exception in a cell, or its timeout, is raised here
+  for cell in notebook.cells:
+    if cell.cell_type == "code":
+      figures = [output for output in cell.outputs if "image/png" in output.get("data", {})]
+      assert len(figures) == ("\nviz." in "\n" + cell.source), cell.source
