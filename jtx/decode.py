@@ -3,7 +3,9 @@
 A decoder gives `logits [B, V]` for the first token and a state; `step(tokens [R], state,
 index)` gives logits [R, V] after the tokens at place `index`, and the new state. R is B
 times the hypotheses of each row, which stand next to each other; `state.reorder(rows [R])`
-makes hypothesis i continue the one that stood at rows[i].
+makes hypothesis i continue the one that stood at rows[i], and `state.grow(length)` makes room
+for that many tokens. The room starts small and grows as `cache_lengths` says, since a step
+costs as much attention as there is room.
 """
 
 import dataclasses
@@ -15,6 +17,27 @@ import jax.numpy as jnp
 from jtx.config import ConfigError, nearest
 
 Step = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
+
+
+FIRST_LENGTH = 16
+
+
+def cache_lengths(max_length: int) -> list[int]:
+  """The room for tokens as a search goes on: doubled until it holds `max_length`."""
+  lengths = [min(FIRST_LENGTH, max_length)]
+  while lengths[-1] < max_length:
+    lengths.append(min(2 * lengths[-1], max_length))
+  return lengths
+
+
+def _loop(advance: Callable, is_done: Callable, carry: Any, max_length: int) -> Any:
+  """Advances a carry that has `index` and `state` until it is done or at max_length."""
+  for length in cache_lengths(max_length):
+    carry = carry._replace(state=carry.state.grow(length))
+    # A step writes the place after its index, so the last place is left to the next length.
+    end = length if length == max_length else length - 1
+    carry = jax.lax.while_loop(lambda c, end=end: (c.index < end) & ~is_done(c), advance, carry)
+  return carry
 
 
 PENALTIES: dict[str, Callable] = {
@@ -94,7 +117,8 @@ def decode(method: Beam | Sample, logits: jax.Array, state: Any, step: Step, *, 
   Args:
     method: how.
     logits: [B, V] of the first token.
-    state: of B * method.rows hypotheses.
+    state: of B * method.rows hypotheses, with room for cache_lengths(max_length)[0] tokens
+      or more.
     step: as in the module's docstring.
     max_length: T.
     eos_id: the token that ends a target.
@@ -157,13 +181,22 @@ def _beam_search(method, logits, state, step, max_length, eos_id, pad_id) -> Dec
   minus_inf = jnp.full((B, K), -jnp.inf)
   s = _Search(jnp.array(0), jnp.repeat(logits[:, None], K, 1), state, nothing,
               minus_inf.at[:, 0].set(0.0), nothing, minus_inf)
-  s = jax.lax.while_loop(lambda s: (s.index < max_length) & ~finished(s).all(), advance, s)
+  s = _loop(advance, lambda s: finished(s).all(), s, max_length)
   # Rows that ran out of length: live hypotheses come after the finished ones.
   live = s.scores / method.length_penalty(max_length)
   scores = jnp.concatenate([s.done_scores, live], 1)
   is_done = jnp.concatenate([s.done_scores > -jnp.inf, jnp.zeros_like(live, bool)], 1)
   best = jnp.lexsort((-scores, ~is_done), axis=-1)[:, :method.n_best]
   return Decoded(jnp.concatenate([s.done_tokens, s.tokens], 1)[rows, best], scores[rows, best])
+
+
+class _Draws(NamedTuple):
+  index: jax.Array  # tokens decoded so far
+  logits: jax.Array  # [B n, V] of the next token
+  state: Any
+  tokens: jax.Array  # [B n, T]
+  scores: jax.Array  # [B n]
+  ended: jax.Array  # [B n] bool
 
 
 def _sample(method, logits, state, step, max_length, eos_id, pad_id, keys) -> Decoded:
@@ -177,22 +210,19 @@ def _sample(method, logits, state, step, max_length, eos_id, pad_id, keys) -> De
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], 1)[:, 0]
     return token, log_p
 
-  def advance(carry):
-    index, logits, state, tokens, scores, ended = carry
-    token, log_p = draw(index, logits)
-    token = jnp.where(ended, pad_id, token)
-    scores += jnp.where(ended, 0.0, log_p)
-    tokens = tokens.at[:, index].set(token)
-    ended |= token == eos_id
-    logits, state = step(token, state, index + 1)
-    return index + 1, logits, state, tokens, scores, ended
+  def advance(s: _Draws) -> _Draws:
+    token, log_p = draw(s.index, s.logits)
+    token = jnp.where(s.ended, pad_id, token)
+    scores = s.scores + jnp.where(s.ended, 0.0, log_p)
+    logits, state = step(token, s.state, s.index + 1)
+    return _Draws(s.index + 1, logits, state, s.tokens.at[:, s.index].set(token), scores,
+                  s.ended | (token == eos_id))
 
-  start = (jnp.array(0), jnp.repeat(logits, n, 0), state,
-           jnp.full((B * n, max_length), pad_id, jnp.int32), jnp.zeros(B * n),
-           jnp.zeros(B * n, bool))
-  _, _, _, tokens, scores, _ = jax.lax.while_loop(
-      lambda c: (c[0] < max_length) & ~c[-1].all(), advance, start)
-  return Decoded(tokens.reshape(B, n, max_length), scores.reshape(B, n))
+  s = _Draws(jnp.array(0), jnp.repeat(logits, n, 0), state,
+             jnp.full((B * n, max_length), pad_id, jnp.int32), jnp.zeros(B * n),
+             jnp.zeros(B * n, bool))
+  s = _loop(advance, lambda s: s.ended.all(), s, max_length)
+  return Decoded(s.tokens.reshape(B, n, max_length), s.scores.reshape(B, n))
 
 
 def truncate(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:

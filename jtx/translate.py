@@ -10,7 +10,7 @@ import numpy as np
 
 from jtx import sharding
 from jtx.config import ConfigDict, build
-from jtx.decode import METHODS, Beam, Decoded, Sample, decode
+from jtx.decode import METHODS, Beam, Decoded, Sample, cache_lengths, decode
 
 MIN_BUCKET = 16
 
@@ -94,7 +94,8 @@ def search(model: nn.Module, method: Beam | Sample, params: Any, batch: Mapping[
            keys: jax.Array | None, length: int, bos_id: int, eos_id: int, pad_id: int) -> Decoded:
   """Decodes a batch; compiled once for each of the static arguments and shapes."""
   variables = {"params": params}
-  logits, state = model.apply(variables, batch, method.rows, length, bos_id, method="start")
+  logits, state = model.apply(variables, batch, method.rows, length, bos_id,
+                              cache_lengths(length)[0], method="start")
   step = lambda tokens, state, index: model.apply(variables, tokens, state, index, method="step")
   return decode(method, logits, state, step, max_length=length, eos_id=eos_id, pad_id=pad_id,
                 keys=keys)

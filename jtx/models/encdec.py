@@ -35,6 +35,14 @@ class DecodeState:
     shape = self.ancestors.shape
     return self.replace(ancestors=self.ancestors.reshape(-1, shape[-1])[rows].reshape(shape))
 
+  def grow(self, length: int) -> "DecodeState":
+    """Makes room for `length` tokens; what there is stays."""
+    more = max(length - self.ancestors.shape[-1], 0)
+    pad = lambda x, axis, value: jnp.pad(
+        x, [(0, more if i == axis else 0) for i in range(x.ndim)], constant_values=value)
+    return self.replace(cache=jax.tree.map(lambda c: pad(c, 4, 0), self.cache),
+                        ancestors=pad(self.ancestors, 2, -1))
+
 
 class EncDec(nn.Module):
   """Source and target tokens to the decoder's hidden states, and these to logits.
@@ -134,7 +142,8 @@ class EncDec(nn.Module):
     logits = logits.astype(jnp.float32)
     return logits + self.bias if self.output_bias else logits
 
-  def start(self, batch: Batch, rows: int, length: int, bos_id: int):
+  def start(self, batch: Batch, rows: int, length: int, bos_id: int,
+            cache_length: int | None = None):
     """Encodes the source and decodes the first token.
 
     Args:
@@ -142,6 +151,7 @@ class EncDec(nn.Module):
       rows: hypotheses of each source, in `step`.
       length: T, the most tokens that will be decoded.
       bos_id: the token that the target starts from.
+      cache_length: tokens that the state has room for before it grows; None is all.
 
     Returns:
       Logits [B, V] after bos_id, and the state of `step` for B * rows hypotheses.
@@ -149,9 +159,10 @@ class EncDec(nn.Module):
     self.position.check_length(length)
     memory, _ = self.encode(batch)
     B = memory.shape[0]
-    cache = self.decoder.empty_cache(B, rows, length, self.width)
+    room = cache_length or length
+    cache = self.decoder.empty_cache(B, rows, room, self.width)
     # All start from what the first one writes.
-    ancestors = jnp.full((B, rows, length), -1, jnp.int32).at[:, :, 0].set(0)
+    ancestors = jnp.full((B, rows, room), -1, jnp.int32).at[:, :, 0].set(0)
     state = DecodeState(cache, ancestors, None, batch["src_segment_ids"])
     return self.advance(jnp.full(B, bos_id, jnp.int32), state, jnp.array(0), memory)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jtx import decode, translate
 from jtx.config import ConfigError
 from jtx.models.encdec import EncDec
 from jtx.nn.block import BlockConfig
@@ -124,6 +125,27 @@ def test_cached_decoding_is_the_full_pass(hypotheses, name, options):
     return apply(apply({**batch, "tgt_in": inputs}), method="logits")
 
   close(cached(source, inputs), full(source, inputs), 1e-4)
+
+
+@pytest.mark.parametrize("method", [
+    decode.Beam(beam=3, n_best=3), decode.Sample(n_best=2, temperature=0.5)], ids=str)
+def test_room_that_grows_changes_nothing(method, monkeypatch):
+  module = model(ENCODINGS["rope"])
+  params = init(module)
+  source = rows("src", [[[3, 4, 5, 6]], [[7, 8]]], 4)
+  keys = jax.random.split(jax.random.key(1), 2)
+
+  def run(first_length):
+    monkeypatch.setattr(decode, "FIRST_LENGTH", first_length)
+    length = 9
+    assert decode.cache_lengths(length) == {2: [2, 4, 8, 9], 16: [9]}[first_length]
+    search = translate.search.__wrapped__  # not what another length compiled
+    return jax.jit(lambda p, b: search(module, method, p, b, keys, length, BOS, 2, 0))(
+        params, source)
+
+  grown, whole = run(2), run(16)
+  np.testing.assert_array_equal(grown.tokens, whole.tokens)
+  close(grown.scores, whole.scores, 1e-5)
 
 
 def test_decoding_past_a_learned_table():
