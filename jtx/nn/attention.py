@@ -262,8 +262,8 @@ class Attention(nn.Module):
                      (self.num_heads, head_dim), ("heads", "kv"))
     branches = [
         functools.partial(attend, mask=mask, rows=rows, bias=bias, q_index=q_index,
-                          k_index=k_index, score=self.score, score_vector=vector, dropout_rate=self.dropout,
-                          dropout_key=dropout_key, kernel=self.kernel,
+                          k_index=k_index, score=self.score, score_vector=vector,
+                          dropout_rate=self.dropout, dropout_key=dropout_key, kernel=self.kernel,
                           return_weights=ctx.return_weights)
         for mask in layer_masks
     ]
