@@ -8,6 +8,8 @@
 # Each target sets up .venv from requirements.lock first, once per state of the lock.
 
 SHELL := /bin/bash
+# Huge pages for large arrays: on a CPU a training step is about a fifth faster.
+export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 PYTHON ?= python3.11 python3
 PIP := .venv/bin/python -m pip --disable-pip-version-check --no-input
 PYTEST := .venv/bin/python -m pytest -n 2 --dist worksteal --durations 15
