@@ -314,9 +314,20 @@ class Marian:
     return 2 * n**3 / fastest(product)
 
 
-def run(workdir: str, data: str, size: str, rounds: int, pretrain_steps: int, steps: int,
-        sentences: int) -> dict[str, Any]:
-  """Both suites; what it returns is printed as JSON."""
+def run(workdir: str, data: str, size: str, parts: Sequence[str], rounds: int, pretrain_steps: int,
+        steps: int, sentences: int) -> dict[str, Any]:
+  """What it returns is printed as JSON.
+
+  Args:
+    workdir: of the model that is trained first, and translates.
+    data: folder of the pairs; "" is number words.
+    size: a key of `SIZES`.
+    parts: "train", "translate" or both.
+    rounds: turns of each system.
+    pretrain_steps: updates of the model that translates.
+    steps: updates of a turn.
+    sentences: that are translated in a turn.
+  """
   ours = harness.Worker(Jtx, workdir=workdir, data=data, size=size, steps=pretrain_steps)
   peer = ours.call("peer")
   theirs = harness.Worker(Marian, pairs=ours.call("pairs", "train", 0),
@@ -329,14 +340,28 @@ def run(workdir: str, data: str, size: str, rounds: int, pretrain_steps: int, st
   peak = max(ours.call("matmul_peak"), theirs.call("matmul_peak"))
   print(f"matrix product peak {peak / 1e9:.4g} GFLOP/s", flush=True)
 
-  turns = {"jtx": lambda: ours.call("train", steps),
-           "transformers": lambda: theirs.call("train", steps, "random"),
-           "transformers_by_length": lambda: theirs.call("train", steps, "by_length")}
-  training = measure(ours, theirs, turns, rounds, "target_tokens_per_s", peak,
-                     ours.call("train_flops"))
-
+  result = {
+      "suite": "nmt", "size": size, "data": "own" if data else "number_words", "rounds": rounds,
+      "pretrain_steps": pretrain_steps, "matmul_peak_flops": peak, "nll": nll,
+      "machine": harness.machine() | ours.call("about") | theirs.call("about")}
+  if "train" in parts:
+    turns = {"jtx": lambda: ours.call("train", steps),
+             "transformers": lambda: theirs.call("train", steps, "random"),
+             "transformers_by_length": lambda: theirs.call("train", steps, "by_length")}
+    result["train"] = measure(ours, theirs, turns, rounds, "target_tokens_per_s", peak,
+                              ours.call("train_flops"))
   ours.call("end_training")
   theirs.call("end_training", peer["state"])
+  if "translate" in parts:
+    result["translate"] = translate(ours, theirs, rounds, sentences, peak)
+  ours.close()
+  theirs.close()
+  return result
+
+
+def translate(ours: harness.Worker, theirs: harness.Worker, rounds: int, sentences: int,
+              peak: float) -> dict[str, Any]:
+  """Beam search of both, and the share of sentences on which they agree token for token."""
   ours.call("start_translating", sentences)
   sources = ours.call("sources")
   theirs.call("start_translating", sources)
@@ -346,20 +371,12 @@ def run(workdir: str, data: str, size: str, rounds: int, pretrain_steps: int, st
   ours.call("translate")  # compiles, and gives the lengths
   outputs = ours.call("translations")
   flops = ours.call("translate_flops", mean_length(sources), mean_length(outputs) + 1)
-  translation = measure(ours, theirs, turns, rounds, "sentences_per_s", peak, flops)
-  theirs.call("translate", "random")
+  result = measure(ours, theirs, turns, rounds, "sentences_per_s", peak, flops)
   other = theirs.call("translations")
-  translation |= {
+  return result | {
       "sentences": len(sources), "source_tokens": mean_length(sources),
       "target_tokens": mean_length(outputs) + 1,
       "identical": sum(a == b for a, b in zip(outputs, other)) / len(outputs)}
-  result = {
-      "suite": "nmt", "size": size, "data": "own" if data else "number_words", "rounds": rounds,
-      "machine": harness.machine() | ours.call("about") | theirs.call("about"),
-      "matmul_peak_flops": peak, "nll": nll, "train": training, "translate": translation}
-  ours.close()
-  theirs.close()
-  return result
 
 
 def measure(ours: harness.Worker, theirs: harness.Worker, turns: dict[str, Any], rounds: int,

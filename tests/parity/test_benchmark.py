@@ -1,0 +1,32 @@
+"""The benchmark at tiny size: what its last line holds."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed: make test-parity installs it")
+pytest.importorskip("transformers", reason="transformers is not installed: see make test-parity")
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+
+def test_the_last_line_is_one_object(tmp_path):
+  done = subprocess.run(
+      [sys.executable, "-m", "benchmarks.run", "--suite=nmt", "--size=tiny", "--rounds=2",
+       "--pretrain_steps=60", "--steps=1", "--sentences=30", f"--workdir={tmp_path}"],
+      cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  result = json.loads(done.stdout.splitlines()[-1])
+  assert result["nll"]["jtx"] == pytest.approx(result["nll"]["transformers"], rel=1e-4)
+  for part, unit in (("train", "target_tokens_per_s"), ("translate", "sentences_per_s")):
+    systems = {"jtx", "transformers", "transformers_by_length"}
+    numbers = result[part]
+    assert set(numbers[unit]) == set(numbers["share_of_matmul_peak"]) == systems
+    assert all(len(rates) == 2 and min(rates) > 0 for rates in numbers["all"].values())
+    assert numbers["ratio"]["min"] <= numbers["ratio"]["median"] <= numbers["ratio"]["max"]
+    assert set(numbers["peak_memory_bytes"]) == {"jtx", "transformers"}
+  assert result["translate"]["sentences"] == 30
+  assert result["translate"]["identical"] >= 0.9
