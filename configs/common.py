@@ -13,7 +13,7 @@ from ml_collections import ConfigDict, config_dict
 from jtx import optim
 from jtx.config import ConfigError, edit, nearest, section
 from jtx.data.ops_text import OPS
-from jtx.data.tokenizers import TOKENIZERS
+from jtx.data.tokenizer_kinds import TOKENIZERS
 from jtx.decode import METHODS
 from jtx.evals import EVALS
 from jtx.models import MODELS
@@ -37,10 +37,13 @@ def get_config() -> ConfigDict:
   c.seed = 0
   c.prng = "threefry2x32"  # same bits on every mesh; "rbg" is faster on TPU and has others
   c.steps = 100_000  # optimiser updates
+  c.epochs = config_dict.placeholder(float)  # passes over the data, instead of steps
   c.batch_size = 64  # rows of a global batch, over all processes
   c.log_every = 100  # steps
 
   c.optim = optim.defaults()
+
+  c.init_from = ""  # a Hugging Face folder whose parameters training starts from; "" is fresh
 
   c.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1, "context": 1})
 

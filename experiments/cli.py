@@ -184,6 +184,20 @@ def config_of(arguments: Sequence[str]) -> ConfigDict:
   return values.config
 
 
+def read_lines(path: str) -> list[str]:
+  """The lines of a UTF-8 file, or of standard input for "-"."""
+  from jtx.data import DataError
+  from jtx.data.lines import Lines
+  if path != "-":
+    lines = Lines(path)
+    return [lines[i] for i in range(len(lines))]
+  try:
+    text = sys.stdin.buffer.read().decode("utf-8")
+  except UnicodeDecodeError as e:
+    raise DataError(f"standard input: byte {e.start} is not valid UTF-8") from e
+  return text.removesuffix("\n").replace("\r\n", "\n").split("\n") if text else []
+
+
 class _ConfigParser(flags.ArgumentParser):
   """The value of a config flag, checked against the overrides that follow it."""
 

@@ -18,9 +18,9 @@ DATA_PATH = flags.DEFINE_string("data_path", None, "Folder of the data, if it mo
 
 
 def main() -> None:
-  from jtx import restore, train
+  from jtx import experiment, restore, train
   task, params, step = restore.load(WORKDIR.value, STEP.value, AVERAGE.value, DATA_PATH.value)
-  results = train.evaluate(task, params, train.make_evaluators(task.config), step, WORKDIR.value)
+  results = train.evaluate(task, params, experiment.make_evaluators(task.config), step, WORKDIR.value)
   print(json.dumps({"step": step, **results}))
 
 

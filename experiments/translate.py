@@ -34,20 +34,6 @@ BEAM_FLAGS = (BEAM, ALPHA)
 SAMPLE_FLAGS = (TEMPERATURE, TOP_K, TOP_P, SEED)
 
 
-def read_lines(path: str) -> list[str]:
-  """The lines of a UTF-8 file, or of standard input for "-"."""
-  from jtx.data import DataError
-  from jtx.data.sources import Lines
-  if path != "-":
-    lines = Lines(path)
-    return [lines[i] for i in range(len(lines))]
-  try:
-    text = sys.stdin.buffer.read().decode("utf-8")
-  except UnicodeDecodeError as e:
-    raise DataError(f"standard input: byte {e.start} is not valid UTF-8") from e
-  return text.removesuffix("\n").replace("\r\n", "\n").split("\n") if text else []
-
-
 def set_method(decode) -> None:
   """Puts the flags into the config's `decode` section."""
   from jtx.config import ConfigError, edit, section
@@ -69,7 +55,7 @@ def set_method(decode) -> None:
 def main() -> None:
   from jtx import restore
   from jtx.translate import Translator
-  lines = read_lines(INPUT.value)
+  lines = cli.read_lines(INPUT.value)
   task, params, _ = restore.load(WORKDIR.value, STEP.value, AVERAGE.value)
   set_method(task.config.decode)
   translator = Translator(task.model, params, task.data.tokenizers, task.config.decode)

@@ -6,7 +6,7 @@ moments and orthogonalised matrices are those of separate layers.
 
 The functions in `OPTIMIZERS` return a transformation without a learning rate, those in
 `SCHEDULES` a function from the number of updates already made to the learning rate;
-`make` puts them together.
+`make` puts them together. A schedule's `warmup` is in updates, or below 1 a share of the run.
 """
 
 import re
@@ -79,41 +79,42 @@ def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any
 # ---- Schedules: (lr, total_steps) -> (updates already made -> learning rate) ----
 
 
-def constant(lr: float, total_steps: int, *, warmup: int = 0) -> Schedule:
+def constant(lr: float, total_steps: int, *, warmup: float = 0.0) -> Schedule:
   """`lr` after a linear warm-up over `warmup` updates."""
-  del total_steps
-  warm = _warm(warmup)
+  warm = _warm(_updates(warmup, total_steps))
   return lambda step: lr * warm(step)
 
 
-def linear(lr: float, total_steps: int, *, warmup: int = 1000, end: float = 0.0) -> Schedule:
+def linear(lr: float, total_steps: int, *, warmup: float = 1000.0, end: float = 0.0) -> Schedule:
   """Linear warm-up to `lr`, then a line to `end * lr` when the run is over."""
+  warmup = _updates(warmup, total_steps)
   warm, progress = _warm(warmup), _progress(warmup, total_steps)
   return lambda step: lr * warm(step) * (1 - (1 - end) * progress(step))
 
 
-def cosine(lr: float, total_steps: int, *, warmup: int = 1000, end: float = 0.0) -> Schedule:
+def cosine(lr: float, total_steps: int, *, warmup: float = 1000.0, end: float = 0.0) -> Schedule:
   """Linear warm-up to `lr`, then half a cosine to `end * lr` (Loshchilov & Hutter 2017)."""
+  warmup = _updates(warmup, total_steps)
   warm, progress = _warm(warmup), _progress(warmup, total_steps)
   return lambda step: lr * warm(step) * (
       end + (1 - end) * 0.5 * (1 + jnp.cos(jnp.pi * progress(step))))
 
 
-def wsd(lr: float, total_steps: int, *, warmup: int = 1000, decay: float = 0.1,
+def wsd(lr: float, total_steps: int, *, warmup: float = 1000.0, decay: float = 0.1,
         end: float = 0.0) -> Schedule:
   """Warm-up, stable, decay (Hu et al. 2024, MiniCPM).
 
   Args:
     lr: of the stable phase.
     total_steps: updates in the run.
-    warmup: updates of the linear warm-up.
+    warmup: of the linear warm-up.
     decay: the fraction of the run, at its end, in which a line goes to `end * lr`.
     end: a fraction of `lr`.
   """
   if not 0 <= decay <= 1:
     raise ConfigError(f"optim.schedule.decay={decay}: must be a fraction of the run, 0 to 1")
   start = total_steps - round(decay * total_steps)
-  warm, progress = _warm(warmup), _progress(start, total_steps)
+  warm, progress = _warm(_updates(warmup, total_steps)), _progress(start, total_steps)
   return lambda step: lr * warm(step) * (1 - (1 - end) * progress(step))
 
 
@@ -133,10 +134,16 @@ def noam(lr: float, total_steps: int, *, width: int, warmup: int = 4000) -> Sche
   return schedule
 
 
+def _updates(warmup: float, total_steps: int) -> int:
+  """`warmup` in updates; below 1 it is a share of the run."""
+  if warmup < 0 or warmup > 1 and warmup != round(warmup):
+    raise ConfigError(f"optim.schedule.warmup={warmup}: must be a number of updates, 0 or more, or"
+                      " below 1 a share of the run")
+  return round(warmup * total_steps if warmup < 1 else warmup)
+
+
 def _warm(warmup: int) -> Schedule:
   """n / warmup for update n = step + 1 up to `warmup`, so that the first is not lost; then 1."""
-  if warmup < 0:
-    raise ConfigError(f"optim.schedule.warmup={warmup}: must be 0 or more")
   return lambda step: jnp.minimum((jnp.asarray(step, jnp.float32) + 1) / max(warmup, 1), 1.0)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from jtx import config as config_lib
-from jtx import sharding, train
+from jtx import experiment, sharding
 from jtx.checkpoint import CheckpointError, Checkpointer
 from jtx.evals.task import Task
 
@@ -25,17 +25,17 @@ def load(workdir: str, step: int | None = None, average: int | None = None,
   Returns:
     The task, its parameters (their EMA, where the run keeps one), and the step.
   """
-  config = config_lib.load(os.path.join(workdir, train.CONFIG_FILE))
+  config = config_lib.load(os.path.join(workdir, experiment.CONFIG_FILE))
   if data_path is not None:
     config.data.path = data_path
   checkpoints = Checkpointer(os.path.join(workdir, "checkpoints"), config.checkpoint.keep,
                              config.checkpoint.keep_every)
   if checkpoints.latest_step() is None:
     raise CheckpointError(f"--workdir={workdir} has no checkpoint yet")
-  data = train.open_data(config, workdir, checkpoints, step)
-  model, objective = train.make_model(config, data.info)
+  data = experiment.open_data(config, workdir, checkpoints, step)
+  model, objective = experiment.make_model(config, data.info)
   mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "context": 1})
-  boxed = train.abstract_params(model, objective, data.example_batch(config.batch_size))
+  boxed = experiment.abstract_params(model, objective, data.example_batch(config.batch_size))
   place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
   abstract = jax.tree.map(place, sharding.unbox(boxed), sharding.param_shardings(boxed, mesh))
   key = "ema" if config.optim.ema else "params"

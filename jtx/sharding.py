@@ -30,6 +30,10 @@ TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "norm": (),
     "positions": (),
     "buckets": (),
+    "types": (),
+    "factors": (),
+    "transform": ("tensor",),
+    "outputs": (),
 }
 
 

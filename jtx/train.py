@@ -10,28 +10,19 @@ from typing import Any, Mapping, Sequence
 
 from absl import logging
 import flax.struct
+from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from jtx import config as config_lib
-from jtx import flops, metrics, optim, sharding, viz
+from jtx import experiment, flops, metrics, optim, pretrained, sharding, viz
 from jtx.checkpoint import Checkpointer
-from jtx.config import ConfigDict, ConfigError, build
+from jtx.config import ConfigDict, ConfigError
 from jtx.data import pipeline
-from jtx.data.dataset import Dataset, load_tokenizers, save_tokenizers
-from jtx.evals import EVALS
+from jtx.data.dataset import Dataset, save_tokenizers
 from jtx.evals.task import Task
-from jtx.models import MODELS
-from jtx.objectives import OBJECTIVES
-
-CONFIG_FILE = "config.json"
-
-# Keys that do not change what is computed: a workdir may be resumed with others.
-FREE_KEYS = ("mesh", "log_every", "checkpoint", "evals", "decode", "data.threads", "data.workers",
-             "data.path")
-
 
 class TrainError(RuntimeError):
   """Training that can't go on; the message is one sentence."""
@@ -67,12 +58,13 @@ def run(config: ConfigDict, workdir: str,
     TrainError: the loss is no longer finite.
   """
   # ------------------------------------------------------------------ workdir
+  asked = config  # what the workdir keeps: `steps` may follow from the data
   for key in ("steps", "log_every", "checkpoint.every", "optim.accumulate"):
     if (value := config_lib.flatten(config)[key]) < 1:
       raise ConfigError(f"config.{key}={value}: must be 1 or more")
   jax.config.update("jax_default_prng_impl", config.prng)
   os.makedirs(workdir, exist_ok=True)
-  check_workdir(config, workdir)
+  experiment.check_workdir(config, workdir)
   checkpoints = Checkpointer(os.path.join(workdir, "checkpoints"), config.checkpoint.keep,
                              config.checkpoint.keep_every)
 
@@ -90,11 +82,12 @@ def run(config: ConfigDict, workdir: str,
          + " x ".join(f"{a} {n}" for a, n in mesh.shape.items() if n > 1 or mesh.size == 1))
 
   # --------------------------------------------------------------------- data
-  data = open_data(config, workdir, checkpoints)
+  data = experiment.open_data(config, workdir, checkpoints)
+  config = experiment.with_steps(config, data)
 
   # --------------------------------------------------- model, objective, state
-  model, objective = make_model(config, data.info)
-  evaluators = make_evaluators(config)
+  model, objective = experiment.make_model(config, data.info)
+  evaluators = experiment.make_evaluators(config)
   task = Task(config, model, objective, data, mesh)
   program = Program(config, model, objective, data.example_batch(config.batch_size), mesh)
   banner("model", program.describe(model))
@@ -102,6 +95,8 @@ def run(config: ConfigDict, workdir: str,
   # ------------------------------------------------------------------ restore
   if checkpoints.latest_step() is None:
     state, start, cursor = program.init(), 0, (0, 0)
+    if config.init_from:
+      state = program.replace_params(state, pretrained.load_params(config.init_from, model)[0])
   else:
     restored, meta, start = checkpoints.restore(program.abstract_state_dict())
     state, cursor = TrainState(**restored), tuple(meta["cursor"])
@@ -109,7 +104,7 @@ def run(config: ConfigDict, workdir: str,
   stream = data.train_stream(config.seed, config.batch_size, rows, cursor)
 
   # Only now, so that a config that can't be run does not claim the workdir.
-  config_lib.save(config, os.path.join(workdir, CONFIG_FILE))
+  config_lib.save(asked, os.path.join(workdir, experiment.CONFIG_FILE))
   save_tokenizers(data.tokenizer_texts(), workdir)
   metrics.write_environment(workdir)
 
@@ -177,77 +172,6 @@ def to_dict(state: TrainState) -> dict[str, Any]:
   return {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
 
 
-def check_workdir(config: ConfigDict, workdir: str) -> None:
-  """Raises ConfigError where the workdir holds a run of another config."""
-  path = os.path.join(workdir, CONFIG_FILE)
-  if os.path.exists(path):
-    theirs, ours = config_lib.flatten(config_lib.load(path)), config_lib.flatten(config)
-    for key in sorted(theirs.keys() | ours.keys()):
-      free = any(key == k or key.startswith(k + ".") for k in FREE_KEYS)
-      if not free and theirs.get(key) != ours.get(key):
-        raise ConfigError(
-            f"--workdir={workdir} holds a run of another config: {key} is {theirs.get(key)!r} there"
-            f" and {ours.get(key)!r} here; choose another workdir, or the same config to go on")
-
-
-def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
-              step: int | None = None) -> Dataset:
-  """The run's data, with the tokenizers that the checkpoint of `step` or the workdir has.
-
-  Args:
-    config: of the run.
-    workdir: of the run.
-    checkpoints: of the run.
-    step: None is the newest.
-
-  Raises:
-    ConfigError: the workdir's tokenizers are not the checkpoint's.
-  """
-  saved = load_tokenizers(workdir)
-  if checkpoints.latest_step() is not None:
-    trained_with = checkpoints.read_meta(step)["tokenizers"]
-    if saved is not None and saved != trained_with:
-      raise ConfigError(f"--workdir={workdir}: its tokenizer does not fit its checkpoints, which"
-                        " were trained with another vocabulary; restore or remove tokenizer.json")
-    saved = trained_with
-  return Dataset(config.data, config.tokenizer, saved)
-
-
-def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
-  """The model and the objective; fields that are unset and in `info` come from the data.
-
-  Raises:
-    ConfigError: a field of the model that is set differs from the data.
-  """
-  built = []
-  for section, registry in (("model", MODELS), ("objective", OBJECTIVES)):
-    cfg = config[section].copy_and_resolve_references()
-    for key, value in info.items():
-      if key in cfg and cfg[key] is None:
-        cfg[key] = value
-      elif key in cfg and cfg[key] != value:
-        raise ConfigError(f"config.{section}.{key}={cfg[key]} does not fit the data, whose {key} is"
-                          f" {value}; leave it unset to take the data's")
-    built.append(build(registry, cfg, what=section))
-  return tuple(built)
-
-
-def make_evaluators(config: ConfigDict) -> dict[str, Any]:
-  return {name: build(EVALS, config.evals[name], what=f"evals.{name}") for name in config.evals}
-
-
-def init_params(model, objective, example: Mapping[str, Any], key: jax.Array) -> Any:
-  """Fresh parameters, with axis names. Of the batch only shapes matter."""
-  zeros = {k: jnp.zeros(v.shape, v.dtype) for k, v in example.items()}
-  return model.init(key, objective.model_inputs(zeros))["params"]
-
-
-def abstract_params(model, objective, example: Mapping[str, Any]) -> Any:
-  """Shapes, dtypes and axis names of the parameters, at no cost."""
-  init = functools.partial(init_params, model, objective, example)
-  return jax.eval_shape(init, jax.random.key(0))
-
-
 class Program:
   """The jitted parts of training and the shardings of what they work on.
 
@@ -262,7 +186,7 @@ class Program:
   def __init__(self, config: ConfigDict, model, objective, example: Mapping[str, Any], mesh):
     self.config, self.mesh = config, mesh
 
-    boxed = abstract_params(model, objective, example)
+    boxed = experiment.abstract_params(model, objective, example)
     self.replicated_dimensions = sharding.replicated_dimensions(boxed, mesh)
     params, axes = sharding.unbox(boxed), sharding.logical_axes(boxed)
     self.tx, self.schedule = optim.make(config.optim, config.steps, params, axes)
@@ -276,7 +200,7 @@ class Program:
     self.flops_per_step = 3 * flops.count(forward, params, example)
 
     def init(seed):
-      params = sharding.unbox(init_params(model, objective, example, jax.random.key(seed)))
+      params = sharding.unbox(experiment.init_params(model, objective, example, jax.random.key(seed)))
       return TrainState(jnp.int32(0), params, self.tx.init(params),
                         params if config.optim.ema else {}, self.zero_sums(), jnp.int32(-1))
 
@@ -294,6 +218,25 @@ class Program:
 
   def init(self) -> TrainState:
     return self.jitted_init(self.config.seed)
+
+  def replace_params(self, state: TrainState, params: Any) -> TrainState:
+    """A fresh state with other parameters; those that `params` does not have stay.
+
+    Args:
+      state: as `init` makes it.
+      params: nested dict of arrays.
+    """
+    fresh = flatten_dict(state.params, sep="/")
+    places = flatten_dict(self.shardings.params, sep="/")
+    given = {path: jax.device_put(x, places[path])
+             for path, x in flatten_dict(params, sep="/").items()}
+    banner("init", f"{len(given)} of {len(fresh)} parameters from {self.config.init_from}"
+           + ("; fresh: " + ", ".join(sorted(fresh.keys() - given.keys()))
+              if len(given) < len(fresh) else ""))
+    params = unflatten_dict(fresh | given, sep="/")
+    # The average starts from them too, in arrays of its own: the step gives its state away.
+    ema = jax.tree.map(jnp.copy, params) if self.config.optim.ema else {}
+    return state.replace(params=params, ema=ema)
 
   def step(self, state: TrainState, batch: Mapping[str, jax.Array]) -> TrainState:
     # Without the mesh in scope the constraints on activations would silently do nothing.
@@ -382,7 +325,7 @@ def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:
 def checkpoint_meta(config: ConfigDict, data: Dataset, stream: pipeline.Stream,
                     step: int) -> dict[str, Any]:
   return {"config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),
-          "cursor": [int(i) for i in stream.cursor(step)]}
+          "labels": list(data.labels), "cursor": [int(i) for i in stream.cursor(step)]}
 
 
 def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, workdir: str,

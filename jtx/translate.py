@@ -8,11 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx import sharding
+from jtx import batching, sharding
 from jtx.config import ConfigDict, build
 from jtx.decode import METHODS, Beam, Decoded, Sample, cache_lengths, decode
-
-MIN_BUCKET = 16
 
 
 class Hypothesis(NamedTuple):
@@ -52,31 +50,26 @@ class Translator:
     """
     source, limit = self.tokenizers["src"], self.options.max_source_length
     tokens = [np.append(ids[:limit - 1], source.eos_id) for ids in source.encode_batch(list(texts))]
-    order = [i for i in np.argsort([len(t) for t in tokens], kind="stable") if len(tokens[i]) > 1]
+    some = [i for i, t in enumerate(tokens) if len(t) > 1]
     results = [[Hypothesis("", 0.0, ())] * self.method.n_best for _ in texts]
-    for start in range(0, len(order), self.batch_size):
-      group = order[start:start + self.batch_size]
-      for i, hypotheses in zip(group, self.batch([tokens[i] for i in group], group)):
+    for group in batching.groups([len(tokens[i]) for i in some], self.batch_size):
+      numbers = [some[i] for i in group]
+      for i, hypotheses in zip(numbers, self.batch([tokens[i] for i in numbers], numbers)):
         results[i] = hypotheses
     return results
 
   def batch(self, tokens: Sequence[np.ndarray], numbers: Sequence[int]) -> list[list[Hypothesis]]:
     """Translates up to a batch of token sequences; `numbers` seed their draws."""
     size = self.batch_size
-    length = bucket(max(map(len, tokens)), self.options.max_source_length)
-    src = np.full((size, length), self.tokenizers["src"].pad_id, np.int32)
-    segments = np.zeros((size, length), np.int32)
-    for row, ids in enumerate(tokens):
-      src[row, :len(ids)], segments[row, :len(ids)] = ids, 1
-    positions = np.broadcast_to(np.arange(length, dtype=np.int32), src.shape)
-    batch = {"src": src, "src_segment_ids": segments, "src_positions": positions}
+    length = batching.bucket(max(map(len, tokens)), self.options.max_source_length)
+    batch = batching.pad("src", tokens, size, length, pad_id=self.tokenizers["src"].pad_id)
     keys = None
     if isinstance(self.method, Sample):
       seeds = jnp.array([*numbers, *[0] * (size - len(numbers))])
       keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self.method.seed), seeds)
     if self.sharding is not None:
       batch = sharding.to_device(batch, size, self.sharding)
-    target_length = min(2 * length + MIN_BUCKET, self.options.max_target_length)
+    target_length = min(2 * length + batching.MIN_BUCKET, self.options.max_target_length)
     target = self.tokenizers["tgt"]
     out = jax.device_get(search(self.model, self.method, self.params, batch, keys, target_length,
                                 target.bos_id, target.eos_id, target.pad_id))
@@ -99,11 +92,3 @@ def search(model: nn.Module, method: Beam | Sample, params: Any, batch: Mapping[
   step = lambda tokens, state, index: model.apply(variables, tokens, state, index, method="step")
   return decode(method, logits, state, step, max_length=length, eos_id=eos_id, pad_id=pad_id,
                 keys=keys)
-
-
-def bucket(length: int, limit: int) -> int:
-  """The padded length: powers of two and the steps half-way between them, up to the limit."""
-  size = MIN_BUCKET
-  while size < length:
-    size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
-  return min(size, limit)

@@ -32,7 +32,7 @@ import numpy as np
 
 from jtx import optim, viz
 from jtx.nn import layers, masks, positions
-from jtx.nn.attention import Attention, Context, attend
+from jtx.nn.attention import Attention, Context, LayerKind, attend
 from jtx.nn.block import NORM_POSITIONS, Block, BlockConfig
 from jtx.nn.masks import Rows
 from jtx.nn.positions import POSITIONS
@@ -170,7 +170,8 @@ def cache_size(num_kv_heads, length=4096, width=512):
   def call():
     x = jnp.zeros((1, length, width))
     (_, projections, _), _ = attention.init_with_output(
-        jax.random.key(0), x, x, Context(jnp.arange(length)[None]), layer_masks=(masks.CAUSAL,),
+        jax.random.key(0), x, x, Context(jnp.arange(length)[None]),
+        kinds=(LayerKind(masks.CAUSAL),),
         kind=None, position=positions.Position(), causal=True, rows=Rows())
     return projections
 
@@ -486,7 +487,7 @@ def make_stack(norm_position):
 def walk(norm_position):
   """The residual stream before each layer and after the last."""
   config, stack, params = make_stack(norm_position)
-  layer = jax.jit(Block(config, layer_masks=(masks.FULL,)).apply)
+  layer = jax.jit(Block(config, kinds=(LayerKind(masks.FULL),)).apply)
   stream = [x]
   for i in range(depth):
     y, *_ = layer({"params": jax.tree.map(lambda p: p[i], params["layers"])}, stream[-1], ctx)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from configs import common
-from jtx import sharding, train
+from jtx import experiment, sharding, train
 from jtx.config import ConfigError, flatten
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
@@ -46,12 +46,13 @@ def make_program(config, mesh_shape):
   mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1, "context": 1} | mesh_shape,
                             jax.devices()[:math.prod(mesh_shape.values())])
   sharding.check_batch(config.batch_size, mesh, "batch_size")
-  _, layout = pipeline.build_ops(config.data.ops)
-  example = assemble(layout, [[]] * config.batch_size, [[]] * config.batch_size)
+  ops, layout = pipeline.build_ops(config.data.ops)
+  example = assemble(layout, pipeline.used_columns(ops, layout), [[]] * config.batch_size,
+                     [[]] * config.batch_size)
   example.pop("ids")
   size = config.tokenizer.kind.vocab_size
-  model, objective = train.make_model(config, {"vocab_size": size, "src_vocab_size": size, "bos_id": 1})
-  train.make_evaluators(config)
+  model, objective = experiment.make_model(config, {"vocab_size": size, "src_vocab_size": size, "bos_id": 1})
+  experiment.make_evaluators(config)
   return train.Program(config, model, objective, example, mesh)
 
 

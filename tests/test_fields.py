@@ -15,18 +15,25 @@ import pytest
 from jtx import config
 from jtx.models import MODELS
 from jtx.models.encdec import EncDec
-from jtx.nn.attention import Attention, Context
+from jtx.models.encoder import Encoder, HeadConfig
+from jtx.nn.attention import Attention, Context, LayerKind
 from jtx.nn.block import NORM_POSITIONS, BlockConfig
 from jtx.nn.layers import ACTIVATIONS
 from jtx.nn.masks import CAUSAL, Rows
 from jtx.nn.positions import POSITIONS, Alibi, Attached, Learned, Position, Rope, Sinusoidal, T5Bias
 from jtx.nn.stack import Segment, Stack
 from jtx.objectives import OBJECTIVES
+from jtx.objectives.classify import Classify
+from jtx.objectives.multiple_choice import MultipleChoice
 from jtx.objectives.seq2seq import Seq2Seq
+from jtx.objectives.span import Span
+from jtx.objectives.tag import Tag
 from jtx.sharding import unbox
 
 BLOCK = dict(num_heads=2, ffn_dim=8)
 MODEL = dict(vocab_size=11, width=8, num_layers=2, block=BlockConfig(**BLOCK))
+HEAD = dict(task="classes", outputs=1)
+ENCODER = {**MODEL, "head": HeadConfig(**HEAD)}
 SINUSOIDAL = {"layout": ({}, "concatenated"), "inclusive": ({}, True), "base": ({}, 100.0),
               "first_position": ({}, 1)}
 
@@ -49,6 +56,32 @@ CHANGES = {
         "remat": ({}, "full"),
         "dtype": ({}, "bfloat16"),
     },
+    Encoder: {
+        "vocab_size": ({}, 12),
+        "width": ({}, 16),
+        "num_layers": ({}, 3),
+        "block": ({}, BlockConfig(num_heads=4)),
+        "position": ({}, Rope()),
+        "num_token_types": ({}, 0),
+        "embedding_width": ({}, 4),
+        "share_layers": ({}, True),
+        "pattern": (dict(pattern=("local",), window=1), ("global", "local")),
+        "window": (dict(pattern=("local",), window=1), 2),
+        "mlm": ({}, True),
+        "head": ({}, HeadConfig("classes", 2)),
+        "unroll": ({}, 2),
+        "remat": ({}, "full"),
+        "dtype": ({}, "bfloat16"),
+    },
+    HeadConfig: {
+        "task": (dict(task="embedding", outputs=None), "choice"),
+        "outputs": ({}, 3),
+        "pool": ({}, "mean"),
+        "transform": ({}, "tanh"),
+        "norm": (dict(transform="tanh"), True),
+        "use_bias": (dict(transform="tanh"), False),
+        "dropout": ({}, 0.5),
+    },
     BlockConfig: {
         "num_heads": (dict(head_dim=4), 4),
         "num_kv_heads": ({}, 1),
@@ -63,6 +96,7 @@ CHANGES = {
         "norm": ({}, "rmsnorm"),
         "norm_position": ({}, "pre"),
         "norm_eps": ({}, 1e-3),
+        "attention_norm": (dict(norm_position="pre"), False),
         "dropout": ({}, 0.5),
         "attention_dropout": ({}, 0.5),
         "ffn_dropout": ({}, 0.5),
@@ -84,6 +118,7 @@ CHANGES = {
         "position": ({}, T5Bias()),
         "causal": ({}, True),
         "cross": ({}, True),
+        "share": ({}, True),
         "window": (dict(segments=(Segment(BlockConfig(**BLOCK), 2, ("local",)),), window=1), 2),
         "unroll": ({}, -1),
         "remat": ({}, "dots"),
@@ -94,15 +129,21 @@ CHANGES = {
     Attached: SINUSOIDAL,
     Learned: {"max_length": ({}, 99), "init_std": ({}, 0.5), "first_position": ({}, 1)},
     Rope: {"base": ({}, 100.0), "pairing": ({}, "interleaved"), "linear_scale": ({}, 2.0),
-           "ntk_scale": ({}, 2.0)},
+           "ntk_scale": ({}, 2.0), "local_base": ({}, 50.0)},
     Alibi: {},
     T5Bias: {"num_buckets": ({}, 8), "max_distance": ({}, 64), "init_std": ({}, 0.5)},
+    Classify: {"loss": ({}, "squared_error")},
+    MultipleChoice: {},
+    Span: {},
+    Tag: {},
     Seq2Seq: {"bos_id": ({}, 2), "label_smoothing": ({}, 0.3), "logits_chunk": ({}, 4)},
 }
 
 # What every instance is made with beside the above.
 REQUIRED = {
     EncDec: MODEL,
+    Encoder: ENCODER,
+    HeadConfig: HEAD,
     BlockConfig: BLOCK,
     Attention: dict(num_heads=2),
     Stack: dict(segments=(Segment(BlockConfig(**BLOCK), 2),)),
@@ -120,6 +161,14 @@ def program(instance) -> str:
   match instance:
     case EncDec():
       return model_program(instance, Seq2Seq(1))
+    case Encoder():
+      return text_program(instance, Probe())
+    case HeadConfig():
+      return text_program(Encoder(**{**MODEL, "head": instance}), Probe())
+    case Classify() | MultipleChoice():
+      return text_program(Encoder(**ENCODER), instance)
+    case Span() | Tag():
+      return text_program(Encoder(**MODEL, head=HeadConfig("span", pool="none")), instance)
     case Seq2Seq():
       return model_program(EncDec(**MODEL), instance)
     case BlockConfig():
@@ -127,7 +176,7 @@ def program(instance) -> str:
     case Position():
       return model_program(EncDec(**MODEL, position=instance), Seq2Seq(1))
     case Attention():
-      arguments = dict(layer_masks=(CAUSAL,), kind=None, position=Position(), causal=True,
+      arguments = dict(kinds=(LayerKind(CAUSAL),), kind=None, position=Position(), causal=True,
                        rows=Rows())
       return layer_program(instance, lambda x, ctx: (x, x, ctx), **arguments)
     case Stack():
@@ -139,6 +188,31 @@ def model_program(model, objective) -> str:
   tokens = jnp.arange(12).reshape(2, 6) % 9 + 1
   batch = {f"{side}{suffix}": value for side in ("src", "tgt") for suffix, value in {
       "": tokens, "_segment_ids": tokens * 0 + 1, "_positions": tokens * 0 + jnp.arange(6)}.items()}
+
+  def loss(params, batch, key):
+    return objective(model, params, batch, train=True, rngs={"dropout": key})["loss"][0]
+
+  return text(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
+
+
+class Probe:
+  """The sum of a head's outputs, whatever they are."""
+
+  def model_inputs(self, batch):
+    return batch
+
+  def __call__(self, model, params, batch, train, rngs):
+    outputs = model.apply({"params": params}, batch, 1, train, rngs=rngs, method="predict")
+    return {"loss": (outputs.sum(), 1)}
+
+
+def text_program(model, objective) -> str:
+  tokens = jnp.arange(12).reshape(2, 6) % 9 + 1
+  row = {"": tokens, "_segment_ids": tokens * 0 + 1, "_positions": tokens * 0 + jnp.arange(6),
+         "_types": tokens % 2}
+  batch = {f"{f}{suffix}": value for f in ("text", "choice_0", "choice_1")
+           for suffix, value in row.items()}
+  batch |= dict.fromkeys(("label", "start", "end"), jnp.zeros((2, 1), int)) | {"tags": tokens % 2}
 
   def loss(params, batch, key):
     return objective(model, params, batch, train=True, rngs={"dropout": key})["loss"][0]

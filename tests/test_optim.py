@@ -502,3 +502,17 @@ def test_a_path_that_ends_another():
 def test_negative_warmup():
   with pytest.raises(ConfigError, match=r"schedule\.warmup=-1"):
     optim.cosine(1.0, 10, warmup=-1)
+
+
+@pytest.mark.parametrize("name", ["constant", "linear", "cosine", "wsd"])
+def test_a_warm_up_below_1_is_a_share_of_the_run(name):
+  schedule = optim.SCHEDULES[name]
+  share, updates = schedule(2.0, 50, warmup=0.1), schedule(2.0, 50, warmup=5)
+  for step in range(50):
+    assert float(share(step)) == float(updates(step))
+  assert float(share(0)) == pytest.approx(0.4)
+
+
+def test_a_warm_up_of_part_of_an_update():
+  with pytest.raises(ConfigError, match=r"schedule\.warmup=10\.5: must be a number of updates"):
+    optim.linear(1.0, 100, warmup=10.5)

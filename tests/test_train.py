@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from jtx import checkpoint, optim, restore, train
+from jtx import checkpoint, experiment, optim, restore, train
 from jtx.config import ConfigError
 from jtx.data import DataError
 from tests.helpers import logged, losses, tiny_config
@@ -81,7 +81,7 @@ def make_program(config, devices):
   from jtx.data.dataset import Dataset
   mesh = sharding.make_mesh(config.mesh, devices)
   data = Dataset(config.data, config.tokenizer)
-  model, objective = train.make_model(config, data.info)
+  model, objective = experiment.make_model(config, data.info)
   return train.Program(config, model, objective, data.example_batch(config.batch_size), mesh)
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from absl import flags
 from jtx import restore, train
+from jtx.batching import bucket
 from jtx.config import ConfigError
-from jtx.translate import Translator, bucket
+from jtx.translate import Translator
 from tests.helpers import tiny_config
 
 

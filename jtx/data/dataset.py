@@ -1,5 +1,7 @@
 """A config's `data` and `tokenizer` sections, opened: tokenizers, training stream, splits."""
 
+import dataclasses
+import functools
 import json
 import os
 from typing import Any, Iterator, Mapping, Sequence
@@ -9,10 +11,12 @@ import numpy as np
 
 from jtx.config import ConfigDict, ConfigError, build, write_json
 from jtx.data import DataError, pipeline
+from jtx.data.ops_finetune import tag_names
 from jtx.data.ops_text import OPS
 from jtx.data.packing import assemble
 from jtx.data.sources import Source, open_source
-from jtx.data.tokenizers import TOKENIZERS, Tokenizer
+from jtx.data.tokenizer_kinds import TOKENIZERS
+from jtx.data.tokenizers import Tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"  # in a workdir: one object, field -> tokenizer
 
@@ -25,18 +29,30 @@ class Dataset:
     tokenizer: the config's `tokenizer` section.
     saved: tokenizers as `tokenizer_texts` gave them, from a checkpoint or workdir; without
       them they are trained on the training sources.
+    labels: `labels` of a checkpoint; without them, an op whose names are unset takes them
+      from the training sources.
   """
 
   def __init__(self, data: ConfigDict, tokenizer: ConfigDict,
-               saved: Mapping[str, str] | None = None):
+               saved: Mapping[str, str] | None = None, labels: Sequence[str] | None = None):
     self.data = data
     self.ops, self.layout = pipeline.build_ops(data.ops)
-    self.fields = next(op for op in self.ops if isinstance(op, OPS["tokenize"])).fields
+    self.columns = pipeline.used_columns(self.ops, self.layout)
+    self.fields = next(filter(pipeline.makes_tokens, self.ops)).tokenizer_fields
+    self.ops = [self._with_names(op, labels) for op in self.ops]
     if saved is None:
       self.tokenizers = self._train_tokenizers(tokenizer)
     else:
       unique = {text: Tokenizer.from_json(text) for text in set(saved.values())}
       self.tokenizers = {field: unique[text] for field, text in saved.items()}
+
+  def _with_names(self, op: Any, labels: Sequence[str] | None) -> Any:
+    if getattr(op, "names", None) != ():
+      return op
+    if labels is None:
+      labels = tag_names(self.sources(self.data.train), pipeline.text_ops(self.ops))
+      logging.info("%d tags: %s", len(labels), " ".join(labels))
+    return dataclasses.replace(op, names=tuple(labels))
 
   def _train_tokenizers(self, config: ConfigDict) -> dict[str, Tokenizer]:
     sources = self.sources(self.data.train)
@@ -54,10 +70,18 @@ class Dataset:
 
   @property
   def info(self) -> dict[str, int]:
-    """What the model and the objective need to know: they leave these fields unset."""
+    """What the model and the objective need to know: they leave these keys unset."""
     source, target = (self.tokenizers[f] for f in (self.fields[0], self.fields[-1]))
-    return {"vocab_size": target.vocab_size, "src_vocab_size": source.vocab_size,
+    info = {"vocab_size": target.vocab_size, "src_vocab_size": source.vocab_size,
             "bos_id": target.bos_id}
+    if labels := self.labels:
+      info["head.outputs"] = len(labels)
+    return info
+
+  @property
+  def labels(self) -> tuple[str, ...]:
+    """The names of classes or tags, where an op has them."""
+    return next((op.names for op in self.ops if hasattr(op, "names")), ())
 
   def sources(self, specs: Sequence[str]) -> list[Source]:
     if not specs:
@@ -66,23 +90,42 @@ class Dataset:
 
   def examples(self, specs: Sequence[str], limit: int = 0) -> list[dict[str, Any]]:
     """The cleaned text of a split: `limit` examples spread over it, or all for 0."""
-    examples = [source[i] | {"id": i} for source in self.sources(specs) for i in range(len(source))]
-    for op in self.text_ops():
+    examples = self.after(pipeline.text_ops(self.ops), specs)
+    return spread(examples, limit) if limit else examples
+
+  def encoded(self, specs: Sequence[str]) -> list[dict[str, Any]]:
+    """A split after all ops: what the model takes, and what an evaluator reads beside it."""
+    return self.after(self.ops, specs)
+
+  def after(self, ops: Sequence[Any], specs: Sequence[str]) -> list[dict[str, Any]]:
+    raw = (source[i] for source in self.sources(specs) for i in range(len(source)))
+    examples = [example | {"id": number} for number, example in enumerate(raw)]
+    for op in ops:
       examples = op(examples, self.tokenizers)
     if not examples:
       raise DataError(f"{', '.join(specs)}: no example is left after data.ops")
-    return spread(examples, limit) if limit else examples
+    return examples
+
+  @functools.cached_property
+  def prepared_train(self) -> pipeline.Prepared:
+    return self.prepare(self.data.train)
+
+  def num_train_rows(self) -> int:
+    """Rows of an epoch; packed together all at once, and not a window at a time."""
+    prepared = self.prepared_train
+    lengths = prepared.lengths(np.arange(len(prepared)), self.layout.fields)
+    return len(self.layout.plan(lengths))
 
   def train_stream(self, seed: int, batch_size: int, rows: Sequence[int],
                    cursor: tuple[int, int] = (0, 0)) -> pipeline.Stream:
-    prepared = self.prepare(self.data.train)
+    prepared = self.prepared_train
     counts = pipeline.mixture_sizes(prepared.sizes, self.data.weights, self.data.smoothing)
     return pipeline.Stream(prepared, self.layout, seed=seed, batch_size=batch_size, counts=counts,
                            window=self.data.window, rows=rows, cursor=cursor)
 
   def example_batch(self, batch_size: int) -> dict[str, np.ndarray]:
     """A global batch of padding, which has the shapes and dtypes of all batches."""
-    batch = assemble(self.layout, [[]] * batch_size, [[]] * batch_size)
+    batch = assemble(self.layout, self.columns, [[]] * batch_size, [[]] * batch_size)
     batch.pop("ids")
     return batch
 
@@ -92,15 +135,11 @@ class Dataset:
     results = []
     for text in texts:
       examples = [{"id": 0, **dict.fromkeys(self.fields, text)}]
-      for op in self.text_ops():
+      for op in pipeline.text_ops(self.ops):
         if not isinstance(op, OPS["fields"]):  # a line has no fields yet
           examples = op(examples, self.tokenizers)
       results.append(examples[0][field] if examples else "")
     return results
-
-  def text_ops(self) -> list[Any]:
-    """The ops before "tokenize"."""
-    return self.ops[:next(i for i, op in enumerate(self.ops) if isinstance(op, OPS["tokenize"]))]
 
   def prepare(self, specs: Sequence[str]) -> pipeline.Prepared:
     return pipeline.prepare(self.sources(specs), self.ops, self.layout, self.tokenizers)

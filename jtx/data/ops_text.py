@@ -7,15 +7,15 @@ the same numbers in every run. A layout (`jtx.data.packing`) comes last and make
 
 import dataclasses
 import unicodedata
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping
 
 import numpy as np
 
 from jtx.config import ConfigError
 from jtx.data import DataError
-from jtx.data.packing import Pack, Pad
-
-Example = dict[str, Any]
+from jtx.data import ops_finetune
+from jtx.data.example import Example, check_text
+from jtx.data.packing import Column, Pack, Pad
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,21 +43,13 @@ def _follow(example: Example, path: str) -> Any:
   return value
 
 
-def _check_text(op: str, fields: Sequence[str], examples: list[Example]) -> None:
-  for e in examples:
-    for f in fields:
-      if not isinstance(e.get(f), str):
-        texts = ", ".join(k for k, v in e.items() if isinstance(v, str)) or "none"
-        raise DataError(f"op {op}: example {e['id']} has no text {f!r}; its texts are: {texts}")
-
-
 @dataclasses.dataclass(frozen=True)
 class Clean:
   """Unicode NFC and single spaces; drops examples with an empty field."""
   fields: tuple[str, ...] = ("src", "tgt")
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
-    _check_text("clean", self.fields, examples)
+    check_text("clean", self.fields, examples)
     for e in examples:
       for f in self.fields:
         e[f] = " ".join(unicodedata.normalize("NFC", e[f]).split())
@@ -69,7 +61,7 @@ class Lowercase:
   fields: tuple[str, ...] = ("src", "tgt")
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
-    _check_text("lowercase", self.fields, examples)
+    check_text("lowercase", self.fields, examples)
     for e in examples:
       for f in self.fields:
         e[f] = e[f].lower()
@@ -82,12 +74,24 @@ class Tokenize:
   fields: tuple[str, ...] = ("src", "tgt")
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
-    _check_text("tokenize", self.fields, examples)
+    check_text("tokenize", self.fields, examples)
     for f in self.fields:
       eos = np.array([tokenizers[f].eos_id], np.int32)
       for e, ids in zip(examples, tokenizers[f].encode_batch([e[f] for e in examples])):
         e[f] = np.concatenate([np.asarray(ids, np.int32), eos])
     return examples
+
+  @property
+  def columns(self) -> dict[str, Column]:
+    return dict.fromkeys(self.fields, Column("tokens"))
+
+  @property
+  def tokenizer_fields(self) -> tuple[str, ...]:
+    return self.fields
+
+  def texts_of(self, example: Example, field: str) -> list[str]:
+    """What a tokenizer of `field` is trained on."""
+    return [example[field]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +116,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "lowercase": Lowercase,
     "tokenize": Tokenize,
     "filter_length": FilterLength,
+    **ops_finetune.OPS,
     "pack": Pack,
     "pad": Pad,
 }

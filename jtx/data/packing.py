@@ -1,11 +1,17 @@
 """Layouts: how examples of many lengths become rows of one shape."""
 
 import dataclasses
-from typing import Mapping, Sequence
+from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
 
 from jtx.config import ConfigError
+
+
+class Column(NamedTuple):
+  """What an op puts into an example for the model."""
+  kind: str  # "tokens"; "aligned:FIELD", as long as FIELD's tokens; or "example", one number
+  dtype: str = "int32"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,27 +87,43 @@ def check_lengths(layout: "Pad | Pack") -> None:
                       f" positive length for each of the fields {', '.join(layout.fields)}")
 
 
-def assemble(layout: "Pad | Pack", rows: Sequence[Sequence[Mapping[str, np.ndarray]]],
+def assemble(layout: "Pad | Pack", columns: Mapping[str, Column],
+             rows: Sequence[Sequence[Mapping[str, np.ndarray]]],
              ids: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
   """Rows of examples as arrays.
 
+  Args:
+    layout: what fields a row has, and their lengths.
+    columns: what the examples have.
+    rows: the examples of each row.
+    ids: their numbers.
+
   Returns:
-    For each field f of length L, int32 `f [R, L]`, `f_segment_ids [R, L]` (1, 2, ... in the
-    order of the row, 0 is padding) and `f_positions [R, L]` (from 0 in every segment); and
-    int64 `ids [R, max_segments]`, -1 where there is none.
+    For each field f of length L, `f [R, L]`, int32 `f_segment_ids [R, L]` (1, 2, ... in the
+    order of the row, 0 is padding), `f_positions [R, L]` (from 0 in every segment), and
+    [R, L] of what is aligned with f; the columns of one number an example
+    `[R, max_segments]`; and int64 `ids [R, max_segments]`, -1 where there is no example.
   """
   batch = {}
   for f, length in zip(layout.fields, layout.lengths):
-    tokens, segments, positions = (np.zeros((len(rows), length), np.int32) for _ in range(3))
+    names = [f, *(name for name, c in columns.items() if c.kind == f"aligned:{f}")]
+    arrays = {name: np.zeros((len(rows), length), columns[name].dtype) for name in names}
+    segments, positions = (np.zeros((len(rows), length), np.int32) for _ in range(2))
     for r, row in enumerate(rows):
       at = 0
       for segment, example in enumerate(row, 1):
         place = slice(at, at + len(example[f]))
-        tokens[r, place] = example[f]
+        for name, array in arrays.items():
+          array[r, place] = example[name]
         segments[r, place] = segment
         positions[r, place] = np.arange(len(example[f]))
         at = place.stop
-    batch |= {f: tokens, f"{f}_segment_ids": segments, f"{f}_positions": positions}
+    batch |= {**arrays, f"{f}_segment_ids": segments, f"{f}_positions": positions}
+  for name, column in columns.items():
+    if column.kind == "example":
+      batch[name] = np.zeros((len(rows), layout.max_segments), column.dtype)
+      for r, row in enumerate(rows):
+        batch[name][r, :len(row)] = [example[name] for example in row]
   batch["ids"] = np.full((len(rows), layout.max_segments), -1, np.int64)
   for r, row in enumerate(ids):
     batch["ids"][r, :len(row)] = row

@@ -22,7 +22,7 @@ import numpy as np
 from jtx.config import ConfigDict, ConfigError, build
 from jtx.data import DataError
 from jtx.data.ops_text import OPS
-from jtx.data.packing import Pack, Pad, assemble
+from jtx.data.packing import Column, Pack, Pad, assemble
 
 Layout = Pack | Pad
 Batch = dict[str, np.ndarray]
@@ -39,11 +39,20 @@ def rng(seed: int, *path: str | int) -> np.random.Generator:
 # ------------------------------------------------------------------------- preparation
 
 
+def columns_of(op: Any) -> dict[str, Column]:
+  """What an op makes for the model; most make nothing."""
+  return getattr(op, "columns", {})
+
+
+def makes_tokens(op: Any) -> bool:
+  return any(column.kind == "tokens" for column in columns_of(op).values())
+
+
 def build_ops(configs: Sequence[ConfigDict]) -> tuple[list[Any], Layout]:
   """The preparing ops and the layout of a config's `data.ops`.
 
   Raises:
-    ConfigError: an unknown op or key, or no layout at the end.
+    ConfigError: an unknown op or key, no layout at the end, or not one op that makes tokens.
   """
   ops = [build(OPS, c, what=f"data.ops[{i}]") for i, c in enumerate(configs)]
   layouts = [i for i, op in enumerate(ops) if isinstance(op, Layout)]
@@ -51,27 +60,37 @@ def build_ops(configs: Sequence[ConfigDict]) -> tuple[list[Any], Layout]:
   if layouts != [len(ops) - 1]:
     raise ConfigError(f"data.ops ({', '.join(names)}): the last op, and only it, must be a layout:"
                       " 'pack' or 'pad'")
-  if names.count("tokenize") != 1:
-    raise ConfigError(f"data.ops ({', '.join(names)}): needs 'tokenize' once, before the layout")
-  if "filter_length" in names and names.index("filter_length") < names.index("tokenize"):
-    raise ConfigError("data.ops: 'filter_length' counts tokens, so it stands after 'tokenize'")
-  tokenized = ops[names.index("tokenize")].fields
+  makers = [i for i, op in enumerate(ops) if makes_tokens(op)]
+  if len(makers) != 1:
+    valid = ", ".join(repr(n) for n, op in OPS.items() if hasattr(op, "columns"))
+    raise ConfigError(f"data.ops ({', '.join(names)}): needs one op that makes tokens, such as"
+                      f" {valid}, before the layout")
+  if "filter_length" in names and names.index("filter_length") < makers[0]:
+    raise ConfigError(f"data.ops: 'filter_length' counts tokens, so it stands after"
+                      f" {names[makers[0]]!r}")
+  made = tuple(f for f, c in columns_of(ops[makers[0]]).items() if c.kind == "tokens")
   for name, op in zip(names, ops):
-    if name in ("filter_length", names[-1]) and not set(op.fields) <= set(tokenized):
-      raise ConfigError(f"data.ops: {name!r} has fields={op.fields}, but 'tokenize' makes only"
-                        f" {tokenized}")
+    if name in ("filter_length", names[-1]) and not set(op.fields) <= set(made):
+      raise ConfigError(f"data.ops: {name!r} has fields={op.fields}, but {names[makers[0]]!r} makes"
+                        f" only {made}")
   return ops[:-1], ops[-1]
 
 
+def text_ops(ops: Sequence[Any]) -> list[Any]:
+  """The ops before the one that makes tokens."""
+  return list(itertools.takewhile(lambda op: not makes_tokens(op), ops))
+
+
 def texts(sources: Sequence, ops: Sequence[Any], fields: Sequence[str]) -> Iterator[str]:
-  """The text of `fields` as the ops before "tokenize" leave it, for training a tokenizer."""
-  before = list(itertools.takewhile(lambda op: not isinstance(op, OPS["tokenize"]), ops))
+  """The text of tokenizer fields before it becomes tokens, for training a tokenizer."""
+  maker = next(filter(makes_tokens, ops))
   for source in sources:
     for examples in _chunks(source):
-      for op in before:
+      for op in text_ops(ops):
         examples = op(examples, None)
       for e in examples:
-        yield from (e[f] for f in fields)
+        for f in fields:
+          yield from maker.texts_of(e, f)
 
 
 def _chunks(source, offset: int = 0) -> Iterator[list[dict[str, Any]]]:
@@ -83,8 +102,10 @@ def _chunks(source, offset: int = 0) -> Iterator[list[dict[str, Any]]]:
 @dataclasses.dataclass
 class Prepared:
   """Tokenised examples, source after source, as flat arrays."""
-  tokens: dict[str, np.ndarray]  # field -> int32, all examples one after the other
-  offsets: dict[str, np.ndarray]  # field -> int64 [examples + 1] into tokens
+  columns: dict[str, Column]
+  # Of tokens and what is aligned with them: all examples one after the other. Else [examples].
+  values: dict[str, np.ndarray]
+  offsets: dict[str, np.ndarray]  # field -> int64 [examples + 1] into its values
   ids: np.ndarray  # [examples] int64: number of the example among all of all sources
   sizes: list[int]  # examples kept of each source
 
@@ -92,11 +113,21 @@ class Prepared:
     return len(self.ids)
 
   def example(self, i: int) -> dict[str, np.ndarray]:
-    return {f: t[self.offsets[f][i]:self.offsets[f][i + 1]] for f, t in self.tokens.items()}
+    result = {}
+    for name, values in self.values.items():
+      field = field_of(name, self.columns[name])
+      result[name] = (values[i] if field is None
+                      else values[self.offsets[field][i]:self.offsets[field][i + 1]])
+    return result
 
   def lengths(self, examples: np.ndarray, fields: Sequence[str]) -> np.ndarray:
     """[examples, fields] token counts."""
     return np.stack([self.offsets[f][examples + 1] - self.offsets[f][examples] for f in fields], -1)
+
+
+def field_of(name: str, column: Column) -> str | None:
+  """The field that a column is as long as, or None for one number an example."""
+  return {"tokens": name, "example": None}.get(column.kind, column.kind.removeprefix("aligned:"))
 
 
 def prepare(sources: Sequence, ops: Sequence[Any], layout: Layout, tokenizers: dict) -> Prepared:
@@ -105,16 +136,18 @@ def prepare(sources: Sequence, ops: Sequence[Any], layout: Layout, tokenizers: d
   Raises:
     DataError: a source has no example left.
   """
-  none = np.zeros(0, np.int32)
-  tokens, lengths = ({f: [] for f in layout.fields} for _ in range(2))
+  columns = used_columns(ops, layout)
+  values: dict[str, list[np.ndarray]] = {name: [] for name in columns}
+  lengths: dict[str, list[int]] = {f: [] for f in layout.fields}
   ids, sizes, offset = [], [], 0
   for source in sources:
     before = len(ids)
     dropped = collections.Counter()
     for examples in _chunks(source, offset):
       examples = _run(ops, layout, examples, tokenizers, dropped)
+      for name, column in columns.items():
+        values[name].append(join([e[name] for e in examples], column))
       for f in layout.fields:
-        tokens[f].append(np.concatenate([none, *(e[f] for e in examples)]))
         lengths[f] += [len(e[f]) for e in examples]
       ids += [e["id"] for e in examples]
     offset += len(source)
@@ -124,9 +157,22 @@ def prepare(sources: Sequence, ops: Sequence[Any], layout: Layout, tokenizers: d
       raise DataError(f"{source.name}: data.ops dropped all of its {len(source)} examples ({told})")
     logging.info("%s: %d of %d examples%s", source.name, sizes[-1], len(source),
                  f" (dropped: {told})" if told else "")
-  return Prepared({f: np.concatenate(t) for f, t in tokens.items()},
+  return Prepared(columns, {name: np.concatenate(parts) for name, parts in values.items()},
                   {f: np.cumsum([0, *n], dtype=np.int64) for f, n in lengths.items()},
                   np.array(ids, np.int64), sizes)
+
+
+def used_columns(ops: Sequence[Any], layout: Layout) -> dict[str, Column]:
+  """What the ops make, without the fields that the layout leaves out."""
+  made = {name: column for op in ops for name, column in columns_of(op).items()}
+  return {name: column for name, column in made.items()
+          if field_of(name, column) in (None, *layout.fields)}
+
+
+def join(values: Sequence[Any], column: Column) -> np.ndarray:
+  if column.kind == "example":
+    return np.array(values, column.dtype)
+  return np.concatenate([np.zeros(0, column.dtype), *values])
 
 
 def _run(ops: Sequence[Any], layout: Layout, examples: list[dict[str, Any]], tokenizers: dict,
@@ -274,7 +320,8 @@ class Stream:
       row = step * self.batch_size + r
       w, first = self._locate(row)
       rows.append(self.plan(w)[row - first])
-    return assemble(self.layout, [[self.prepared.example(i) for i in row] for row in rows],
+    return assemble(self.layout, self.prepared.columns,
+                    [[self.prepared.example(i) for i in row] for row in rows],
                     [self.prepared.ids[row] for row in rows])
 
 
@@ -285,7 +332,7 @@ def eval_batches(prepared: Prepared, layout: Layout, batch_size: int,
   plan += [[]] * (-len(plan) % batch_size)
   for start in range(0, len(plan), batch_size):
     mine = [plan[start + r] for r in (range(batch_size) if rows is None else rows)]
-    yield assemble(layout, [[prepared.example(i) for i in row] for row in mine],
+    yield assemble(layout, prepared.columns, [[prepared.example(i) for i in row] for row in mine],
                    [prepared.ids[row] for row in mine])
 
 

@@ -4,18 +4,18 @@ A source has `len()`, `source[i] -> dict`, and `name`, the spec that opened it. 
 pickled, and opening it again gives the same examples in the same order.
 """
 
-import functools
 import importlib
 import json
-import mmap
 import os
+import re
 from typing import Any, Callable, Protocol
-
-import numpy as np
 
 from jtx import config
 from jtx.data import DataError
 from jtx.data import number_words
+from jtx.data.lines import Lines
+from jtx.data.squad import Part, SquadSource
+from jtx.data.tagged import ConllSource, ConlluSource
 
 
 class Source(Protocol):
@@ -37,6 +37,11 @@ def open_source(spec: str, path: str = "") -> Source:
       text:train.txt                     one file: "text"
       jsonl:train.jsonl                  an object a line
       tsv:train.tsv                      columns "0", "1", ...; quotes are characters
+      table:train.tsv                    the same, with columns named by the first line
+      conll:train.conll[:COLUMN]         a word and its tag a line: "words", "tags"
+      conllu:train.conllu[.gz]           Universal Dependencies: FORM and UPOS, likewise
+      squad:train.json[:titles[:80%]]    a question of SQuAD 1.1 or 2.0; here, of the first
+                                         80 % of the titles; see SquadSource
       tfds:wmt14_translate/de-en:train[:1%]      NAME[/CONFIG][:SPLIT]
       embedded:number_words/cardinal:train       NAME[/SUBSET][:SPLIT]
       where SPLIT is "train" if absent.
@@ -57,47 +62,6 @@ def open_source(spec: str, path: str = "") -> Source:
 
 
 # Files
-
-
-class Lines:
-  """The lines of a UTF-8 file, memory-mapped; a line ends at \\n or \\r\\n only.
-
-  A byte order mark at the start of the file is skipped. Line i is decoded when asked for,
-  so a large corpus costs eight bytes a line.
-  """
-
-  def __init__(self, file: str):
-    self.file = file
-    ends = []
-    try:
-      with open(file, "rb") as f:
-        self._skip = 3 if f.read(3) == b"\xef\xbb\xbf" else 0
-        f.seek(self._skip)
-        for number, line in enumerate(f, 1):
-          line.decode("utf-8")
-          ends.append(len(line))
-    except UnicodeDecodeError as e:
-      raise DataError(f"{file}:{number}: not valid UTF-8 ({e.reason})") from e
-    except OSError as e:
-      raise DataError(f"{file}: {e.strerror}") from e
-    self._ends = self._skip + np.cumsum(ends, dtype=np.int64)
-
-  def __len__(self) -> int:
-    return len(self._ends)
-
-  def __getitem__(self, i: int) -> str:
-    i = range(len(self))[i]
-    start = self._ends[i - 1] if i else self._skip
-    line = self._bytes[start:self._ends[i]]
-    return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-
-  @functools.cached_property
-  def _bytes(self) -> mmap.mmap:
-    with open(self.file, "rb") as f:
-      return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-
-  def __getstate__(self) -> dict[str, Any]:
-    return {k: v for k, v in self.__dict__.items() if k != "_bytes"}
 
 
 class TextSource:
@@ -141,22 +105,35 @@ class JsonlSource:
 
 
 class TsvSource:
-  """Tab-separated columns, called "0", "1", ...; every line has as many as the first."""
+  """Tab-separated columns; every line has as many as the first.
 
-  def __init__(self, name: str, file: str):
+  Args:
+    name: the spec.
+    file: a quote in it is a character.
+    header: the first line names the columns; else they are called "0", "1", ...
+  """
+
+  def __init__(self, name: str, file: str, header: bool = False):
     self.name = name
     self._lines = Lines(file)
-    self._columns = self._lines[0].count("\t") + 1 if len(self._lines) else 0
+    self._header = int(header)
+    first = self._lines[0].split("\t") if len(self._lines) else []
+    self._names = first if header else [str(c) for c in range(len(first))]
+    for column in self._names:
+      if not column or self._names.count(column) > 1:
+        what = f"names {column!r} more than once" if column else "leaves a column without a name"
+        raise DataError(f"{file}:1: the header {what}")
 
   def __len__(self) -> int:
-    return len(self._lines)
+    return max(len(self._lines) - self._header, 0)
 
   def __getitem__(self, i: int) -> dict[str, str]:
-    columns = self._lines[i].split("\t")
-    if len(columns) != self._columns:
-      raise DataError(f"{self._lines.file}:{i + 1}: {len(columns)} columns, "
-                      f"but line 1 has {self._columns}")
-    return {str(c): text for c, text in enumerate(columns)}
+    line = range(len(self))[i] + self._header
+    columns = self._lines[line].split("\t")
+    if len(columns) != len(self._names):
+      raise DataError(f"{self._lines.file}:{line + 1}: {len(columns)} columns, "
+                      f"but line 1 has {len(self._names)}")
+    return dict(zip(self._names, columns))
 
 
 # TFDS
@@ -264,6 +241,31 @@ def _open_tsv(spec: str, rest: str, path: str) -> Source:
   return TsvSource(spec, os.path.join(path, rest))
 
 
+def _open_table(spec: str, rest: str, path: str) -> Source:
+  return TsvSource(spec, os.path.join(path, rest), header=True)
+
+
+def _open_conll(spec: str, rest: str, path: str) -> Source:
+  file, colon, column = rest.partition(":")
+  if colon and not (column.isdecimal() and int(column)):
+    raise config.ConfigError(f"source: {spec!r} has the column {column!r} for its tags; valid are"
+                             " 1, 2, ..., counted from 0, which has the words")
+  return ConllSource(spec, os.path.join(path, file), int(column) if colon else None)
+
+
+def _open_conllu(spec: str, rest: str, path: str) -> Source:
+  return ConlluSource(spec, os.path.join(path, rest))
+
+
+def _open_squad(spec: str, rest: str, path: str) -> Source:
+  file, colon, part = rest.partition(":")
+  found = re.fullmatch(r"titles\[(\d*%?):(\d*%?)\]", part)
+  if colon and (not found or "%" in found.groups()):
+    raise config.ConfigError(f"source: {spec!r} ends in {part!r}; a part of the titles is written"
+                             " titles[:80%], titles[80%:] or titles[3:5]")
+  return SquadSource(spec, os.path.join(path, file), Part(*found.groups()) if found else None)
+
+
 def _open_tfds(spec: str, rest: str, path: str) -> Source:
   dataset, _, split = rest.partition(":")
   return TfdsSource(spec, dataset, split or "train", path or None)
@@ -280,6 +282,10 @@ _KINDS: dict[str, Callable[[str, str, str], Source]] = {
     "text": _open_text,
     "jsonl": _open_jsonl,
     "tsv": _open_tsv,
+    "table": _open_table,
+    "conll": _open_conll,
+    "conllu": _open_conllu,
+    "squad": _open_squad,
     "tfds": _open_tfds,
     "embedded": _open_embedded,
 }

@@ -1,21 +1,22 @@
 """Tokenizers: text to int32 ids and back, trained on a text or read from a file.
 
-A tokenizer adds no special tokens of its own. Those that are trained here have <pad>,
-<bos>, <eos> and <unk> as ids 0 to 3, and never map a user's text to the first three, not
-even the text "<eos>". `TOKENIZERS` holds what makes them: functions of the training texts.
+`encode` adds no special tokens; `encode_texts` adds those that an encoder reads. Tokenizers
+that are trained by jtx have <pad>, <bos>, <eos> and <unk> as ids 0 to 3, and never map a
+user's text to the first three, not even the text "<eos>". `jtx.data.tokenizer_kinds` has
+what trains them.
 """
 
-import collections
 import functools
 import json
 import os
-from typing import Any, Callable, Iterable, Iterator, Sequence
+from typing import Any, Iterable, Sequence
 
 import numpy as np
 import tokenizers as hf
 
 from jtx.config import ConfigError
 from jtx.data import DataError
+from jtx.data.encodings import MASKS, Encoder, Encoding
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 
@@ -28,11 +29,13 @@ class Tokenizer:
   Attributes:
     vocab_size: the number of ids, specials included.
     pad_id, bos_id, eos_id, unk_id: the special ids.
+    mask_id: the id that stands for a hidden token, or None where there is none.
   """
 
   kind: str
   vocab_size: int
   pad_id, bos_id, eos_id, unk_id = range(len(SPECIALS))
+  mask_id: int | None = None
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     """The ids of each text, `[T]` int32."""
@@ -49,6 +52,69 @@ class Tokenizer:
   def state(self) -> dict[str, Any]:
     """JSON-able keyword arguments that make this tokenizer again."""
     raise NotImplementedError
+
+  def model(self) -> dict[str, Any]:
+    """The content of a tokenizer.json that encodes as this does.
+
+    Raises:
+      ConfigError: there is none for this kind.
+    """
+    raise ConfigError(f"a tokenizer of kind {self.kind!r} has no words and offsets, which encoders'"
+                      " ops need; use 'bpe', 'byte_bpe', 'wordpiece', 'unigram', 'bytes' or 'file'")
+
+  def encode_texts(self, first: Sequence, second: Sequence | None = None, *, max_length: int,
+                   words: bool = False, special: bool = False) -> list[Encoding]:
+    """Texts, or pairs of texts, with special tokens, cut to `max_length` tokens.
+
+    Special tokens are put by the template of the tokenizer's file (BERT's, RoBERTa's), and for
+    a tokenizer without one as <bos> A <eos> or <bos> A <eos> B <eos>, with types 0 and, from B
+    on, 1. The longer of a pair is cut first, at its end.
+
+    Args:
+      first: str each; with `words`, a list of words each.
+      second: the same number of them; None is none.
+      max_length: tokens, the special ones counted.
+      words: texts are split into words already. Byte-level BPE sees each with a space before it.
+      special: the mask's name in a text, such as "[MASK]", is the mask. The names of all other
+        special tokens are text, always.
+
+    Raises:
+      ConfigError: `max_length` holds the special tokens only, there is no mask though `special`
+        is set, or the kind of tokenizer has no offsets.
+    """
+    return self._encoder(max_length, special).texts(first, second, words)
+
+  def encode_windows(self, first: Sequence[str], second: Sequence[str], *, max_length: int,
+                     stride: int, max_first: int | None = None) -> list[list[Encoding]]:
+    """Pairs with the second text in overlapping windows: a list of encodings a pair.
+
+    Args:
+      first: a question each.
+      second: the text that it is about.
+      max_length: tokens of a window, with the first text and the special tokens.
+      stride: tokens of the second text that a window shares with the next.
+      max_first: tokens that the first text is cut to; None does not cut.
+
+    Raises:
+      DataError: a first text leaves no more room for the second than `stride`.
+      ConfigError: the kind of tokenizer has no offsets.
+    """
+    return self._encoder(None, False).windows(first, second, max_length, stride, max_first)
+
+  def _encoder(self, max_length: int | None, special: bool) -> Encoder:
+    if special and self.mask_id is None:
+      raise ConfigError(f"the vocabulary has none of the special tokens {', '.join(MASKS)}, so no"
+                        " text can have a mask")
+    encoders = self.__dict__.setdefault("_encoders", {})
+    if (max_length, special) not in encoders:
+      encoders[max_length, special] = Encoder(
+          self.model(), (self.bos_id, self.eos_id), self.text_ids(),
+          self.mask_id if special else None, max_length)
+    return encoders[max_length, special]
+
+  def text_ids(self) -> np.ndarray:
+    """[V] int32: the id that each piece has in a text."""
+    return np.arange(self.vocab_size, dtype=np.int32)
 
   def encode(self, text: str) -> np.ndarray:
     """The ids of `text`, `[T]` int32."""
@@ -71,16 +137,26 @@ class Tokenizer:
 
   @staticmethod
   def load(path: str | os.PathLike[str]) -> "Tokenizer":
-    """Reads what `save` wrote, or a tokenizer.json of Hugging Face.
+    """Reads what `save` wrote, a tokenizer.json of Hugging Face, or a vocab.txt of BERT.
+
+    Args:
+      path: the file, or the folder of a tokenizer.json or, without one, of a vocab.txt. A
+        file that ends in .txt is a vocabulary: a WordPiece a line, the line number (from 0) is
+        the id, "##" starts a piece inside a word. Whether it lowercases is told by
+        `do_lower_case` in a tokenizer_config.json beside it (`strip_accents` and
+        `tokenize_chinese_chars` are read there too); without that key it does unless a piece
+        outside of brackets has a capital letter.
 
     Raises:
-      DataError: the file is missing, or is neither.
+      DataError: the file is missing, or is none of these.
     """
+    path = os.fspath(path)
+    if os.path.isdir(path):
+      path = _file_in(path)
+    if path.endswith(".txt"):
+      return _bert(path)
     try:
-      with open(path, encoding="utf-8") as f:
-        state = json.load(f)
-    except OSError as e:
-      raise DataError(f"{path}: {e.strerror}") from e
+      state = json.loads(_read(path))
     except ValueError as e:
       raise DataError(f"{path}: not a tokenizer, not valid JSON ({e})") from e
     if isinstance(state, dict) and state.get("kind") in _KINDS:
@@ -90,7 +166,7 @@ class Tokenizer:
         backend = hf.Tokenizer.from_str(json.dumps(state))
       except Exception as e:  # `tokenizers` raises bare Exceptions
         raise DataError(f"{path}: not a tokenizer that this version reads ({e})") from e
-      return HuggingFace(state, _foreign_specials(backend, str(path)))
+      return HuggingFace(state, _foreign_specials(backend, path))
     raise DataError(f"{path}: neither a tokenizer that jtx saved nor a tokenizer.json")
 
   def __eq__(self, other: Any) -> bool:
@@ -124,6 +200,14 @@ class HuggingFace(Tokenizer):
     # ... and unknown text to a model that has the name among its pieces, as Unigram may.
     self._text_id = np.arange(1 + max(self._backend.get_vocab().values()), dtype=np.int32)
     self._text_id[[self.pad_id, self.bos_id, self.eos_id]] = self.unk_id
+    added = {t.content: i for i, t in self._backend.get_added_tokens_decoder().items()}
+    self.mask_id = next((added[name] for name in MASKS if name in added), None)
+
+  def text_ids(self) -> np.ndarray:
+    return self._text_id
+
+  def model(self) -> dict[str, Any]:
+    return json.loads(self._backend.to_str())
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -139,7 +223,7 @@ class HuggingFace(Tokenizer):
     return [self._backend.id_to_token(int(i)) for i in ids]
 
   def state(self) -> dict[str, Any]:
-    return {"model": json.loads(self._backend.to_str()),
+    return {"model": self.model(),
             "specials": [self.pad_id, self.bos_id, self.eos_id, self.unk_id]}
 
 
@@ -179,8 +263,26 @@ class Bytes(Tokenizer):
   def tokens(self, ids: Iterable[int]) -> list[str]:
     return [SPECIALS[i] if i < len(SPECIALS) else _byte_name(int(i) - len(SPECIALS)) for i in ids]
 
+  def model(self) -> dict[str, Any]:
+    """Byte-level BPE without merges."""
+    byte_level = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces = {name: i for i, name in enumerate(SPECIALS)}
+    for byte in range(256):
+      pieces[_byte_level_name(byte)] = byte + len(SPECIALS)
+    backend = hf.Tokenizer(hf.models.BPE(vocab=pieces, merges=[]))
+    backend.pre_tokenizer = byte_level
+    return json.loads(backend.to_str())
+
   def state(self) -> dict[str, Any]:
     return {}
+
+
+def _byte_level_name(byte: int) -> str:
+  """The character that GPT-2's byte-level BPE writes for a byte: itself if it can be seen."""
+  seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+  if byte in seen:
+    return chr(byte)
+  return chr(0x100 + sorted(set(range(0x100)) - set(seen)).index(byte))
 
 
 def _byte_name(byte: int) -> str:
@@ -252,189 +354,84 @@ class SubwordNmt(Tokenizer):
 _KINDS = {c.kind: c for c in (HuggingFace, Bytes, SubwordNmt)}
 
 
-# What the config names
+# Reading files
 
 
-def _train(backend: hf.Tokenizer, trainer: Any, texts: Iterator[str]) -> Tokenizer:
-  too_small = ConfigError(f"tokenizer: vocab_size={trainer.vocab_size} is too small to hold the "
-                          "special tokens and every character of the texts")
+def _read(path: str) -> str:
   try:
-    backend.train_from_iterator(_not_empty(texts), trainer)
-  except Exception as e:  # a bare Exception of the Unigram trainer
-    if "not large enough" in str(e):
-      raise too_small from e
-    raise
-  if backend.get_vocab_size() > trainer.vocab_size:
-    raise too_small
-  model = json.loads(backend.to_str())
-  model["added_tokens"] = model["added_tokens"][:len(SPECIALS)]
-  return HuggingFace(model, range(len(SPECIALS)))
+    with open(path, encoding="utf-8") as f:
+      return f.read()
+  except OSError as e:
+    raise DataError(f"{path}: {e.strerror}") from e
+  except UnicodeDecodeError as e:
+    raise DataError(f"{path}: not a tokenizer, not valid UTF-8 ({e.reason})") from e
 
 
-def _not_empty(texts: Iterator[str]) -> Iterator[str]:
-  empty = True
-  for text in texts:
-    empty = False
-    yield text
-  if empty:
-    raise DataError("no text to train a tokenizer on")
+def _file_in(folder: str) -> str:
+  for name in ("tokenizer.json", "vocab.txt"):
+    path = os.path.join(folder, name)
+    if os.path.exists(path):
+      return path
+  raise DataError(f"{folder}: has neither a tokenizer.json nor a vocab.txt")
 
 
-def _word_splitter(split_digits: bool) -> hf.pre_tokenizers.PreTokenizer:
-  """Words with their leading space; punctuation stands alone.
-
-  That no piece crosses punctuation also means that no merge can build "<eos>".
-  """
-  steps = [hf.pre_tokenizers.Metaspace(), hf.pre_tokenizers.Punctuation("isolated")]
-  if split_digits:
-    steps.append(hf.pre_tokenizers.Digits(individual_digits=True))
-  return hf.pre_tokenizers.Sequence(steps)
+# Classes that split a text as BERT does, without "Tokenizer" and "TokenizerFast".
+_LIKE_BERT = ("Bert", "DistilBert", "Electra", "LayoutLM", "MobileBert", "RealmBert", "SqueezeBert")
+# Keys of tokenizer_config.json and what they are if absent; None is decided by the vocabulary,
+# and for the accents by whether it lowercases.
+_BERT_OPTIONS = {"do_lower_case": None, "strip_accents": None, "tokenize_chinese_chars": True}
 
 
-def _normalizer(lowercase: bool) -> hf.normalizers.Normalizer:
-  """Single spaces: a tab or line break would be unknown, and decode to nothing."""
-  steps = [hf.normalizers.Replace(hf.Regex(r"\s+"), " "), hf.normalizers.Strip()]
-  return hf.normalizers.Sequence([*steps, hf.normalizers.Lowercase()] if lowercase else steps)
+def _bert(path: str) -> Tokenizer:
+  """BERT's WordPiece (Devlin et al. 2019, section 3) with the vocabulary of a file."""
+  pieces = _read(path).removesuffix("\n").split("\n")
+  ids: dict[str, int] = {}
+  for number, piece in enumerate(p.removesuffix("\r") for p in pieces):
+    if not piece or piece in ids:
+      what = "names no piece" if not piece else f"has {piece!r} once more"
+      raise DataError(f"{path}:{number + 1}: {what}; a vocabulary has one piece a line")
+    ids[piece] = number
+  missing = [name for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if name not in ids]
+  if missing:
+    raise DataError(f"{path}: not a vocabulary of BERT, it has no {', '.join(missing)}")
+  options = _bert_options(os.path.join(os.path.dirname(path), "tokenizer_config.json"))
+  if options["do_lower_case"] is None:
+    options["do_lower_case"] = not any(
+        p != p.lower() for p in ids if not (p.startswith("[") and p.endswith("]")))
+  return _bert_tokenizer(ids, options)
 
 
-def bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
-        lowercase: bool = False, split_digits: bool = False) -> Tokenizer:
-  """Byte-pair encoding over characters (Sennrich et al. 2016, arXiv:1508.07909).
-
-  White space becomes one space. A space becomes "▁" before a word, so a text's own U+2581
-  decodes as a space.
-
-  Args:
-    texts: what to train on; a character that is not in it becomes <unk>.
-    vocab_size: ids at most, specials included.
-    min_frequency: how often a pair must occur to be merged.
-    lowercase: lowercases every text, also when encoding.
-    split_digits: makes every digit a piece of its own.
-  """
-  backend = hf.Tokenizer(hf.models.BPE(unk_token="<unk>"))
-  backend.normalizer = _normalizer(lowercase)
-  backend.pre_tokenizer = _word_splitter(split_digits)
-  backend.decoder = hf.decoders.Metaspace()
-  trainer = hf.trainers.BpeTrainer(
-      vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=list(SPECIALS),
-      show_progress=False)
-  return _train(backend, trainer, texts)
+def _bert_options(path: str) -> dict[str, bool | None]:
+  """`_BERT_OPTIONS` with what a tokenizer_config.json sets, if there is such a file."""
+  if not os.path.exists(path):
+    return dict(_BERT_OPTIONS)
+  try:
+    config = json.loads(_read(path))
+    kind = config.get("tokenizer_class") or "BertTokenizer"
+  except (ValueError, AttributeError) as e:
+    raise DataError(f"{path}: not a JSON object ({e})") from e
+  if kind.removesuffix("Fast").removesuffix("Tokenizer") not in _LIKE_BERT:
+    raise DataError(f"{path}: tokenizer_class {kind!r} does not split texts as BERT does; a"
+                    " tokenizer.json beside it would be read instead")
+  options = _BERT_OPTIONS | {key: config[key] for key in _BERT_OPTIONS if key in config}
+  for key, value in options.items():
+    if not isinstance(value, bool) and value is not _BERT_OPTIONS[key]:
+      raise DataError(f"{path}: {key} is {value!r}; valid are true and false")
+  return options
 
 
-def byte_bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
-             split_digits: bool = False) -> Tokenizer:
-  """Byte-level BPE (Radford et al. 2019, GPT-2, section 2.2): every text round-trips.
-
-  Args as for `bpe`; `vocab_size` includes the 256 bytes.
-  """
-  backend = hf.Tokenizer(hf.models.BPE(unk_token=None))
-  byte_level = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
-  digits = [hf.pre_tokenizers.Digits(individual_digits=True)] if split_digits else []
-  backend.pre_tokenizer = hf.pre_tokenizers.Sequence([*digits, byte_level])
-  backend.decoder = hf.decoders.ByteLevel()
-  trainer = hf.trainers.BpeTrainer(
-      vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=list(SPECIALS),
-      initial_alphabet=hf.pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
-  return _train(backend, trainer, texts)
-
-
-def wordpiece(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
-              lowercase: bool = True) -> Tokenizer:
-  """WordPiece with BERT's normalisation (Devlin et al. 2019, arXiv:1810.04805).
-
-  Args as for `bpe`; `lowercase` also strips accents, as BERT's uncased models do.
-  """
-  backend = hf.Tokenizer(hf.models.WordPiece(unk_token="<unk>"))
-  backend.normalizer = hf.normalizers.BertNormalizer(lowercase=lowercase)
+def _bert_tokenizer(ids: dict[str, int], options: dict[str, bool | None]) -> Tokenizer:
+  backend = hf.Tokenizer(hf.models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
+  backend.normalizer = hf.normalizers.BertNormalizer(
+      clean_text=True, lowercase=options["do_lower_case"],
+      strip_accents=options["strip_accents"],
+      handle_chinese_chars=options["tokenize_chinese_chars"])
   backend.pre_tokenizer = hf.pre_tokenizers.BertPreTokenizer()
   backend.decoder = hf.decoders.WordPiece()
-  texts = list(texts)
-  continuations = _continuations(backend, texts)
-  trainer = hf.trainers.WordPieceTrainer(
-      vocab_size=vocab_size, min_frequency=min_frequency,
-      special_tokens=[*SPECIALS, *continuations], show_progress=False)
-  return _train(backend, trainer, iter(texts))
-
-
-def _continuations(backend: hf.Tokenizer, texts: list[str]) -> list[str]:
-  """"##" and each character that is inside a word of `texts`, sorted.
-
-  The trainer numbers these as a hash map happens to order its words, and breaks ties
-  between merges by the numbers, so two trainings differ. Given as special tokens they are
-  numbered first, in this order.
-  """
-  inside = set()
-  for text in texts:
-    for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text)):
-      inside.update(word[1:])
-  return ["##" + c for c in sorted(inside)]
-
-
-def unigram(texts: Iterator[str], *, vocab_size: int = 16_000, lowercase: bool = False,
-            split_digits: bool = False) -> Tokenizer:
-  """A unigram language model (Kudo 2018, arXiv:1804.10959).
-
-  Args as for `bpe`. The trainer sums in no fixed order, so the scores of two trainings differ
-  in the third decimal and the order of ids may; the other kinds train the same every time.
-  """
-  backend = hf.Tokenizer(hf.models.Unigram())
-  backend.normalizer = _normalizer(lowercase)
-  backend.pre_tokenizer = _word_splitter(split_digits)
-  backend.decoder = hf.decoders.Metaspace()
-  trainer = hf.trainers.UnigramTrainer(
-      vocab_size=vocab_size, special_tokens=list(SPECIALS), unk_token="<unk>",
-      show_progress=False)
-  return _train(backend, trainer, texts)
-
-
-def byte_tokenizer(texts: Iterator[str]) -> Tokenizer:
-  """UTF-8 bytes; nothing is trained."""
-  del texts
-  return Bytes()
-
-
-def subword_nmt(texts: Iterator[str], *, merges: str, vocab_size: int = 0) -> Tokenizer:
-  """subword-nmt's BPE with given merges; the vocabulary is the pieces of `texts`.
-
-  Args:
-    texts: what to take the pieces from.
-    merges: the merge file that `subword-nmt learn-bpe` or `learn-joint-bpe-and-vocab` wrote.
-    vocab_size: keeps the most frequent pieces, this many ids with the specials; 0 keeps all.
-
-  Raises:
-    DataError: the file is missing, or a line is not a merge.
-  """
-  try:
-    with open(merges, encoding="utf-8") as f:
-      lines = f.read().rstrip("\n").split("\n")
-  except OSError as e:
-    raise DataError(f"{merges}: {e.strerror}") from e
-  header = lines[0].startswith("#version:")
-  version = 2 if lines[0] == "#version: 0.2" else 1
-  lines = [line.strip("\r ") for line in lines]
-  for number, line in enumerate(lines[header:], 1 + header):
-    if line.count(" ") != 1:
-      raise DataError(f"{merges}:{number}: a merge is two symbols and a space, not {line!r}")
-  splitter = SubwordNmt(lines[header:], (), version)
-  counts = collections.Counter(piece for t in _not_empty(texts) for piece in splitter.segment(t))
-  pieces = sorted(counts, key=lambda piece: (-counts[piece], piece))
-  if vocab_size:
-    pieces = pieces[:max(vocab_size - len(SPECIALS), 0)]
-  return SubwordNmt(lines[header:], pieces, version)
-
-
-def from_file(texts: Iterator[str], *, path: str) -> Tokenizer:
-  """A saved tokenizer, or a tokenizer.json of Hugging Face, whose texts it does not need."""
-  del texts
-  return Tokenizer.load(path)
-
-
-TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {
-    "bpe": bpe,
-    "byte_bpe": byte_bpe,
-    "wordpiece": wordpiece,
-    "unigram": unigram,
-    "bytes": byte_tokenizer,
-    "subword_nmt": subword_nmt,
-    "file": from_file,
-}
+  backend.add_special_tokens(
+      [name for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if name in ids])
+  backend.post_processor = hf.processors.TemplateProcessing(
+      single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+      special_tokens=[(name, ids[name]) for name in ("[CLS]", "[SEP]")])
+  return HuggingFace(json.loads(backend.to_str()),
+                     [ids[name] for name in ("[PAD]", "[CLS]", "[SEP]", "[UNK]")])

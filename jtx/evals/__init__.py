@@ -5,10 +5,16 @@ goes over its split once and yields (name, value): numbers for the metrics, and 
 (samples, signatures) for the log.
 """
 
+from jtx.evals.answers import Answers
+from jtx.evals.classification import Classification
 from jtx.evals.loss import Loss
+from jtx.evals.tagging import Tagging
 from jtx.evals.translation import Translation
 
 EVALS = {
+    "answers": Answers,
+    "classification": Classification,
     "loss": Loss,
+    "tagging": Tagging,
     "translation": Translation,
 }

@@ -114,8 +114,8 @@ class EncDec(nn.Module):
     x = self.embed(self.src_embed, batch["src"], batch["src_positions"], train)
     ctx = Context(batch["src_positions"], batch["src_segment_ids"], train=train,
                   return_weights=return_weights)
-    x, _, _, weights = self.encoder(x, ctx)
-    return x, weights
+    x, out = self.encoder(x, ctx)
+    return x, out.weights
 
   def decode(self, batch: Batch, memory: jax.Array, train: bool = False,
              return_weights: bool = False):
@@ -124,8 +124,8 @@ class EncDec(nn.Module):
     ctx = Context(batch["tgt_positions"], batch["tgt_segment_ids"], memory=memory,
                   memory_segments=batch["src_segment_ids"], train=train,
                   return_weights=return_weights)
-    x, _, _, weights = self.decoder(x, ctx)
-    return x, weights
+    x, out = self.decoder(x, ctx)
+    return x, out.weights
 
   def attention_weights(self, batch: Batch) -> dict[str, jax.Array]:
     """Weights of all layers, each [layers, B, N, query, key], for pictures."""
@@ -187,8 +187,8 @@ class EncDec(nn.Module):
     ctx = Context(positions, memory=memory, memory_segments=state.memory_segments, index=index,
                   cache_index=jnp.tile(jnp.arange(T), R), cache_pairs=own.reshape(B, -1, R * T),
                   keep_memory=memory is not None)
-    x, cache, new_memory, _ = self.decoder(x, ctx, cache=state.cache, memory=state.memory)
-    state = state.replace(cache=cache, memory=state.memory if memory is None else new_memory)
+    x, out = self.decoder(x, ctx, cache=state.cache, memory=state.memory)
+    state = state.replace(cache=out.cache, memory=state.memory if memory is None else out.memory)
     return self.logits(x[:, -1]), state
 
   def embed(self, table: layers.Embed, tokens: jax.Array, positions: jax.Array,

@@ -174,6 +174,13 @@ class Context:
   train: bool = flax.struct.field(pytree_node=False, default=False)  # dropout on
   return_weights: bool = flax.struct.field(pytree_node=False, default=False)
   keep_memory: bool = flax.struct.field(pytree_node=False, default=False)  # return memory's k, v
+  return_hidden: bool = flax.struct.field(pytree_node=False, default=False)  # of every layer
+
+
+class LayerKind(NamedTuple):
+  """What the kinds of layers in a stack differ in."""
+  mask: Mask
+  local: bool = False  # sees a window only, which some positions (`Rope.local_base`) ask for
 
 
 class Projections(NamedTuple):
@@ -208,7 +215,7 @@ class Attention(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, source: jax.Array, ctx: Context, *,
-               layer_masks: tuple[Mask, ...], kind: jax.Array | None, position: Position,
+               kinds: tuple[LayerKind, ...], kind: jax.Array | None, position: Position,
                causal: bool, rows: Rows,
                projected: Projections | None = None,
                update: Callable[[Projections], Projections] | None = None):
@@ -218,8 +225,8 @@ class Attention(nn.Module):
       x: [B, T, D].
       source: [B, S, D], x itself for self-attention.
       ctx: of the stack.
-      layer_masks: the mask of each kind of layer in the stack.
-      kind: scalar index into `layer_masks`; not needed where there is one.
+      kinds: the kinds of layers in the stack.
+      kind: scalar index into `kinds`; not needed where there is one.
       position: hooks applied to queries and keys.
       causal: whether keys after the query are never seen, which T5's buckets depend on.
       rows: segments and the like.
@@ -234,6 +241,7 @@ class Attention(nn.Module):
     head_dim, v_head_dim = self.widths(D)
     kv_heads = self.num_kv_heads or self.num_heads
     q_positions = ctx.positions
+    local = kinds[0].local if len(kinds) == 1 else jnp.array([k.local for k in kinds])[kind]
     with_position = position.add(x, q_positions)
     q = self.dense("query", (self.num_heads, head_dim), ("embed", "heads", "kv"))(with_position)
     q = constrain(q, "batch", "length", "heads", "kv")
@@ -242,9 +250,9 @@ class Attention(nn.Module):
       axes = ("embed", "kv_heads", "kv")
       k = self.dense("key", (kv_heads, head_dim), axes)(keys_from)
       v = self.dense("value", (kv_heads, v_head_dim), axes)(source)
-      projected = Projections(position.rotate(k, q_positions), v)
+      projected = Projections(position.rotate(k, q_positions, local), v)
     k_positions, q_index, k_index = q_positions, None, None
-    q = position.rotate(q, q_positions)
+    q = position.rotate(q, q_positions, local)
     if update is not None:
       projected = update(projected)
       q_index = jnp.tile(ctx.index + jnp.arange(T), B // projected.key.shape[0])
@@ -261,11 +269,11 @@ class Attention(nn.Module):
       vector = param(self, "score", nn.initializers.normal(head_dim**-0.5),
                      (self.num_heads, head_dim), ("heads", "kv"))
     branches = [
-        functools.partial(attend, mask=mask, rows=rows, bias=bias, q_index=q_index,
+        functools.partial(attend, mask=layer.mask, rows=rows, bias=bias, q_index=q_index,
                           k_index=k_index, score=self.score, score_vector=vector,
                           dropout_rate=self.dropout, dropout_key=dropout_key, kernel=self.kernel,
                           return_weights=ctx.return_weights)
-        for mask in layer_masks
+        for layer in kinds
     ]
     # The parameters stay outside of the switch, so one scan serves all kinds of layers.
     out = branches[0](q, k, v) if len(branches) == 1 else jax.lax.switch(kind, branches, q, k, v)

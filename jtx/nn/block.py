@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from jtx.config import ConfigError
 from jtx.nn import layers
-from jtx.nn.attention import Attention, Context, Projections
-from jtx.nn.masks import FULL, Mask, Rows
+from jtx.nn.attention import Attention, Context, LayerKind, Projections
+from jtx.nn.masks import FULL, Rows
 from jtx.nn.positions import Position
 from jtx.sharding import constrain
 
@@ -33,6 +33,7 @@ class BlockConfig:
   norm: str = "layernorm"
   norm_position: str = "post"
   norm_eps: float = 1e-6
+  attention_norm: bool = True  # False: the attention of a "pre" layer takes x as it is
   dropout: float = 0.1  # of each sub-layer's output, before the residual
   attention_dropout: float = 0.0  # of the attention weights
   ffn_dropout: float = 0.0  # of the feed-forward hidden activations
@@ -43,6 +44,9 @@ class BlockConfig:
     if self.norm_position not in NORM_POSITIONS:
       raise ConfigError(
           f"norm_position={self.norm_position!r}: valid are {', '.join(NORM_POSITIONS)}")
+    if not self.attention_norm and self.norm_position != "pre":
+      raise ConfigError(f"attention_norm=False goes with norm_position='pre', not"
+                        f" {self.norm_position!r}")
 
   def make_norm(self, name: str) -> nn.Module:
     return layers.norm(self.norm, self.norm_eps, self.use_bias, name)
@@ -51,7 +55,7 @@ class BlockConfig:
 class Block(nn.Module):
   """Self-attention, cross-attention where `cross` is set, and feed-forward."""
   config: BlockConfig
-  layer_masks: tuple[Mask, ...]  # of each kind of layer in the stack
+  kinds: tuple[LayerKind, ...]  # of layers in the stack
   position: Position = Position()
   causal: bool = False
   cross: bool = False
@@ -66,7 +70,7 @@ class Block(nn.Module):
     Args:
       x: the input.
       ctx: of the stack.
-      kind: scalar index into `layer_masks`.
+      kind: scalar index into `kinds`.
       update: puts the layer's new keys and values into a cache and returns all of them.
       memory: keys and values of ctx.memory where they were computed before.
 
@@ -81,7 +85,7 @@ class Block(nn.Module):
 
     def self_attention(y):
       y, _, attention["self"] = self.attention("attention")(
-          y, y, ctx, layer_masks=self.layer_masks, kind=kind, position=self.position,
+          y, y, ctx, kinds=self.kinds, kind=kind, position=self.position,
           causal=self.causal, rows=rows, update=update)
       return y
 
@@ -91,7 +95,7 @@ class Block(nn.Module):
       if ctx.index is not None:
         cross_rows = Rows(None, ctx.memory_segments)
       y, memory, attention["cross"] = self.attention("cross_attention")(
-          y, ctx.memory, ctx, layer_masks=(FULL,), kind=None, position=Position(), causal=False,
+          y, ctx.memory, ctx, kinds=(LayerKind(FULL),), kind=None, position=Position(), causal=False,
           rows=cross_rows, projected=memory)
       return y
 
@@ -115,7 +119,8 @@ class Block(nn.Module):
                ctx: Context) -> jax.Array:
     """The sub-layer with its norms: the one place where their order is written."""
     c = self.config
-    y = x if c.norm_position == "post" else c.make_norm(name)(x)
+    norm_first = c.norm_position != "post" and (c.attention_norm or name != "attention_norm")
+    y = c.make_norm(name)(x) if norm_first else x
     y = sublayer(y)
     if c.norm_position == "sandwich":
       y = c.make_norm(f"{name}_out")(y)

@@ -18,6 +18,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "gelu_sigmoid": lambda x: x * jax.nn.sigmoid(1.702 * x),
     "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
 }
 
 

@@ -72,6 +72,15 @@ def grid(height: int, width: int) -> jax.Array:
   return jnp.stack([rows.reshape(-1), columns.reshape(-1)], -1)
 
 
+def rope_frequencies(dim: int, base: float, ntk_scale: float = 1.0) -> jax.Array:
+  """Radians a position turns each of dim / 2 pairs by: [H/2] float32. Args as in `rope`."""
+  if dim % 2:
+    raise ConfigError(f"RoPE needs an even head width, not {dim}")
+  if ntk_scale != 1.0 and dim > 2:
+    base = base * ntk_scale ** (dim / (dim - 2))
+  return jnp.asarray(np.float64(base) ** (-np.arange(0, dim, 2) / dim), jnp.float32)
+
+
 def rope(x: jax.Array, positions: jax.Array, *, base: float = 10_000.0, pairing: str = "half",
          linear_scale: float = 1.0, ntk_scale: float = 1.0) -> jax.Array:
   """Rotates pairs of dimensions by position times frequency (RoFormer; Su et al. 2021).
@@ -89,13 +98,12 @@ def rope(x: jax.Array, positions: jax.Array, *, base: float = 10_000.0, pairing:
   Returns:
     [B, T, N, H] of x's dtype; computed in float32.
   """
-  dim = x.shape[-1]
-  if dim % 2:
-    raise ConfigError(f"RoPE needs an even head width, not {dim}")
-  if ntk_scale != 1.0 and dim > 2:
-    base = base * ntk_scale ** (dim / (dim - 2))
-  frequency = jnp.asarray(np.float64(base) ** (-np.arange(0, dim, 2) / dim), jnp.float32)
-  angle = positions[..., None].astype(jnp.float32) / linear_scale * frequency  # [..., T, H/2]
+  frequencies = rope_frequencies(x.shape[-1], base, ntk_scale)
+  return turn(x, positions[..., None].astype(jnp.float32) / linear_scale * frequencies, pairing)
+
+
+def turn(x: jax.Array, angle: jax.Array, pairing: str) -> jax.Array:
+  """x [B, T, N, H] with its pairs of dimensions rotated by angles [T or B, T, H/2], in float32."""
   angle = angle[..., None, :]  # the same for every head
   cos, sin = jnp.cos(angle), jnp.sin(angle)
   y = x.astype(jnp.float32)
@@ -203,6 +211,11 @@ class Position:
     """The parameter that `bias` needs, if any; a stack owns it and its layers share it."""
     return None
 
+  @property
+  def limit(self) -> int | None:
+    """How many positions it can encode; None is any number."""
+    return None
+
   def check_length(self, length: int) -> None:
     """Raises ConfigError where positions 0 to length - 1 are more than it can encode."""
 
@@ -214,8 +227,9 @@ class Position:
     """The input [B, T, D] of queries and keys, with positions [B, T] added."""
     return x
 
-  def rotate(self, x: jax.Array, positions: jax.Array) -> jax.Array:
-    """Queries or keys [B, T, N, H], turned by positions [B, T]."""
+  def rotate(self, x: jax.Array, positions: jax.Array,
+             local: jax.Array | bool = False) -> jax.Array:
+    """Queries or keys [B, T, N, H], turned by positions [B, T]; `local`: of a local layer."""
     return x
 
   def bias(self, q: jax.Array, k: jax.Array, q_positions: jax.Array, k_positions: jax.Array,
@@ -261,8 +275,12 @@ class Learned(Position):
     self.check_length(x.shape[1])
     return x + table[positions + self.first_position].astype(x.dtype)
 
+  @property
+  def limit(self):
+    return self.max_length - self.first_position
+
   def check_length(self, length):
-    if length + self.first_position > self.max_length:
+    if length > self.limit:
       raise ConfigError(f"position.max_length={self.max_length} is too short for rows of {length}"
                         f" tokens from position {self.first_position} on")
 
@@ -273,10 +291,15 @@ class Rope(Position):
   pairing: Literal["half", "interleaved"] = "half"
   linear_scale: float = 1.0
   ntk_scale: float = 1.0
+  local_base: float | None = None  # of local layers (ModernBERT; Warner et al. 2024); None is base
 
-  def rotate(self, x, positions):
-    return rope(x, positions, base=self.base, pairing=self.pairing,
-                linear_scale=self.linear_scale, ntk_scale=self.ntk_scale)
+  def rotate(self, x, positions, local=False):
+    frequencies = rope_frequencies(x.shape[-1], self.base, self.ntk_scale)
+    if self.local_base is not None:
+      of_local = rope_frequencies(x.shape[-1], self.local_base, self.ntk_scale)
+      frequencies = jnp.where(local, of_local, frequencies)
+    angle = positions[..., None].astype(jnp.float32) / self.linear_scale * frequencies
+    return turn(x, angle, self.pairing)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ the pattern, on `unroll` or on rematerialisation.
 """
 
 import dataclasses
-from typing import Callable
+from typing import Callable, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jtx.config import ConfigError, nearest
 from jtx.nn import masks
-from jtx.nn.attention import Context, Projections
+from jtx.nn.attention import Context, LayerKind, Projections
 from jtx.nn.block import Block, BlockConfig
 from jtx.nn.layers import param
 from jtx.nn.masks import Mask
@@ -95,7 +95,15 @@ class ScanLayer(Block):
     kept = None
     if ctx.keep_memory:
       kept = Projections(*(jnp.moveaxis(m, 2, 1) for m in memory))
-    return (x, cache), (kept, weights)
+    return (x, cache), (kept, weights, x if ctx.return_hidden else None)
+
+
+class Outputs(NamedTuple):
+  """What a stack returns beside x; None where it was not asked for."""
+  cache: tuple[Projections, ...] | None  # of each segment
+  memory: tuple[Projections, ...] | None  # of each segment, [layers, B, K, S, H]
+  weights: tuple[dict[str, jax.Array], ...] | None  # of each segment, [layers, B, N, T, S]
+  hidden: jax.Array | None  # [layers, B, T, D] after each layer, before the final norm
 
 
 class Stack(nn.Module):
@@ -105,6 +113,7 @@ class Stack(nn.Module):
   causal: bool = False
   cross: bool = False
   window: int = 0
+  share: bool = False  # the layers of a segment are one set of parameters, without [layers, ...]
   unroll: int = 1  # layers unrolled in a scan; -1 is all
   remat: str = "none"
   dtype: jnp.dtype = jnp.float32
@@ -123,8 +132,7 @@ class Stack(nn.Module):
         call with ctx.keep_memory returned them.
 
     Returns:
-      The output, the cache, the memory (None unless asked for), and the attention weights
-      [layers, B, N, T, S] of each segment (None unless asked for).
+      The output and an `Outputs`.
     """
     if self.remat not in REMAT:
       raise ConfigError(f"remat={self.remat!r}: {nearest(self.remat, REMAT)}")
@@ -138,22 +146,24 @@ class Stack(nn.Module):
       shape, std, axes = table
       init = nn.initializers.normal(std)
       ctx = ctx.replace(bias_table=param(self, "position_bias", init, shape, axes))
-    caches, memories, weights = [], [], []
+    caches, memories, weights, hidden = [], [], [], []
     for i, segment in enumerate(self.segments):
       name = "layers" if len(self.segments) == 1 else f"layers_{i}"
-      (x, new_cache), (new_memory, w) = self.scan(segment, name)(
+      (x, new_cache), (new_memory, w, h) = self.scan(segment, name)(
           (x, None if cache is None else cache[i]),
           (jnp.arange(segment.num_layers), self.kinds(segment)[1],
            None if memory is None else memory[i]), ctx)
       caches.append(new_cache)
       memories.append(new_memory)
       weights.append(w)
+      hidden.append(h)
     last = self.segments[-1].block
     if last.norm_position != "post":
       x = last.make_norm("final_norm")(x)
-    return (x, None if cache is None else tuple(caches),
-            tuple(memories) if ctx.keep_memory else None,
-            tuple(weights) if ctx.return_weights else None)
+    return x, Outputs(None if cache is None else tuple(caches),
+                      tuple(memories) if ctx.keep_memory else None,
+                      tuple(weights) if ctx.return_weights else None,
+                      jnp.concatenate(hidden) if ctx.return_hidden else None)
 
   def kinds(self, segment: Segment) -> tuple[tuple[str, ...], jax.Array]:
     """The distinct kinds of a segment, and each layer's index among them [layers]."""
@@ -162,16 +172,21 @@ class Stack(nn.Module):
     return distinct, jnp.array([cycle[i % len(cycle)] for i in range(segment.num_layers)])
 
   def scan(self, segment: Segment, name: str) -> nn.Module:
-    layer_masks = tuple(kind_mask(kind, causal=self.causal, window=self.window)
-                        for kind in self.kinds(segment)[0])
+    kinds = tuple(
+        LayerKind(kind_mask(kind, causal=self.causal, window=self.window), kind in WINDOWED)
+        for kind in self.kinds(segment)[0])
     layer = ScanLayer
     if self.remat != "none":
       layer = nn.remat(layer, policy=REMAT[self.remat], prevent_cse=False)
     unroll = segment.num_layers if self.unroll == -1 else min(self.unroll, segment.num_layers)
-    scan = nn.scan(layer, variable_axes={"params": 0}, split_rngs={"params": True, "dropout": True},
-                   in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
-                   metadata_params={nn.PARTITION_NAME: "layers"})
-    return scan(segment.block, layer_masks, self.position, self.causal, self.cross, self.dtype,
+    if self.share:
+      sharing = dict(variable_broadcast="params", split_rngs={"params": False, "dropout": True})
+    else:
+      sharing = dict(variable_axes={"params": 0}, split_rngs={"params": True, "dropout": True},
+                     metadata_params={nn.PARTITION_NAME: "layers"})
+    scan = nn.scan(layer, in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
+                   **sharing)
+    return scan(segment.block, kinds, self.position, self.causal, self.cross, self.dtype,
                 name=name)
 
   def empty_cache(self, batch: int, rows: int, length: int,

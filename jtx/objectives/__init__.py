@@ -6,8 +6,16 @@ forward pass so that accumulated gradients are exact; and a call, which returns 
 weights of the loss terms and of metrics.
 """
 
+from jtx.objectives.classify import Classify
+from jtx.objectives.multiple_choice import MultipleChoice
 from jtx.objectives.seq2seq import Seq2Seq
+from jtx.objectives.span import Span
+from jtx.objectives.tag import Tag
 
 OBJECTIVES = {
+    "classify": Classify,
+    "multiple_choice": MultipleChoice,
     "seq2seq": Seq2Seq,
+    "span": Span,
+    "tag": Tag,
 }

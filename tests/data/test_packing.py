@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jtx.config import ConfigError
-from jtx.data.packing import Pack, Pad, assemble
+from jtx.data.packing import Column, Pack, Pad, assemble
 
 
 @st.composite
@@ -60,7 +60,8 @@ def test_assembled_rows_hold_every_token_once(problem, random):
   examples = [{f: np.array([random.randrange(1, 1000) for _ in range(n)], np.int32)
                for f, n in zip(layout.fields, row)} for row in lengths]
   plan = layout.plan(lengths)
-  batch = assemble(layout, [[examples[i] for i in row] for row in plan],
+  columns = dict.fromkeys(layout.fields, Column("tokens"))
+  batch = assemble(layout, columns, [[examples[i] for i in row] for row in plan],
                    [[100 + i for i in row] for row in plan])
   assert batch["ids"].shape == (len(plan), layout.max_segments)
   for r, row in enumerate(plan):
@@ -116,7 +117,9 @@ def test_rows_are_over_nine_tenths_full():
 def test_pad_is_one_example_a_row():
   layout = Pad(fields=("src", "tgt"), lengths=(3, 2))
   assert layout.plan(np.ones((3, 2), int)) == [[0], [1], [2]]
-  batch = assemble(layout, [[{"src": np.array([5, 6]), "tgt": np.array([7])}], []], [[40], []])
+  columns = dict.fromkeys(("src", "tgt"), Column("tokens"))
+  batch = assemble(layout, columns, [[{"src": np.array([5, 6]), "tgt": np.array([7])}], []],
+                   [[40], []])
   expected = {
       "src": [[5, 6, 0], [0, 0, 0]],
       "src_segment_ids": [[1, 1, 0], [0, 0, 0]],
@@ -144,3 +147,17 @@ def test_a_length_for_each_field(layout, lengths):
 def test_pack_limits_are_positive(edit):
   with pytest.raises(ConfigError, match="op pack: max_segments and open_rows must be positive"):
     Pack(**edit)
+
+
+def test_what_is_aligned_with_tokens_and_what_an_example_has_one_of():
+  layout = Pack(fields=("text",), lengths=(6,), max_segments=3)
+  columns = {"text": Column("tokens"), "tags": Column("aligned:text"),
+             "score": Column("example", "float32")}
+  examples = [{"text": [5, 6], "tags": [-1, 2], "score": 0.5},
+              {"text": [7, 8, 9], "tags": [3, -1, 4], "score": 1.5}]
+  batch = assemble(layout, columns, [examples, examples[1:]], [[40, 41], [41]])
+  assert batch["text"].tolist() == [[5, 6, 7, 8, 9, 0], [7, 8, 9, 0, 0, 0]]
+  assert batch["tags"].tolist() == [[-1, 2, 3, -1, 4, 0], [3, -1, 4, 0, 0, 0]]
+  assert batch["text_segment_ids"].tolist() == [[1, 1, 2, 2, 2, 0], [1, 1, 1, 0, 0, 0]]
+  assert batch["score"].tolist() == [[0.5, 1.5, 0], [1.5, 0, 0]]
+  assert batch["score"].dtype == np.float32 and batch["tags"].dtype == np.int32

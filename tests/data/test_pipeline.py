@@ -367,7 +367,7 @@ def test_evaluation_has_every_example_once(prepared, layout, batch_size):
   used = (rows >= 0).sum()
   assert (rows[:used] >= 0).all() and len(rows) - used < batch_size  # padding is at the end only
   tokens = sum(int((b["tgt_segment_ids"] > 0).sum()) for b in batches)
-  assert tokens == len(prepared.tokens["tgt"])
+  assert tokens == len(prepared.values["tgt"])
   for key in ("src", "tgt", "src_segment_ids", "tgt_segment_ids", "src_positions", "tgt_positions"):
     assert not batches[-1][key][batches[-1]["ids"][:, 0] < 0].any()
 
@@ -400,7 +400,7 @@ def test_prepare_keeps_tokens_ids_and_sizes():
   for n, i in enumerate(prepared.ids):
     i = int(i) if i < 30 else int(i) - 30
     assert prepared.example(n)["tgt"].tolist() == [i + 10, *[3 + ord("t") % 7] * (i * 7 % 13), 2]
-  assert {t.dtype for t in prepared.tokens.values()} == {np.dtype(np.int32)}
+  assert {t.dtype for t in prepared.values.values()} == {np.dtype(np.int32)}
   np.testing.assert_array_equal(
       prepared.lengths(np.arange(len(prepared)), ("tgt", "src")),
       [[len(prepared.example(n)[f]) for f in ("tgt", "src")] for n in range(len(prepared))])
@@ -412,7 +412,7 @@ def test_prepare_is_the_same_in_chunks_of_any_size(monkeypatch, chunk):
   expected = prepared_of(30, 20, ops=ops)
   monkeypatch.setattr(pipeline, "CHUNK", chunk)
   prepared = prepared_of(30, 20, ops=ops)
-  assert_same(prepared.tokens, expected.tokens)
+  assert_same(prepared.values, expected.values)
   assert_same(prepared.offsets, expected.offsets)
   np.testing.assert_array_equal(prepared.ids, expected.ids)
   assert prepared.sizes == expected.sizes
@@ -450,7 +450,7 @@ def test_a_source_without_examples_left_is_named():
 def test_fields_that_no_layout_lists_are_not_kept():
   layout = Pack(fields=("tgt",), lengths=(20,))
   prepared = prepared_of(30, layout=layout)
-  assert prepared.tokens.keys() == {"tgt"}
+  assert prepared.values.keys() == {"tgt"}
   batch = stream_of(prepared, layout).batch(0)
   assert batch.keys() == {"tgt", "tgt_segment_ids", "tgt_positions", "ids"}
 
@@ -475,6 +475,9 @@ def test_build_ops():
   assert ops == [Clean(), Tokenize(), FilterLength()] and layout == Pack(lengths=(9, 8))
 
 
+MAKERS = ", ".join(repr(name) for name, op in OPS.items() if hasattr(op, "columns"))
+
+
 @pytest.mark.parametrize("ops, message", [
     (configs("clean", "tokenize"),
      "data.ops (clean, tokenize): the last op, and only it, must be a layout: 'pack' or 'pad'"),
@@ -485,9 +488,11 @@ def test_build_ops():
      "data.ops (tokenize, pad, pack): the last op, and only it, must be a layout:"
      " 'pack' or 'pad'"),
     (configs("clean", "pack"),
-     "data.ops (clean, pack): needs 'tokenize' once, before the layout"),
+     "data.ops (clean, pack): needs one op that makes tokens, such as " + MAKERS
+     + ", before the layout"),
     (configs("tokenize", "tokenize", "pack"),
-     "data.ops (tokenize, tokenize, pack): needs 'tokenize' once, before the layout"),
+     "data.ops (tokenize, tokenize, pack): needs one op that makes tokens, such as " + MAKERS
+     + ", before the layout"),
     (configs("filter_length", "tokenize", "pack"),
      "data.ops: 'filter_length' counts tokens, so it stands after 'tokenize'"),
     (configs("tokenize", "pad", tokenize={"fields": ("text",)}),

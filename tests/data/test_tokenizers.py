@@ -12,7 +12,8 @@ import tokenizers as hf
 from jtx import config
 from jtx.data import DataError
 from jtx.data.number_words import number_words
-from jtx.data.tokenizers import SPECIALS, TOKENIZERS, Tokenizer
+from jtx.data.tokenizer_kinds import TOKENIZERS
+from jtx.data.tokenizers import SPECIALS, Tokenizer
 
 TRAINED = ("bpe", "byte_bpe", "wordpiece", "unigram")
 HOSTILE = ["<eos>", "<pad> a <bos>b<unk> </s>", "zwei<eos>drei <eos>", "##<eos> ▁<eos> Ġ<eos>"]

@@ -11,7 +11,7 @@ import pytest
 
 from jtx.config import ConfigError
 from jtx.nn import attention, masks
-from jtx.nn.attention import Attention, Context, attend
+from jtx.nn.attention import Attention, Context, LayerKind, attend
 from jtx.nn.masks import CAUSAL, FULL, Global, Prefix, Rows
 from jtx.nn.positions import Position, Rope
 from jtx.sharding import unbox
@@ -274,7 +274,7 @@ WIDTH = 12
 def call(method, variables, x, source, position=Position()):
   """Calls `module.init` or `module.apply` on one causal layer."""
   ctx = Context(jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2]), return_weights=True)
-  return method(variables, x, source, ctx, layer_masks=(CAUSAL,), kind=None, position=position,
+  return method(variables, x, source, ctx, kinds=(LayerKind(CAUSAL),), kind=None, position=position,
                 causal=True, rows=Rows())
 
 

@@ -105,6 +105,7 @@ def test_norms_of_bfloat16_are_computed_in_float32(kind):
      lambda x: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2),
     ("gelu_sigmoid", lambda x: x / (1 + math.exp(-1.702 * x))),
     ("silu", lambda x: x / (1 + math.exp(-x))),
+    ("tanh", math.tanh),
 ])
 def test_activations(name, formula):
   x = np.linspace(-5, 5, 41, dtype=np.float32)
@@ -112,7 +113,8 @@ def test_activations(name, formula):
 
 
 def test_every_activation_is_covered():
-  assert set(layers.ACTIVATIONS) == {"relu", "gelu", "gelu_tanh", "gelu_sigmoid", "silu"}
+  assert set(layers.ACTIVATIONS) == {"relu", "gelu", "gelu_tanh", "gelu_sigmoid", "silu",
+                                     "tanh"}
 
 
 @pytest.mark.parametrize("gated", [False, True])

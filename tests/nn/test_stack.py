@@ -9,7 +9,7 @@ import pytest
 
 from jtx.config import ConfigError
 from jtx.nn import masks
-from jtx.nn.attention import Attention, Context
+from jtx.nn.attention import Attention, Context, LayerKind
 from jtx.nn.block import NORM_POSITIONS, Block, BlockConfig
 from jtx.nn.layers import FeedForward, LayerNorm
 from jtx.nn.masks import CAUSAL, FULL, Global, Prefix
@@ -62,7 +62,7 @@ def value_and_grads(module, params, ctx):
 
 @pytest.mark.parametrize("norm_position", NORM_POSITIONS)
 def test_norm_placement(norm_position):
-  block = Block(dataclasses.replace(BLOCK, norm_position=norm_position), (FULL,))
+  block = Block(dataclasses.replace(BLOCK, norm_position=norm_position), (LayerKind(FULL),))
   params = init(block, context())
 
   def norm(name, x):
@@ -72,7 +72,7 @@ def test_norm_placement(norm_position):
     if name == "ffn":
       return FeedForward(12, "relu").apply({"params": params["ffn"]}, x)
     return Attention(2, num_kv_heads=1).apply(
-        {"params": params["attention"]}, x, x, context(), layer_masks=(FULL,), kind=None,
+        {"params": params["attention"]}, x, x, context(), kinds=(LayerKind(FULL),), kind=None,
         position=Position(), causal=False, rows=masks.Rows())[0]
 
   x = X
@@ -123,7 +123,7 @@ def by_hand(module, params, ctx):
     for depth in range(segment.num_layers):
       kind = segment.pattern[depth % len(segment.pattern)]
       mask = kind_mask(kind, causal=module.causal, window=module.window)
-      layer = Block(segment.block, (mask,), module.position, module.causal, module.cross)
+      layer = Block(segment.block, (LayerKind(mask),), module.position, module.causal, module.cross)
       x, *_ = layer.apply({"params": jax.tree.map(lambda p: p[depth], stacked)}, x, ctx)
   if "final_norm" in params:
     x = LayerNorm().apply({"params": params["final_norm"]}, x)
@@ -210,7 +210,7 @@ def test_initial_values_do_not_depend_on_unrolling_and_differ_by_layer():
 def test_weights_of_every_layer():
   module, ctx = stack(**VARIED), context(cross=True, return_weights=True)
   params = init(module, ctx)
-  _, _, _, (weights,) = module.apply({"params": params}, X, ctx)
+  weights, = module.apply({"params": params}, X, ctx)[1].weights
   assert weights["self"].shape == (3, B, 2, T, T) and weights["cross"].shape == (3, B, 2, T, S)
   real = np.asarray(ctx.segments) > 0
   for kind in ("self", "cross"):
@@ -232,7 +232,7 @@ def test_dropout_differs_by_layer_and_key():
   a, b, c = run(0), run(0), run(1)
   close(a[0], b[0], 0)
   assert np.abs(a[0] - c[0]).max() > 1e-3
-  kept = np.asarray(a[3][0]["self"]) != 0
+  kept = np.asarray(a[1].weights[0]["self"]) != 0
   assert (kept[0] != kept[1]).any()
   close(module.apply({"params": params}, X, context())[0],
         stack(2).apply({"params": params}, X, context())[0], 0)

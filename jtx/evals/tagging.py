@@ -1,0 +1,41 @@
+"""Tags of the words of a split: their accuracy, and the F1 of entities."""
+
+import dataclasses
+from typing import Iterator
+
+from jtx.data import DataError
+from jtx.evals import scores
+from jtx.evals.task import Task
+from jtx.predict import Predictor
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagging:
+  """A word's tag is the likeliest at its first token.
+
+  A word without one, cut off or of characters that the tokenizer drops, is tagged "O" where
+  entities are scored, and is wrong where tags are.
+  """
+  source: tuple[str, ...]
+  entities: bool = False  # tags are IOB: score entities too
+  every: int = 0  # steps; 0 is at the end only
+
+  def __call__(self, task: Task, params) -> Iterator[tuple[str, float]]:
+    examples, names = task.data.encoded(self.source), task.data.labels
+    if self.entities and "O" not in names:
+      raise DataError(f"{', '.join(self.source)}: entities are scored of IOB tags, and the tags"
+                      f" have no 'O': {', '.join(names)}")
+    predictions = []
+    for e, outputs in zip(examples, Predictor(task.model, params, mesh=task.mesh)(examples)):
+      tags: list[str | None] = [None] * len(e["word_tags"])
+      for place in (e["tags"] >= 0).nonzero()[0]:
+        tags[e["text_words"][place]] = names[int(outputs[place].argmax())]
+      predictions.append(tags)
+    references = [e["word_tags"] for e in examples]
+    flat = lambda rows: [tag or "" for row in rows for tag in row]
+    yield "accuracy", scores.accuracy(flat(predictions), flat(references))
+    if self.entities:
+      filled = [[tag or "O" for tag in row] for row in predictions]
+      yield from scores.entity_f1(filled, references).items()
+    yield "sentences", len(examples)
+    yield "words", sum(map(len, references))

@@ -1,0 +1,108 @@
+"""What a config names, made: data, model, objective, evaluators; and whose workdir it is."""
+
+import functools
+import math
+import os
+from typing import Any, Mapping
+
+import jax
+import jax.numpy as jnp
+
+from jtx import config as config_lib
+from jtx.checkpoint import Checkpointer
+from jtx.config import ConfigDict, ConfigError, build
+from jtx.data.dataset import Dataset, load_tokenizers
+from jtx.evals import EVALS
+from jtx.models import MODELS
+from jtx.objectives import OBJECTIVES
+
+CONFIG_FILE = "config.json"
+
+# Keys that do not change what is computed: a workdir may be resumed with others.
+FREE_KEYS = ("mesh", "log_every", "checkpoint", "evals", "decode", "data.threads", "data.workers",
+             "data.path", "init_from")
+
+
+def check_workdir(config: ConfigDict, workdir: str) -> None:
+  """Raises ConfigError where the workdir holds a run of another config."""
+  path = os.path.join(workdir, CONFIG_FILE)
+  if os.path.exists(path):
+    theirs, ours = config_lib.flatten(config_lib.load(path)), config_lib.flatten(config)
+    for key in sorted(theirs.keys() | ours.keys()):
+      free = any(key == k or key.startswith(k + ".") for k in FREE_KEYS)
+      if not free and theirs.get(key) != ours.get(key):
+        raise ConfigError(
+            f"--workdir={workdir} holds a run of another config: {key} is {theirs.get(key)!r} there"
+            f" and {ours.get(key)!r} here; choose another workdir, or the same config to go on")
+
+
+def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
+              step: int | None = None) -> Dataset:
+  """The run's data, with the tokenizers and labels that the checkpoint of `step` or the workdir has.
+
+  Args:
+    config: of the run.
+    workdir: of the run.
+    checkpoints: of the run.
+    step: None is the newest.
+
+  Raises:
+    ConfigError: the workdir's tokenizers are not the checkpoint's.
+  """
+  saved, labels = load_tokenizers(workdir), None
+  if checkpoints.latest_step() is not None:
+    meta = checkpoints.read_meta(step)
+    trained_with, labels = meta["tokenizers"], meta["labels"]
+    if saved is not None and saved != trained_with:
+      raise ConfigError(f"--workdir={workdir}: its tokenizer does not fit its checkpoints, which"
+                        " were trained with another vocabulary; restore or remove tokenizer.json")
+    saved = trained_with
+  return Dataset(config.data, config.tokenizer, saved, labels)
+
+
+def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
+  """The model and the objective; fields that are unset and in `info` come from the data.
+
+  Raises:
+    ConfigError: a field of the model that is set differs from the data.
+  """
+  built = []
+  for section, registry in (("model", MODELS), ("objective", OBJECTIVES)):
+    cfg = config[section].copy_and_resolve_references()
+    for key, value in info.items():
+      *path, last = key.split(".")
+      node = functools.reduce(lambda node, part: node[part] if part in node else {}, path, cfg)
+      if last in node and node[last] is None:
+        node[last] = value
+      elif last in node and node[last] != value:
+        raise ConfigError(f"config.{section}.{key}={node[last]} does not fit the data, whose {last}"
+                          f" is {value}; leave it unset to take the data's")
+    built.append(build(registry, cfg, what=section))
+  return tuple(built)
+
+
+def make_evaluators(config: ConfigDict) -> dict[str, Any]:
+  return {name: build(EVALS, config.evals[name], what=f"evals.{name}") for name in config.evals}
+
+
+def init_params(model, objective, example: Mapping[str, Any], key: jax.Array) -> Any:
+  """Fresh parameters, with axis names. Of the batch only shapes matter."""
+  zeros = {k: jnp.zeros(v.shape, v.dtype) for k, v in example.items()}
+  return model.init(key, objective.model_inputs(zeros))["params"]
+
+
+def abstract_params(model, objective, example: Mapping[str, Any]) -> Any:
+  """Shapes, dtypes and axis names of the parameters, at no cost."""
+  init = functools.partial(init_params, model, objective, example)
+  return jax.eval_shape(init, jax.random.key(0))
+
+
+def with_steps(config: ConfigDict, data: Dataset) -> ConfigDict:
+  """The config with the `steps` that its `epochs`, where they are set, come to."""
+  if config.epochs is None:
+    return config
+  if config.epochs <= 0:
+    raise ConfigError(f"config.epochs={config.epochs}: must be above 0, or unset to go by steps")
+  config = config.copy_and_resolve_references()
+  config.steps = max(math.ceil(config.epochs * data.num_train_rows() / config.batch_size), 1)
+  return config.lock()

@@ -1,0 +1,182 @@
+"""The files of a Hugging Face directory: config.json and safetensors, read and written."""
+
+import json
+import os
+import re
+import shutil
+from typing import Any, Mapping, Sequence
+
+from absl import logging
+import numpy as np
+import safetensors
+
+from jtx.config import ConfigError
+from jtx.data import DataError
+from jtx.interop import tables
+from jtx.interop.tables import Entry, Family, Shape
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def read_config(directory: str) -> dict[str, Any]:
+  """The content of config.json.
+
+  Raises:
+    ConfigError: it is missing, or is not a JSON object.
+  """
+  path = os.path.join(directory, CONFIG)
+  if not os.path.isdir(directory):
+    raise ConfigError(f"{directory} is not a directory")
+  try:
+    with open(path, encoding="utf-8") as f:
+      config = json.load(f)
+  except FileNotFoundError:
+    raise ConfigError(f"{path} does not exist: a model needs it beside its weights") from None
+  except ValueError as e:
+    raise ConfigError(f"{path} is not valid JSON ({e})") from None
+  if not isinstance(config, dict):
+    raise ConfigError(f"{path} is not a config: its top level must be a JSON object")
+  return config
+
+
+class Tensors:
+  """The tensors of a directory, under the names of the tables.
+
+  Files of old have `gamma` and `beta` for weight and bias, files of a base model lack the
+  prefix, and tied tensors may be there twice.
+  """
+
+  def __init__(self, directory: str, family: Family):
+    self.directory, self.family = directory, family
+    self.files: dict[str, tuple[str, str]] = {}  # name -> file and the name in it
+    self.handles: dict[str, Any] = {}
+    trunk, heads = (self.family.pattern(heads=h) for h in (False, True))
+    for original, path in self.listing().items():
+      name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", original))
+      prefixed = f"{self.family.prefix}.{name}"
+      if (trunk.fullmatch(prefixed) or heads.fullmatch(prefixed)
+          or prefixed in self.family.buffers):
+        name = prefixed
+      if name in self.files:
+        raise DataError(f"{path} has both {self.files[name][1]!r} and {original!r}, which are one"
+                        " tensor")
+      self.files[name] = path, original
+    self.aliases = {first: second for second, first in self.family.tied.items()
+                    if first not in self.files and second in self.files}
+
+  def __contains__(self, name: str) -> bool:
+    return name in self.files or name in self.aliases
+
+  def listing(self) -> dict[str, str]:
+    """Original name -> file."""
+    directory = self.directory
+    single, index = os.path.join(directory, WEIGHTS), os.path.join(directory, INDEX)
+    if os.path.exists(single):
+      return dict.fromkeys(self.open(single).keys(), single)
+    if not os.path.exists(index):
+      pickles = [name for name in PICKLES if os.path.exists(os.path.join(directory, name))]
+      if pickles:
+        raise DataError(
+            f"{os.path.join(directory, pickles[0])}: jtx reads {WEIGHTS} only; convert it with"
+            " transformers, whose AutoModel.from_pretrained(DIR).save_pretrained(NEW,"
+            " safe_serialization=True), or the class of the model's head, writes that")
+      raise DataError(f"{directory} has no {WEIGHTS}, nor {INDEX} of several parts")
+    try:
+      with open(index, encoding="utf-8") as f:
+        parts = json.load(f)["weight_map"]
+      paths = {name: os.path.join(directory, part) for name, part in parts.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+      raise DataError(f"{index} is not an index: it must be a JSON object whose weight_map names"
+                      " the file of each tensor") from None
+    for name, path in paths.items():
+      if not os.path.exists(path):
+        raise DataError(f"{path} does not exist, and {INDEX} says it has tensor {name!r}")
+      if name not in self.open(path).keys():
+        raise DataError(f"{path} does not have tensor {name!r}, which {INDEX} says it has")
+    return paths
+
+  def open(self, path: str) -> Any:
+    if path not in self.handles:
+      try:
+        self.handles[path] = safetensors.safe_open(path, "np")
+      except (safetensors.SafetensorError, OSError) as e:
+        raise DataError(f"{path} is not a whole safetensors file ({e})") from None
+    return self.handles[path]
+
+  def get(self, name: str) -> np.ndarray:
+    path, original = self.files[self.aliases[name] if name in self.aliases else name]
+    tensor = self.open(path).get_tensor(original)
+    if tensor.dtype.name not in DTYPES:
+      raise DataError(f"{path}: tensor {original!r} is {tensor.dtype.name}; valid are"
+                      f" {', '.join(DTYPES)}")
+    return tensor
+
+  def fits(self, entry: Entry, shapes: Mapping[str, Shape]) -> bool:
+    """Whether a head's tensor is of the model's size; one of other labels is not."""
+    return self.get(entry.name).shape == tables.tensor_shape(entry, shapes)
+
+  def read(self, wanted: Sequence[Entry], shapes: Mapping[str, Shape]) -> dict[str, np.ndarray]:
+    """The parameters of these entries, by path.
+
+    Raises:
+      DataError: a tensor of another shape, or one that differs from what it is tied to.
+    """
+    params: dict[str, np.ndarray] = {}
+    for entry in wanted:
+      try:
+        tables.read(entry, self.get(entry.name), shapes, params)
+      except DataError as e:
+        raise DataError(f"{self.directory}: {e}") from None
+    for second, first in self.family.tied.items():
+      if has_mlm(wanted) and first in self.files and second in self.files:
+        if self.get(first).tobytes() != self.get(second).tobytes():
+          raise DataError(f"{self.directory}: tensors {second!r} and {first!r} differ, and"
+                          " jtx has them as one")
+    return params
+
+  def check_names(self, wanted: Sequence[Entry]) -> None:
+    """Logs tensors of heads that the model does not have.
+
+    Raises:
+      DataError: a tensor that is neither the model's nor a head's.
+    """
+    names = {e.name for e in wanted}
+    heads = self.family.pattern(heads=True)
+    unused = []
+    for name, (path, original) in self.files.items():
+      if name in names | self.family.buffers or name in self.family.tied and has_mlm(wanted):
+        continue
+      if not heads.fullmatch(name) and name not in self.family.tied:
+        raise DataError(f"{path}: tensor {original!r} is none of the model's, at config.json's size")
+      unused.append(original)
+    if unused:
+      logging.info("%s: not used, being of heads that the model does not have: %s",
+                   self.directory, ", ".join(sorted(unused)))
+
+
+def has_mlm(wanted: Sequence[Entry]) -> bool:
+  return any(path.startswith("mlm_head/") for e in wanted for path, _ in e.places)
+
+
+class NewDirectory:
+  """A directory that appears whole under its name, or not at all."""
+
+  def __init__(self, directory: str):
+    self.target = os.path.abspath(directory)
+    self.path = f"{self.target}.tmp{os.getpid()}"
+    if os.path.exists(self.target) and not os.path.isdir(self.target):
+      raise ConfigError(f"{directory} is a file; name a directory to make")
+    if os.path.isdir(self.target) and os.listdir(self.target):
+      raise ConfigError(f"{directory} is not empty; name a directory to make")
+
+  def __enter__(self) -> str:
+    os.makedirs(self.path)
+    return self.path
+
+  def __exit__(self, error: Any, *_) -> None:
+    if error is not None:
+      shutil.rmtree(self.path, ignore_errors=True)
+    else:
+      os.replace(self.path, self.target)  # an empty directory may be there

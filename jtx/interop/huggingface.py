@@ -1,0 +1,338 @@
+"""Directories of Hugging Face models, read and written.
+
+A directory holds config.json, and model.safetensors or its parts with
+model.safetensors.index.json. Files of pickles are refused: to read one is to run it.
+"""
+
+import json
+import os
+from typing import Any, Mapping, NamedTuple, Sequence
+
+from absl import logging
+from flax.traverse_util import flatten_dict, unflatten_dict
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+
+from jtx.config import ConfigError, nearest
+from jtx.data import DataError, encodings
+from jtx.data.tokenizers import Tokenizer
+from jtx.interop import albert, attributes, bert, distilbert, modernbert, roberta, tables
+from jtx.interop.files import CONFIG, DTYPES, WEIGHTS, NewDirectory, Tensors, has_mlm, read_config
+from jtx.interop.tables import Family, Shape
+from jtx.models.encoder import Encoder
+from jtx.sharding import unbox
+
+# By `model_type`. A model is saved as the first that can express it.
+FAMILIES: dict[str, Family] = {
+    "bert": bert.FAMILY,
+    "roberta": roberta.FAMILY,
+    "albert": albert.FAMILY,
+    "distilbert": distilbert.FAMILY,
+    "modernbert": modernbert.FAMILY,
+}
+
+
+class Source(NamedTuple):
+  """A config.json that has been read."""
+  path: str  # of the file
+  config: Mapping[str, Any]
+  family: Family
+
+  @property
+  def directory(self) -> str:
+    return os.path.dirname(self.path)
+
+
+# ------------------------------------------------------------------------------ reading
+
+
+def is_hf(directory: str) -> bool:
+  """Whether the directory's config.json is one of Hugging Face."""
+  return "model_type" in read_config(directory)
+
+
+def open_source(directory: str) -> Source:
+  return identify(read_config(directory), os.path.join(directory, CONFIG))
+
+
+def identify(config: Mapping[str, Any], path: str) -> Source:
+  """Finds the family of a config.
+
+  Raises:
+    ConfigError: jtx does not have its model type.
+  """
+  if "model_type" not in config:
+    raise ConfigError(f"{path} has no model_type; valid are: {', '.join(FAMILIES)}")
+  if config["model_type"] not in FAMILIES:
+    raise ConfigError(f"{path}: model_type={config['model_type']!r}:"
+                      f" {nearest(str(config['model_type']), FAMILIES)}")
+  return Source(path, config, FAMILIES[config["model_type"]])
+
+
+def choose(source: Source, architecture: str | None) -> str:
+  """The architecture to open: the one that is asked for, or config.json's."""
+  valid = source.family.architectures
+  if architecture is None:
+    named = source.config["architectures"] if "architectures" in source.config else None
+    known = [name for name in valid if isinstance(named, list) and name in named]
+    if not known:
+      raise ConfigError(f"{source.path}: architectures={named!r} names none that jtx has; say which"
+                        f" to open by architecture=, one of: {', '.join(valid)}")
+    return known[0]
+  if architecture not in valid:
+    raise ConfigError(f"architecture={architecture!r}: {nearest(architecture, valid)}")
+  return architecture
+
+
+def model_fields(config: Mapping[str, Any], architecture: str | None = None,
+                 path: str = CONFIG) -> dict[str, Any]:
+  """The fields of the Encoder that a config.json describes.
+
+  Args:
+    config: its content.
+    architecture: a class of `transformers`; None is the one that it names.
+    path: of the file, for errors.
+
+  Returns:
+    Fields for `jtx.config.section(MODELS, "encoder", ...)`.
+
+  Raises:
+    ConfigError: it can't be used; the sentence names the attribute.
+  """
+  source = identify(config, path)
+  heads = source.family.architectures[choose(source, architecture)]
+  return attributes.model_fields(source.family, config, *heads, path)
+
+
+def load(directory: str, architecture: str | None = None,
+         dtype: str = "auto") -> tuple[Encoder, dict[str, Any]]:
+  """The model of a directory.
+
+  Args:
+    directory: with config.json and safetensors.
+    architecture: a class of `transformers`, to open the files as; None is config.json's.
+    dtype: of the computation.
+
+  Returns:
+    The model, and its parameters as float32 NumPy arrays.
+
+  Raises:
+    ConfigError: config.json can't be used.
+    DataError: the tensors can't be, or are not the model's.
+  """
+  source = open_source(directory)
+  name = choose(source, architecture)
+  mlm, task = source.family.architectures[name]
+  tensors = Tensors(source.directory, source.family)
+  if task == "embedding" and not any(
+      row.name in tensors for row in source.family.head_rows[task]):
+    logging.info("%s has no pooler: the model returns hidden states", directory)
+    task = "none"
+  fields = attributes.model_fields(source.family, source.config, mlm, task, source.path)
+  model = attributes.make_model(fields, dtype=dtype)
+  shapes = param_shapes(model)
+  rows = source.family.rows_for(mlm, task)
+  wanted = list(tables.entries(rows, model.segments(), shapes))
+  tensors.check_names(wanted)
+  absent = [e.name for e in wanted if e.name not in tensors]
+  if absent:
+    raise DataError(f"{directory}: {name} needs tensor {absent[0]!r}, which the files do not have"
+                    + (f" (nor {len(absent) - 1} more)" if len(absent) > 1 else ""))
+  return model, unflatten_dict(tensors.read(wanted, shapes), sep="/")
+
+
+def load_params(directory: str, model: Encoder) -> tuple[dict[str, Any], list[str]]:
+  """Parameters for a model that may have other heads than the files.
+
+  Args:
+    directory: with config.json and safetensors.
+    model: whose layers and embeddings must be those of the files.
+
+  Returns:
+    The parameters that the files have, a tree of float32 NumPy arrays; and the paths of
+    those they do not, all of a head.
+
+  Raises:
+    ConfigError: a field of the model is not that of the files.
+    DataError: the tensors can't be used, or one of the layers or embeddings is absent.
+  """
+  source = open_source(directory)
+  family, path = source.family, source.path
+  if not isinstance(model, Encoder):
+    raise ConfigError(f"the weights of {directory} are an Encoder's, not a"
+                      f" {type(model).__name__}'s")
+  fields = attributes.model_fields(family, source.config, False, "none", path)
+  theirs = attributes.make_model(fields)
+  for key, (ours, other) in attributes.differences(model, theirs).items():
+    of_head = key == "mlm" or key.startswith("head.")
+    if not of_head and key not in attributes.TRAINING_FIELDS:
+      raise ConfigError(f"model.{key}={ours!r} does not fit the weights of {directory}, whose {key}"
+                        f" is {other!r}")
+  shapes = param_shapes(model)
+  tensors = Tensors(source.directory, source.family)
+  params: dict[str, np.ndarray] = {}
+  found = []
+  for rows in head_candidates(family, source.config, model, path):
+    wanted = [e for e in tables.entries(rows, model.segments(), shapes)
+              if not any(p in params for p, _ in e.places)]
+    present = [e for e in wanted if e.name in tensors and tensors.fits(e, shapes)]
+    if has_mlm(wanted) and len(present) < len(wanted):
+      continue  # parts of it may be another head's, by the same name
+    params |= tensors.read(present, shapes)
+    found += present
+  trunk = list(tables.entries(family.rows, model.segments(), shapes))
+  tensors.check_names(trunk + found)
+  absent = [e.name for e in trunk if e.name not in tensors]
+  if absent:
+    raise DataError(f"{directory} does not have tensor {absent[0]!r} of the model's layers and"
+                    " embeddings")
+  params |= tensors.read(trunk, shapes)
+  missing = [p for p in shapes if p not in params]
+  return unflatten_dict(params, sep="/"), missing
+
+
+def head_candidates(family: Family, config: Mapping[str, Any], model: Encoder,
+                    path: str) -> list[tuple[tables.Row, ...]]:
+  """Rows that may fill the heads of `model`, best first.
+
+  The output of a head is only taken where all before it is the family's too; a transform
+  where its activation is, so that a pooler serves every task that has one.
+  """
+  candidates = []
+  values, head = attributes.read(family, config, path), model.head
+  if model.mlm and has_our_mlm_head(family, values):
+    candidates.append(family.mlm_rows)
+  for task in dict.fromkeys((head.task, "embedding")):
+    if task not in family.head_rows:
+      continue
+    theirs = {"transform": "none", "norm": False, "use_bias": True, **family.head(values, task)}
+    same_transform = all(getattr(head, k) == theirs[k] for k in ("transform", "norm", "use_bias"))
+    same = same_transform and task == head.task and head.pool == theirs["pool"]
+    if same_transform:
+      candidates.append(tuple(
+          row for row in family.head_rows[task]
+          if same or all(p.startswith("task_head/transform/") for p in row.paths)))
+  return candidates
+
+
+def has_our_mlm_head(family: Family, values: Mapping[str, Any]) -> bool:
+  try:
+    family.trunk(values, True)
+  except ConfigError as e:
+    logging.info("the masked language model's head is not taken: %s", e)
+    return False
+  return True
+
+
+def param_shapes(model: Encoder) -> dict[str, Shape]:
+  """The shape of every parameter, by path."""
+  tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+  batch = {key: tokens for key in ("text", "text_segment_ids", "text_positions")}
+  boxed = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+  return {path: x.shape for path, x in flatten_dict(unbox(boxed), sep="/").items()}
+
+
+def label_names(directory: str) -> tuple[str, ...] | None:
+  """The names of classes or tags, if config.json has them."""
+  config = read_config(directory)
+  return attributes.label_names(config, os.path.join(directory, CONFIG))
+
+
+# ------------------------------------------------------------------------------ writing
+
+
+def hf_config(model: Encoder, tokenizer: Tokenizer | None = None,
+              labels: Sequence[str] | None = None) -> dict[str, Any]:
+  """The content of config.json for a model; see `save`."""
+  return _config(model, tokenizer, labels)[1]
+
+
+def _config(model, tokenizer, labels) -> tuple[str, dict[str, Any]]:
+  ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+  if tokenizer is not None:
+    ids = {"pad_token_id": int(tokenizer.pad_id), "bos_token_id": int(tokenizer.bos_id),
+           "eos_token_id": int(tokenizer.eos_id)}
+  return attributes.hf_config(FAMILIES, model, None if labels is None else tuple(labels), ids)
+
+
+def tensors_of(family: Family, model: Encoder, params: Any) -> dict[str, np.ndarray]:
+  """The tensors of a file, float32, by name.
+
+  Raises:
+    ConfigError: `params` are not the model's.
+  """
+  flat = flatten_dict(unbox(params), sep="/")
+  flat = {path: np.asarray(x, np.float32) for path, x in flat.items()}
+  shapes = param_shapes(model)
+  for path in [*shapes, *(p for p in flat if p not in shapes)]:
+    theirs = list(flat[path].shape) if path in flat else "absent"
+    ours = list(shapes[path]) if path in shapes else "absent"
+    if ours != theirs:
+      raise ConfigError(f"params are not of this model: {path} is {theirs} in params and {ours} in"
+                        " the model")
+  rows = family.rows_for(model.mlm, model.head.task)
+  wanted = list(tables.entries(rows, model.segments(), shapes))
+  left = set(shapes) - {path for e in wanted for path, _ in e.places}
+  if left:
+    raise ConfigError(f"the model can't be expressed as a Hugging Face model: it has no place for"
+                      f" parameter {min(left)}")
+  is_base = not model.mlm and model.head.task in ("none", "embedding")
+  strip = f"{family.prefix}." if is_base else ""
+  return {e.name.removeprefix(strip): tables.write(e, flat) for e in wanted}
+
+
+def save(directory: str, model: Encoder, params: Any, tokenizer: Tokenizer | None = None,
+         labels: Sequence[str] | None = None, dtype: str = "float32") -> None:
+  """Writes a directory that `transformers` loads; all of it, or nothing.
+
+  Args:
+    directory: to make; it must not hold anything yet.
+    model: an Encoder that one of the families can express.
+    params: its parameters.
+    tokenizer: written as tokenizer.json, for AutoTokenizer.
+    labels: names of classes or tags.
+    dtype: of the tensors.
+
+  Raises:
+    ConfigError: the model, tokenizer or labels can't be expressed, or the directory is in use.
+  """
+  if dtype not in DTYPES:
+    raise ConfigError(f"dtype={dtype!r}: valid are {', '.join(DTYPES)}")
+  model_type, config = _config(model, tokenizer, labels)
+  tensors = tensors_of(FAMILIES[model_type], model, params)
+  tensors = {name: np.ascontiguousarray(x.astype(jnp.dtype(dtype))) for name, x in tensors.items()}
+  texts = {CONFIG: config | {"dtype": dtype}}
+  if tokenizer is not None:
+    texts |= tokenizer_files(model, tokenizer)
+  with NewDirectory(directory) as path:
+    for name, content in texts.items():
+      with open(os.path.join(path, name), "w", encoding="utf-8") as f:
+        json.dump(content, f, indent=2, ensure_ascii=False)
+        f.write("\n")
+    safetensors.numpy.save_file(tensors, os.path.join(path, WEIGHTS), {"format": "pt"})
+
+
+def tokenizer_files(model: Encoder, tokenizer: Tokenizer) -> dict[str, Any]:
+  """tokenizer.json and tokenizer_config.json.
+
+  Raises:
+    ConfigError: the kind of tokenizer has no tokenizer.json, or there are more ids than the
+      model has.
+  """
+  if tokenizer.vocab_size > model.vocab_size:
+    raise ConfigError(f"the tokenizer has {tokenizer.vocab_size} ids, and the model"
+                      f" vocab_size={model.vocab_size}")
+  content = tokenizer.model()
+  ends = tokenizer.bos_id, tokenizer.eos_id
+  # Where the tokenizer's own template adds nothing, that by which `encode_texts` adds its ends.
+  backend = encodings.Encoder(content, ends, tokenizer.text_ids(), None, None)._backend
+  content["post_processor"] = json.loads(backend.to_str())["post_processor"]
+  roles = {"pad": tokenizer.pad_id, "unk": tokenizer.unk_id, "bos": ends[0], "eos": ends[1],
+           "cls": ends[0], "sep": ends[1], "mask": tokenizer.mask_id}
+  config = {f"{role}_token": tokenizer.tokens([i])[0] for role, i in roles.items() if i is not None}
+  config |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+  if model.position.limit is not None:
+    config["model_max_length"] = model.position.limit
+  return {"tokenizer.json": content, "tokenizer_config.json": config}

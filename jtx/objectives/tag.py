@@ -1,0 +1,31 @@
+"""A tag for every word, read at its first token (Devlin et al. 2019, section 5.3)."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from jtx.objectives.cross_entropy import Sums
+from jtx.objectives.texts import Batch, class_sums
+
+
+@dataclasses.dataclass(frozen=True)
+class Tag:
+  """Batches have `tags [B, T]`, -1 at tokens that carry none."""
+
+  def weights(self, batch: Batch):
+    """What the sum of each loss term is divided by: here, tags."""
+    return {"loss": tagged(batch).sum()}
+
+  def model_inputs(self, batch: Batch) -> Batch:
+    return batch
+
+  def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
+    """Sums over tagged tokens of `loss` and `accuracy`."""
+    outputs = model.apply({"params": params}, batch, 1, train, rngs=rngs, method="predict")
+    return class_sums(outputs, batch["tags"], tagged(batch))
+
+
+def tagged(batch: Batch):
+  """[B, T] float32: 1 at tokens that carry a tag."""
+  return ((batch["tags"] >= 0) & (batch["text_segment_ids"] > 0)).astype(jnp.float32)

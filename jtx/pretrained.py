@@ -1,0 +1,224 @@
+"""Trained models from and to directories: of Hugging Face, or workdirs of jtx.
+
+  model, params = load_pretrained(DIR)
+  hidden = model.apply({"params": params}, batch)
+  save_pretrained(NEW, model, params, tokenizer)
+
+What is expensive to import is imported where it is used.
+"""
+
+import os
+from typing import Any, Sequence
+
+from jtx.config import ConfigError, nearest
+from jtx.data import DataError
+
+FORMATS = ("hf", "jtx")
+
+
+def load_pretrained(directory: str, architecture: str | None = None,
+                    dtype: str = "auto") -> tuple[Any, Any]:
+  """The model of a directory, and its parameters.
+
+  Args:
+    directory: a Hugging Face model (config.json and model.safetensors), or the workdir of a
+      run or of `experiments.convert`.
+    architecture: the class of `transformers` to open a Hugging Face model as, such as
+      "BertModel"; None is the one that its config.json names.
+    dtype: of the computation: "float32", "bfloat16", or "auto", which is what a workdir's
+      config says, and bfloat16 on accelerators.
+
+  Returns:
+    A Linen module, and its parameters, a tree of float32 arrays.
+
+  Raises:
+    ConfigError: a config that can't be used.
+    DataError: weights that can't be.
+    CheckpointError: a workdir without a good checkpoint.
+  """
+  import jax
+  from jtx.interop import huggingface
+  if huggingface.is_hf(directory):
+    model, params = huggingface.load(directory, architecture, dtype)
+    return model, jax.tree.map(jax.numpy.asarray, params)
+  if architecture is not None:
+    raise ConfigError(f"architecture={architecture!r}: {directory} is a workdir of jtx, whose"
+                      " config says what the model is; leave it unset")
+  if is_converted(directory):
+    model, params = load_converted(directory)
+  else:
+    from jtx import restore
+    task, params, _ = restore.load(directory)
+    model = task.model
+  return model if dtype == "auto" else model.clone(dtype=dtype), params
+
+
+def load_params(directory: str, model: Any) -> tuple[Any, list[str]]:
+  """Parameters for fine-tuning `model`, an Encoder, from a Hugging Face model.
+
+  Args:
+    directory: config.json and model.safetensors.
+    model: its layers and embeddings must be those of the files; its heads may differ.
+
+  Returns:
+    A tree of float32 NumPy arrays, and the paths of the heads' parameters that the files do
+    not have, which are not in the tree.
+
+  Raises:
+    ConfigError: a field of the model is not that of the files; the sentence names it.
+    DataError: weights that can't be used.
+  """
+  from jtx.interop import huggingface
+  return huggingface.load_params(directory, model)
+
+
+def load_tokenizer(directory: str) -> Any:
+  """The tokenizer of a directory: of a workdir with several, that of its first field.
+
+  Args:
+    directory: as for `load_pretrained`, or one of tokenizer files alone.
+
+  Returns:
+    A `jtx.data.tokenizers.Tokenizer`.
+
+  Raises:
+    DataError: there is none, or it can't be read.
+  """
+  from jtx.data import dataset
+  from jtx.data.tokenizers import Tokenizer
+  from jtx.interop import huggingface
+  config = os.path.join(directory, "config.json")
+  if not os.path.exists(config) or huggingface.is_hf(directory):
+    return Tokenizer.load(directory)
+  texts = dataset.load_tokenizers(directory)
+  if not texts:
+    raise DataError(f"{directory} has no {dataset.TOKENIZER_FILE}")
+  return Tokenizer.from_json(next(iter(texts.values())))
+
+
+def save_pretrained(directory: str, model: Any, params: Any, tokenizer: Any = None,
+                    format: str = "hf", labels: Sequence[str] | None = None,
+                    dtype: str = "float32") -> None:
+  """Writes a model, whole or not at all, into a directory that holds nothing yet.
+
+  Args:
+    directory: to make.
+    model: a Linen module; an Encoder for format "hf".
+    params: its parameters.
+    tokenizer: a jtx.data.tokenizers.Tokenizer, written beside the model.
+    format: "hf", which `transformers` loads, or "jtx", a workdir without a run.
+    labels: names of classes or tags.
+    dtype: of the tensors in format "hf"; "jtx" is float32.
+
+  Raises:
+    ConfigError: what can't be written, and why.
+  """
+  if format not in FORMATS:
+    raise ConfigError(f"format={format!r}: {nearest(format, FORMATS)}")
+  from jtx.interop import huggingface
+  if format == "hf":
+    huggingface.save(directory, model, params, tokenizer, labels, dtype)
+    return
+  if dtype != "float32":
+    raise ConfigError(f"dtype={dtype!r}: format='jtx' has float32 only")
+  save_converted(directory, model, params, tokenizer, labels)
+
+
+def labels(directory: str) -> tuple[str, ...] | None:
+  """The names of a model's classes or tags, or None where it has none.
+
+  Args:
+    directory: as for `load_pretrained`.
+  """
+  from jtx.interop import huggingface
+  if huggingface.is_hf(directory):
+    return huggingface.label_names(directory)
+  config = huggingface.read_config(directory)
+  if is_converted(directory):
+    return None if config["labels"] is None else tuple(config["labels"])
+  return open_dataset(directory).labels or None
+
+
+def load_tokenizer(directory: str) -> Any:
+  """The tokenizer of a model's text, a jtx.data.tokenizers.Tokenizer.
+
+  Args:
+    directory: as for `load_pretrained`; one of Hugging Face has tokenizer.json or vocab.txt.
+
+  Raises:
+    DataError: there is none, or it can't be read.
+  """
+  from jtx.data import DataError
+  from jtx.data.dataset import load_tokenizers
+  from jtx.data.tokenizers import Tokenizer
+  from jtx.interop import huggingface
+  if huggingface.is_hf(directory):
+    return Tokenizer.load(directory)
+  if is_converted(directory):
+    texts = load_tokenizers(directory)
+    if texts is None:
+      raise DataError(f"{directory} has no tokenizer: the model was saved without one")
+    return Tokenizer.from_json(texts["text"])
+  data = open_dataset(directory)
+  return data.tokenizers[data.fields[0]]
+
+
+# ----------------------------------------------------- a workdir that holds a model, no run
+
+
+def is_converted(directory: str) -> bool:
+  """Whether a workdir is one that `save_converted` wrote."""
+  from jtx.interop.huggingface import read_config
+  config = read_config(directory)
+  if "model" not in config:
+    raise ConfigError(f"{os.path.join(directory, 'config.json')} has neither the model_type of a"
+                      " Hugging Face model nor the model of a jtx workdir")
+  return "data" not in config
+
+
+def save_converted(directory: str, model: Any, params: Any, tokenizer: Any,
+                   labels: Sequence[str] | None) -> None:
+  """config.json with the model's section, the tokenizer, and checkpoints/0."""
+  import jax
+  from jtx import config as config_lib
+  from jtx.checkpoint import Checkpointer
+  from jtx.data.dataset import save_tokenizers
+  from jtx.interop import attributes, huggingface
+  content = config_lib.ConfigDict({"model": attributes.model_section(model)})
+  content.labels = None if labels is None else tuple(labels)
+  tokenizers = {} if tokenizer is None else {"text": tokenizer.to_json()}
+  with huggingface.NewDirectory(directory) as path:
+    config_lib.save(content, os.path.join(path, "config.json"))
+    if tokenizers:
+      save_tokenizers(tokenizers, path)
+    checkpoints = Checkpointer(os.path.join(path, "checkpoints"))
+    checkpoints.save(0, {"params": jax.tree.map(jax.numpy.asarray, params)},
+                     {"tokenizers": tokenizers, "labels": content.labels, "cursor": [0, 0]})
+    checkpoints.close()
+
+
+def load_converted(directory: str) -> tuple[Any, Any]:
+  """The model and parameters that `save_converted` wrote."""
+  import jax
+  from flax.traverse_util import unflatten_dict
+  from jtx import config as config_lib
+  from jtx.checkpoint import Checkpointer
+  from jtx.interop.huggingface import param_shapes
+  from jtx.models import MODELS
+  config = config_lib.load(os.path.join(directory, "config.json"))
+  model = config_lib.build(MODELS, config.model, what="model")
+  abstract = {path: jax.ShapeDtypeStruct(shape, jax.numpy.float32)
+              for path, shape in param_shapes(model).items()}
+  checkpoints = Checkpointer(os.path.join(directory, "checkpoints"))
+  params, _, _ = checkpoints.restore_params(unflatten_dict(abstract, sep="/"))
+  checkpoints.close()
+  return model, params
+
+
+def open_dataset(workdir: str) -> Any:
+  """The data of a training run, with its tokenizers."""
+  from jtx import config as config_lib
+  from jtx import experiment
+  from jtx.checkpoint import Checkpointer
+  config = config_lib.load(os.path.join(workdir, experiment.CONFIG_FILE))
+  return experiment.open_data(config, workdir, Checkpointer(os.path.join(workdir, "checkpoints")))

@@ -1,0 +1,117 @@
+"""`experiments.convert`: flags, both directions, and a run that becomes a Hugging Face model."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+from absl import flags
+import jax
+import numpy as np
+import pytest
+
+from configs import common
+from experiments import cli, convert
+from jtx import pretrained, restore, train
+from jtx.config import ConfigError
+from jtx.data.tokenizer_kinds import wordpiece
+from jtx.interop import huggingface
+from jtx.models.encoder import Encoder, HeadConfig
+from jtx.nn.block import BlockConfig
+from jtx.nn.positions import Learned
+
+MODEL = Encoder(31, 12, 2, BlockConfig(num_heads=3, attention_bias=True, ffn_dim=20,
+                                       activation="gelu", norm_eps=1e-12, init_std=0.02),
+                Learned(16), head=HeadConfig("classes", 3, transform="tanh"))
+TEXTS = ["the cat sat on the mat", "a dog ran"] * 4
+
+
+def run(*argv):
+  """The command in this process, as the command line would call it."""
+  saved = flags.FLAGS.flag_values_dict()
+  try:
+    cli.parse(["convert", *argv], ("workdir",))
+    convert.main()
+  finally:
+    for name in ("workdir", "from_hf", "to_hf", "architecture", "step", "average", "dtype"):
+      flags.FLAGS[name].value = saved[name]
+
+
+def test_there_and_back_is_the_same_bytes(tmp_path):
+  shapes = huggingface.param_shapes(MODEL)
+  random = np.random.default_rng(0)
+  params = huggingface.unflatten_dict(
+      {path: random.normal(size=s).astype(np.float32) for path, s in shapes.items()}, sep="/")
+  tokenizer = wordpiece(iter(TEXTS), vocab_size=31, min_frequency=1)
+  there, workdir, back = (str(tmp_path / name) for name in ("there", "workdir", "back"))
+  pretrained.save_pretrained(there, MODEL, params, tokenizer, labels=("a", "b", "c"))
+  run(f"--from_hf={there}", f"--workdir={workdir}")
+  assert pretrained.load_pretrained(workdir)[0] == MODEL
+  run(f"--workdir={workdir}", f"--to_hf={back}")
+  assert sorted(os.listdir(there)) == sorted(os.listdir(back))
+  for name in os.listdir(there):
+    assert pathlib.Path(there, name).read_bytes() == pathlib.Path(back, name).read_bytes(), name
+
+
+def test_an_architecture_and_a_dtype_can_be_chosen(tmp_path):
+  params = jax.tree.map(lambda s: np.ones(s, np.float32), huggingface.unflatten_dict(
+      huggingface.param_shapes(MODEL), sep="/"), is_leaf=lambda s: isinstance(s, tuple))
+  there, workdir, back = (str(tmp_path / name) for name in ("there", "workdir", "back"))
+  pretrained.save_pretrained(there, MODEL, params)
+  run(f"--from_hf={there}", f"--workdir={workdir}", "--architecture=BertModel")
+  run(f"--workdir={workdir}", f"--to_hf={back}", "--dtype=float16")
+  config = json.load(open(back + "/config.json"))
+  assert config["architectures"] == ["BertModel"] and config["dtype"] == "float16"
+
+
+@pytest.mark.parametrize("argv, expected", [
+    ((), "give either --from_hf=DIR"),
+    (("--from_hf=a", "--to_hf=b"), "give either --from_hf=DIR"),
+    (("--from_hf=a", "--step=3"), "--step does not go with --from_hf"),
+    (("--to_hf=a", "--architecture=BertModel"), "--architecture does not go with --to_hf"),
+    (("--from_hf=nowhere",), "nowhere is not a directory"),
+    (("--to_hf=a",), "config.json does not exist"),
+])
+def test_flags_that_do_not_fit_are_named(argv, expected, tmp_path):
+  with pytest.raises(ConfigError, match=expected):
+    run(f"--workdir={tmp_path}", *argv)
+
+
+def test_the_command_says_what_is_wrong_in_one_line(tmp_path):
+  root = pathlib.Path(__file__).parent.parent.parent
+  result = subprocess.run(
+      [sys.executable, "-m", "experiments.convert", f"--workdir={tmp_path}/w", "--from_hf=nowhere"],
+      cwd=root, text=True, capture_output=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+  assert result.returncode == 1
+  assert result.stderr.splitlines()[-1] == "error: nowhere is not a directory"
+  assert "Traceback" not in result.stderr and not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_becomes_a_hugging_face_model(tmp_path):
+  lines = [json.dumps({"text": t, "label": "no" if "cat" in t else "yes"}) for t in TEXTS]
+  (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
+  c = common.get_config()
+  c.model = common.model(
+      "encoder", width=12, num_layers=2, position=common.position("learned", max_length=16),
+      block=dict(num_heads=3, ffn_dim=20), head=dict(task="classes", transform="tanh"))
+  c.objective = common.objective("classify")
+  c.steps, c.batch_size = 2, 8
+  c.tokenizer.kind = common.tokenizer("wordpiece", vocab_size=31, min_frequency=1)
+  c.data.path, c.data.train = str(tmp_path), ("jsonl:train.jsonl",)
+  c.data.ops = (common.op("encode", max_length=12), common.op("label", names=("no", "yes")),
+                common.op("pad", fields=("text",), lengths=(12,)))
+  workdir, made = str(tmp_path / "run"), str(tmp_path / "made")
+  train.run(c.lock(), workdir)
+  run(f"--workdir={workdir}", f"--to_hf={made}")
+  task, params, _ = restore.load(workdir)
+  for directory in (workdir, made):
+    model, loaded = pretrained.load_pretrained(directory)
+    assert model == task.model
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+    assert pretrained.labels(directory) == ("no", "yes")
+  ours, theirs = (pretrained.load_tokenizer(d) for d in (workdir, made))
+  encoded = [t.encode_texts(TEXTS, max_length=12) for t in (ours, theirs)]
+  for a, b in zip(*encoded, strict=True):
+    assert a.ids.tolist() == b.ids.tolist() and a.types.tolist() == b.types.tolist()

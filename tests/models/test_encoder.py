@@ -1,0 +1,293 @@
+"""Sizes against the published counts; heads, pooling and packing against closed forms."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jtx import config as config_lib
+from jtx.config import ConfigError
+from jtx.models.encoder import BERT_BLOCK, Encoder, Head, HeadConfig, pool
+from jtx.nn.block import BlockConfig
+from jtx.nn.layers import LayerNorm
+from jtx.nn.positions import Learned, Rope
+from jtx.sharding import unbox
+
+V, D, T = 31, 12, 9
+BLOCK = dataclasses.replace(BERT_BLOCK, num_heads=3, ffn_dim=20, norm_eps=1e-5)
+MODERN = BlockConfig(num_heads=3, ffn_dim=16, activation="gelu", gated=True, use_bias=False,
+                     norm_position="pre", norm_eps=1e-5, attention_norm=False)
+
+
+def batch_of(*texts, length=T, types=None):
+  """Each text alone in a row, at the row's start."""
+  batch = {key: np.zeros((len(texts), length), np.int32)
+           for key in ("text", "text_segment_ids", "text_positions", "text_types")}
+  for row, text in enumerate(texts):
+    n = len(text)
+    batch["text"][row, :n], batch["text_segment_ids"][row, :n] = text, 1
+    batch["text_positions"][row, :n] = np.arange(n)
+    if types:
+      batch["text_types"][row, :n] = types[row]
+  return batch
+
+
+def packed(*texts, length=T):
+  """All texts in one row."""
+  batch, at = batch_of((), length=length), 0
+  for number, text in enumerate(texts, 1):
+    place = slice(at, at + len(text))
+    batch["text"][0, place], batch["text_segment_ids"][0, place] = text, number
+    batch["text_positions"][0, place] = np.arange(len(text))
+    at = place.stop
+  return batch
+
+
+def drawn(model, batch, seed=0):
+  """Parameters of unit scale: a fresh encoder's attention is near uniform."""
+  params = unbox(jax.eval_shape(model.init, jax.random.key(0), batch))["params"]
+  leaves, tree = jax.tree.flatten(params)
+  rng = np.random.default_rng(seed)
+  return jax.tree.unflatten(tree, [rng.normal(0, 0.5, x.shape).astype(np.float32) for x in leaves])
+
+
+def close(a, b, tolerance=2e-5):
+  np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=tolerance)
+
+
+def count(model):
+  batch = batch_of((1,))
+  shapes = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+  return sum(math.prod(x.shape) for x in jax.tree.leaves(unbox(shapes)))
+
+
+@pytest.mark.parametrize("layers, width, heads, expected", [
+    (2, 128, 2, 4_433_468), (4, 256, 4, 11_267_900), (4, 512, 8, 29_058_876),
+    (8, 512, 8, 41_668_412), (12, 768, 12, 110_106_428), (24, 1024, 16, 336_226_108),
+], ids=["tiny", "mini", "small", "medium", "base", "large"])
+def test_bert_with_its_pretraining_heads_has_the_published_number_of_parameters(
+    layers, width, heads, expected):
+  block = dataclasses.replace(BERT_BLOCK, num_heads=heads, ffn_dim=4 * width)
+  model = Encoder(30522, width, layers, block, mlm=True,
+                  head=HeadConfig("next_sentence", transform="tanh"))
+  assert count(model) == expected
+
+
+@pytest.mark.parametrize("model, expected", [
+    (Encoder(50265, position=Learned(514, first_position=2), num_token_types=1,
+             head=HeadConfig("embedding", transform="tanh")), 124_645_632),
+    (Encoder(30000, embedding_width=128, share_layers=True,
+             head=HeadConfig("embedding", transform="tanh")), 11_683_584),
+    (Encoder(30522, num_layers=6, num_token_types=0), 66_362_880),
+    (Encoder(50368, num_layers=22, block=dataclasses.replace(MODERN, num_heads=12, ffn_dim=1152),
+             position=Rope(160_000.0, local_base=10_000.0), num_token_types=0,
+             pattern=("global", "local", "local"), window=64), 149_014_272),
+], ids=["roberta", "albert", "distilbert", "modernbert"])
+def test_the_relatives_of_bert_have_theirs(model, expected):
+  assert count(model) == expected
+
+
+@pytest.mark.parametrize("model", [
+    Encoder(V, D, 2, BLOCK),
+    Encoder(V, D, 3, BLOCK, Learned(20, first_position=2), embedding_width=5, share_layers=True),
+    Encoder(V, D, 4, MODERN, Rope(local_base=10.0), 0, pattern=("global", "local"), window=1),
+], ids=["bert", "albert", "modernbert"])
+def test_packed_and_padded_texts_have_the_hidden_states_of_texts_alone(model):
+  a, b = (3, 7, 1, 20), (9, 2, 2, 30, 8)
+  together, rows = packed(a, b), batch_of(a, b)
+  params = drawn(model, rows)
+  row = model.apply({"params": params}, together)[0]
+  alone = model.apply({"params": params}, rows)
+  close(row[:4], alone[0, :4])
+  close(row[4:9], alone[1, :5])
+  close(alone[0, :4], model.apply({"params": params}, batch_of(a, length=4))[0])
+  assert np.abs(row[:4] - model.apply({"params": params}, batch_of(a + b))[0, :4]).max() > 1e-2
+
+
+def test_token_types_and_positions_are_added_before_the_norm():
+  model = Encoder(V, D, 1, BLOCK)
+  batch = batch_of((4, 5), types=[(1, 0)])
+  params = drawn(model, batch)
+  table = params["embed"]["embedding"]
+  x = np.stack([table[4] + params["type_embedding"][1] + params["position_embedding"][0],
+                table[5] + params["type_embedding"][0] + params["position_embedding"][1]])
+  expected = LayerNorm(1e-5).apply({"params": params["embed_norm"]}, x)
+  close(model.apply({"params": params}, batch, method="hidden_states")[0, 0, :2], expected)
+  del batch["text_types"]
+  x[0] += params["type_embedding"][0] - params["type_embedding"][1]
+  expected = LayerNorm(1e-5).apply({"params": params["embed_norm"]}, x)
+  close(model.apply({"params": params}, batch, method="hidden_states")[0, 0, :2], expected)
+
+
+@pytest.mark.parametrize("model", [Encoder(V, D, 3, BLOCK), Encoder(V, D, 3, MODERN, Rope(), 0)],
+                         ids=["post", "pre"])
+def test_hidden_states_are_those_of_a_shorter_stack(model):
+  batch = batch_of((4, 5, 6, 7))
+  params = drawn(model, batch)
+  states = model.apply({"params": params}, batch, method="hidden_states")
+  assert states.shape == (4, 1, T, D)
+  close(states[-1], model.apply({"params": params}, batch), 0)
+
+  def first(depth):  # of the layers, by cutting the stacked parameters
+    encoder = dict(params["encoder"])
+    if "layers" in encoder:
+      encoder["layers"] = jax.tree.map(lambda x: x[:depth], encoder["layers"])
+    elif depth == 1:
+      del encoder["layers_1"]
+      encoder["layers"] = encoder.pop("layers_0")
+    else:
+      encoder["layers_1"] = jax.tree.map(lambda x: x[:depth - 1], encoder["layers_1"])
+    return {**params, "encoder": encoder}
+
+  for depth in (1, 2):
+    short = dataclasses.replace(model, num_layers=depth)
+    out = short.apply({"params": first(depth)}, batch)
+    state = states[depth]
+    if model.block.norm_position == "pre":
+      state = LayerNorm(1e-5, use_bias=False).apply(
+          {"params": params["encoder"]["final_norm"]}, state)
+    close(out, state)
+
+
+def test_shared_layers_are_equal_layers():
+  shared = Encoder(V, D, 3, BLOCK, share_layers=True)
+  batch = batch_of((4, 5, 6))
+  params = drawn(shared, batch)
+  layers = jax.tree.map(lambda x: np.stack([x] * 3), params["encoder"]["layers"])
+  separate = {**params, "encoder": {"layers": layers}}
+  close(shared.apply({"params": params}, batch),
+        Encoder(V, D, 3, BLOCK).apply({"params": separate}, batch))
+
+
+def test_local_layers_turn_by_their_own_base_and_the_first_takes_x_as_it_is():
+  """ModernBERT of two layers against one whose layers are both global, and both bases equal."""
+  batch = batch_of((4, 5, 6, 7, 8, 9))
+  fields = dict(vocab_size=V, width=D, num_layers=2, block=MODERN, num_token_types=0)
+  wide = Encoder(**fields, position=Rope(50.0, local_base=10.0), pattern=("global", "local"),
+                 window=T)
+  params = drawn(wide, batch)
+  run = lambda model: np.asarray(model.apply({"params": params}, batch, method="hidden_states"))
+  mixed, long, short = (run(m) for m in (
+      wide, Encoder(**fields, position=Rope(50.0)), Encoder(**fields, position=Rope(10.0))))
+  close(mixed[1], long[1])  # the first layer is global
+  assert np.abs(mixed[1] - short[1])[0, :6].max() > 1e-3
+  assert np.abs(mixed[2] - long[2])[0, :6].max() > 1e-3
+  assert "attention_norm" not in params["encoder"]["layers_0"]
+  assert "attention_norm" in params["encoder"]["layers_1"]
+
+
+def test_pooling():
+  hidden = np.arange(2 * 6 * 2, dtype=np.float32).reshape(2, 6, 2)
+  segments = np.array([[1, 1, 2, 2, 2, 0], [1, 1, 1, 1, 0, 0]])
+  positions = np.array([[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 0, 0]])
+  first = pool("first", hidden, segments, positions, 3)
+  np.testing.assert_array_equal(first, [[[0, 1], [4, 5], [0, 0]], [[12, 13], [0, 0], [0, 0]]])
+  mean = pool("mean", hidden, segments, positions, 2)
+  np.testing.assert_array_equal(mean, [[[1, 2], [6, 7]], [[15, 16], [0, 0]]])
+
+
+def test_the_heads_of_texts_and_tokens():
+  """tanh pooler and classes; norm, gelu and tags: against NumPy."""
+  hidden = np.random.default_rng(0).normal(size=(1, 4, 6)).astype(np.float32)
+  batch = {"text_segment_ids": np.array([[1, 1, 2, 0]]), "text_positions": np.array([[0, 1, 0, 0]])}
+  block = dataclasses.replace(BERT_BLOCK, norm_eps=1e-5)
+
+  def run(head, texts):
+    module = Head(head, block)
+    shapes = unbox(jax.eval_shape(module.init, jax.random.key(0), hidden, batch)).get("params", {})
+    rng = np.random.default_rng(1)
+    p = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
+    return np.asarray(module.apply({"params": p}, hidden, batch, texts)), p
+
+  out, p = run(HeadConfig("classes", 3, transform="tanh"), 2)
+  dense = p["transform"]["dense"]
+  pooled = np.tanh(hidden[0, [0, 2]] @ dense["kernel"] + dense["bias"])
+  close(out[0], pooled @ p["output"]["kernel"] + p["output"]["bias"])
+
+  out, p = run(HeadConfig("tags", 5, "none", transform="relu", norm=True, use_bias=False), 1)
+  x = np.maximum(hidden[0] @ p["transform"]["dense"]["kernel"], 0)
+  x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+  x = x * p["transform"]["norm"]["scale"] + p["transform"]["norm"]["bias"]
+  close(out[0], x @ p["output"]["kernel"] + p["output"]["bias"], 1e-4)
+
+  out, p = run(HeadConfig("embedding", pool="mean"), 1)
+  assert p == {}
+  close(out[0, 0], hidden[0, :2].mean(0))
+
+
+def test_the_scores_of_the_vocabulary_are_tied_to_the_embedding():
+  model = Encoder(V, D, 1, BLOCK, embedding_width=5, mlm=True)
+  batch = batch_of((4, 5))
+  params = drawn(model, batch)
+  hidden = np.random.default_rng(2).normal(size=(1, 2, D)).astype(np.float32)
+  head = params["mlm_head"]
+  dense = head["transform"]["dense"]
+  x = hidden @ dense["kernel"] + dense["bias"]
+  x = np.asarray(jax.nn.gelu(x, approximate=False))
+  x = LayerNorm(1e-5).apply({"params": head["transform"]["norm"]}, x)
+  close(model.apply({"params": params}, hidden, method="mlm_logits"),
+        x @ params["embed"]["embedding"].T + head["bias"], 1e-4)
+
+
+def test_attention_weights_of_all_layers():
+  model = Encoder(V, D, 3, MODERN, Rope(), 0)
+  batch = batch_of((4, 5, 6))
+  weights = model.apply({"params": drawn(model, batch)}, batch, method="attention_weights")
+  assert weights["encoder"].shape == (3, 1, 3, T, T)
+  close(weights["encoder"].sum(-1)[:, 0, :, :3], np.ones((3, 3, 3)), 1e-5)
+
+
+def test_dropout_is_on_in_training_only():
+  model = Encoder(V, D, 1, BLOCK, head=HeadConfig("classes", 2, dropout=0.5))
+  batch = batch_of((4, 5, 6))
+  params = drawn(model, batch)
+  run = lambda seed, train=True: np.asarray(model.apply(
+      {"params": params}, batch, 1, train, method="predict",
+      rngs={"dropout": jax.random.key(seed)}))
+  assert np.abs(run(0) - run(1)).max() > 1e-3
+  close(run(0), run(0), 0)
+  close(run(0, False), run(1, False), 0)
+
+
+@pytest.mark.parametrize("fields, message", [
+    (dict(task="class"), "head.task='class': did you mean 'classes'?"),
+    (dict(task="classes", pool="last"), "head.pool='last': valid are: first, mean, none"),
+    (dict(task="tags"), "head.task='tags' needs head.pool='none', not 'first'"),
+    (dict(task="classes", pool="none"),
+     "head.task='classes' needs head.pool='first' or 'mean', not 'none'"),
+    (dict(task="span", pool="none", outputs=3),
+     "head.outputs=3: a head for 'span' has 2; leave it unset"),
+    (dict(task="embedding", outputs=3), "head.outputs=3: head.task='embedding' has none"),
+    (dict(task="classes", outputs=3, norm=True), "head.norm=True goes with a head.transform"),
+])
+def test_a_head_says_what_is_wrong_with_it(fields, message):
+  with pytest.raises(ConfigError) as e:
+    HeadConfig(**fields)
+  assert str(e.value) == message
+
+
+def test_a_head_for_classes_needs_their_number():
+  model = Encoder(V, D, 1, BLOCK, head=HeadConfig("classes"))
+  with pytest.raises(ConfigError, match="head.outputs must be set: head.task='classes'"):
+    model.init(jax.random.key(0), batch_of((1, 2)))
+
+
+def test_texts_longer_than_the_position_table():
+  model = Encoder(V, D, 1, BLOCK, Learned(8))
+  with pytest.raises(ConfigError, match="position.max_length=8 is too short for rows of 9 tokens"):
+    model.init(jax.random.key(0), batch_of((1, 2)))
+
+
+def test_a_first_layer_without_norm_is_for_pre_norm():
+  with pytest.raises(ConfigError, match="attention_norm=False goes with norm_position='pre'"):
+    dataclasses.replace(BLOCK, attention_norm=False)
+
+
+def test_the_section_of_a_config_has_the_heads_keys():
+  section = config_lib.section({"encoder": Encoder}, "encoder", vocab_size=V, head=dict(
+      task="classes", outputs=3))
+  model = config_lib.build({"encoder": Encoder}, section)
+  assert model.head == HeadConfig("classes", 3) and model.block == BERT_BLOCK
