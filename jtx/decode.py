@@ -3,9 +3,12 @@
 A decoder gives `logits [B, V]` for the first token and a state; `step(tokens [R], state,
 index)` gives logits [R, V] after the tokens at place `index`, and the new state. R is B
 times the hypotheses of each row, which stand next to each other; `state.reorder(rows [R])`
-makes hypothesis i continue the one that stood at rows[i], and `state.grow(length)` makes room
-for that many tokens. The room starts small and grows as `cache_lengths` says, since a step
-costs as much attention as there is room.
+makes hypothesis i continue the one that stood at rows[i], `state.grow(length)` makes room
+for that many tokens, and `state.take(sources [b])` keeps the hypotheses of some rows only.
+
+A step costs as much attention as there is room, so the room starts small and grows as
+`cache_lengths` says. And it costs as much as there are rows, done or not: when all but a
+quarter are done, the search goes on with that quarter.
 """
 
 import dataclasses
@@ -20,6 +23,7 @@ Step = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
 
 
 FIRST_LENGTH = 16
+LEAST_ROWS = 4  # fewer cost as much
 
 
 def cache_lengths(max_length: int) -> list[int]:
@@ -30,14 +34,30 @@ def cache_lengths(max_length: int) -> list[int]:
   return lengths
 
 
-def _loop(advance: Callable, is_done: Callable, carry: Any, max_length: int) -> Any:
-  """Advances a carry that has `index` and `state` until it is done or at max_length."""
-  for length in cache_lengths(max_length):
+def _loop(advance: Callable, done: Callable, carry: Any, lengths: list[int]) -> Any:
+  """Advances a carry until all of its rows are done, or to the last of `lengths`.
+
+  Args:
+    advance: carry -> carry, one token on.
+    done: carry -> [B] bool. What is done stays so, and its result does not change any more.
+    carry: a named tuple with `index`, `state` and arrays [B, ...].
+    lengths: the rooms to go through.
+  """
+  few = len(done(carry)) // 4
+  few = few if few >= LEAST_ROWS else 0
+  for length in lengths:
     carry = carry._replace(state=carry.state.grow(length))
     # A step writes the place after its index, so the last place is left to the next length.
-    end = length if length == max_length else length - 1
-    carry = jax.lax.while_loop(lambda c, end=end: (c.index < end) & ~is_done(c), advance, carry)
-  return carry
+    end = length if length == lengths[-1] else length - 1
+    carry = jax.lax.while_loop(
+        lambda c, end=end: (c.index < end) & ((~done(c)).sum() > few), advance, carry)
+  if not few:
+    return carry
+  rows = jnp.argsort(done(carry))[:few]  # what is not done comes first
+  arrays = {k: x for k, x in carry._asdict().items() if k not in ("index", "state")}
+  part = carry._replace(state=carry.state.take(rows), **{k: x[rows] for k, x in arrays.items()})
+  part = _loop(advance, done, part, lengths[-1:])
+  return carry._replace(**{k: x.at[rows].set(getattr(part, k)) for k, x in arrays.items()})
 
 
 PENALTIES: dict[str, Callable] = {
@@ -111,7 +131,8 @@ class Decoded(NamedTuple):
 
 
 def decode(method: Beam | Sample, logits: jax.Array, state: Any, step: Step, *, max_length: int,
-           eos_id: int, pad_id: int, keys: jax.Array | None = None) -> Decoded:
+           eos_id: int, pad_id: int, present: jax.Array | None = None,
+           keys: jax.Array | None = None) -> Decoded:
   """Decodes up to `max_length` tokens, the end token included.
 
   Args:
@@ -123,12 +144,14 @@ def decode(method: Beam | Sample, logits: jax.Array, state: Any, step: Step, *, 
     max_length: T.
     eos_id: the token that ends a target.
     pad_id: stands after it.
+    present: [B] bool; the other rows are done from the start. None is all.
     keys: [B] random keys, one a row so that a draw does not depend on its neighbours; for
       sampling only.
   """
+  absent = jnp.zeros(len(logits), bool) if present is None else ~present
   if isinstance(method, Beam):
-    return _beam_search(method, logits, state, step, max_length, eos_id, pad_id)
-  return _sample(method, logits, state, step, max_length, eos_id, pad_id, keys)
+    return _beam_search(method, logits, state, step, max_length, eos_id, pad_id, absent)
+  return _sample(method, logits, state, step, max_length, eos_id, pad_id, absent, keys)
 
 
 class _Search(NamedTuple):
@@ -141,10 +164,9 @@ class _Search(NamedTuple):
   done_scores: jax.Array  # [B, K] their penalised score, -inf where there is none
 
 
-def _beam_search(method, logits, state, step, max_length, eos_id, pad_id) -> Decoded:
+def _beam_search(method, logits, state, step, max_length, eos_id, pad_id, absent) -> Decoded:
   B, V = logits.shape
   K = method.beam
-  rows = jnp.arange(B)[:, None]
 
   def finished(s: _Search):  # [B]
     worst = s.done_scores[:, -1]
@@ -157,6 +179,8 @@ def _beam_search(method, logits, state, step, max_length, eos_id, pad_id) -> Dec
     return worst >= bound
 
   def advance(s: _Search) -> _Search:
+    B = len(s.scores)
+    rows = jnp.arange(B)[:, None]
     total = s.scores[:, :, None] + jax.nn.log_softmax(s.logits)  # [B, K, V]
     # At most K of the best 2 K end here, so K live ones are always left.
     top, flat = jax.lax.top_k(total.reshape(B, K * V), min(2 * K, K * V))
@@ -180,49 +204,49 @@ def _beam_search(method, logits, state, step, max_length, eos_id, pad_id) -> Dec
   nothing = jnp.full((B, K, max_length), pad_id, jnp.int32)
   minus_inf = jnp.full((B, K), -jnp.inf)
   s = _Search(jnp.array(0), jnp.repeat(logits[:, None], K, 1), state, nothing,
-              minus_inf.at[:, 0].set(0.0), nothing, minus_inf)
-  s = _loop(advance, lambda s: finished(s).all(), s, max_length)
+              minus_inf.at[:, 0].set(0.0), nothing, jnp.where(absent[:, None], 0.0, minus_inf))
+  s = _loop(advance, finished, s, cache_lengths(max_length))
   # Rows that ran out of length: live hypotheses come after the finished ones.
   live = s.scores / method.length_penalty(max_length)
   scores = jnp.concatenate([s.done_scores, live], 1)
   is_done = jnp.concatenate([s.done_scores > -jnp.inf, jnp.zeros_like(live, bool)], 1)
   best = jnp.lexsort((-scores, ~is_done), axis=-1)[:, :method.n_best]
+  rows = jnp.arange(B)[:, None]
   return Decoded(jnp.concatenate([s.done_tokens, s.tokens], 1)[rows, best], scores[rows, best])
 
 
 class _Draws(NamedTuple):
   index: jax.Array  # tokens decoded so far
-  logits: jax.Array  # [B n, V] of the next token
+  logits: jax.Array  # [B, n, V] of the next token
   state: Any
-  tokens: jax.Array  # [B n, T]
-  scores: jax.Array  # [B n]
-  ended: jax.Array  # [B n] bool
+  keys: jax.Array  # [B, n]
+  tokens: jax.Array  # [B, n, T]
+  scores: jax.Array  # [B, n]
+  ended: jax.Array  # [B, n] bool
 
 
-def _sample(method, logits, state, step, max_length, eos_id, pad_id, keys) -> Decoded:
+def _sample(method, logits, state, step, max_length, eos_id, pad_id, absent, keys) -> Decoded:
   B, n = logits.shape[0], method.n_best
-  keys = jax.vmap(lambda k: jax.random.split(k, n))(keys).reshape(B * n)
 
-  def draw(index, logits):
-    row_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, index)
+  def draw(key, index, logits):
     kept = truncate(logits / method.temperature, method.top_k, method.top_p)
-    token = jax.vmap(jax.random.categorical)(row_keys, kept).astype(jnp.int32)
-    log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], 1)[:, 0]
-    return token, log_p
+    token = jax.random.categorical(jax.random.fold_in(key, index), kept).astype(jnp.int32)
+    return token, jax.nn.log_softmax(logits)[token]
 
   def advance(s: _Draws) -> _Draws:
-    token, log_p = draw(s.index, s.logits)
+    token, log_p = jax.vmap(jax.vmap(draw, (0, None, 0)), (0, None, 0))(s.keys, s.index, s.logits)
     token = jnp.where(s.ended, pad_id, token)
     scores = s.scores + jnp.where(s.ended, 0.0, log_p)
-    logits, state = step(token, s.state, s.index + 1)
-    return _Draws(s.index + 1, logits, state, s.tokens.at[:, s.index].set(token), scores,
-                  s.ended | (token == eos_id))
+    logits, state = step(token.reshape(-1), s.state, s.index + 1)
+    return _Draws(s.index + 1, logits.reshape(s.logits.shape), state, s.keys,
+                  s.tokens.at[:, :, s.index].set(token), scores, s.ended | (token == eos_id))
 
-  s = _Draws(jnp.array(0), jnp.repeat(logits, n, 0), state,
-             jnp.full((B * n, max_length), pad_id, jnp.int32), jnp.zeros(B * n),
-             jnp.zeros(B * n, bool))
-  s = _loop(advance, lambda s: s.ended.all(), s, max_length)
-  return Decoded(s.tokens.reshape(B, n, max_length), s.scores.reshape(B, n))
+  s = _Draws(jnp.array(0), jnp.repeat(logits[:, None], n, 1), state,
+             jax.vmap(lambda k: jax.random.split(k, n))(keys),
+             jnp.full((B, n, max_length), pad_id, jnp.int32), jnp.zeros((B, n)),
+             jnp.repeat(absent[:, None], n, 1))
+  s = _loop(advance, lambda s: s.ended.all(1), s, cache_lengths(max_length))
+  return Decoded(s.tokens, s.scores)
 
 
 def truncate(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:

@@ -52,7 +52,8 @@ def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
   saved, labels = load_tokenizers(workdir), None
   if checkpoints.latest_step() is not None:
     meta = checkpoints.read_meta(step)
-    trained_with, labels = meta["tokenizers"], meta["labels"]
+    trained_with = meta["tokenizers"]
+    labels = meta.get("labels")  # older checkpoints have none
     if saved is not None and saved != trained_with:
       raise ConfigError(f"--workdir={workdir}: its tokenizer does not fit its checkpoints, which"
                         " were trained with another vocabulary; restore or remove tokenizer.json")

@@ -8,6 +8,7 @@ import jax
 from jtx import config as config_lib
 from jtx import experiment, sharding
 from jtx.checkpoint import CheckpointError, Checkpointer
+from jtx.config import ConfigError
 from jtx.evals.task import Task
 
 
@@ -26,6 +27,9 @@ def load(workdir: str, step: int | None = None, average: int | None = None,
     The task, its parameters (their EMA, where the run keeps one), and the step.
   """
   config = config_lib.load(os.path.join(workdir, experiment.CONFIG_FILE))
+  if "data" not in config:
+    raise ConfigError(f"--workdir={workdir} holds a converted model and no run; open it with"
+                      " jtx.load_pretrained")
   if data_path is not None:
     config.data.path = data_path
   checkpoints = Checkpointer(os.path.join(workdir, "checkpoints"), config.checkpoint.keep,

@@ -91,4 +91,4 @@ def search(model: nn.Module, method: Beam | Sample, params: Any, batch: Mapping[
                               cache_lengths(length)[0], method="start")
   step = lambda tokens, state, index: model.apply(variables, tokens, state, index, method="step")
   return decode(method, logits, state, step, max_length=length, eos_id=eos_id, pad_id=pad_id,
-                keys=keys)
+                present=batch["src_segment_ids"].any(1), keys=keys)

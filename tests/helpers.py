@@ -1,7 +1,12 @@
 """A small run that all tests of training share."""
 
+import contextlib
+import importlib
 import json
 import pathlib
+import sys
+
+from absl import flags
 
 from configs import nmt_numbers
 
@@ -27,3 +32,17 @@ def logged(workdir) -> list[dict]:
 
 def losses(workdir) -> list[tuple[int, float]]:
   return [(line["step"], line["loss"]) for line in logged(workdir)]
+
+
+@contextlib.contextmanager
+def command(name: str):
+  """The entry point `experiments.NAME`; its flags, which others define too, are taken back."""
+  before = set(flags.FLAGS)
+  module = importlib.import_module(f"experiments.{name}")
+  try:
+    yield module
+  finally:
+    flags.FLAGS.unparse_flags()
+    for flag in set(flags.FLAGS) - before:
+      delattr(flags.FLAGS, flag)
+    del sys.modules[module.__name__]

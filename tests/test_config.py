@@ -58,7 +58,7 @@ def test_a_section_holds_the_defaults():
       "name": "thing", "size": None, "inner": {"depth": 3, "rate": 0.5}, "label": "a", "rate": None,
       "kinds": ("x",), "flag": False,
       "position": {"name": "rope", "base": 7.0, "pairing": "half", "linear_scale": 1.0,
-                   "ntk_scale": 1.0}}
+                   "ntk_scale": 1.0, "local_base": None}}
 
 
 def test_a_section_without_a_name():

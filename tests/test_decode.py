@@ -18,12 +18,16 @@ V, EOS, PAD = 4, 3, 0
 class Chain:
   """A decoder state that remembers the last two tokens, so reordering matters."""
   history: jax.Array  # [R, 2]
+  sources: int = flax.struct.field(pytree_node=False)
 
   def reorder(self, rows):
-    return Chain(self.history[rows])
+    return Chain(self.history[rows], self.sources)
 
   def grow(self, length):
     return self
+
+  def take(self, sources):
+    return Chain(self.history.reshape(self.sources, -1, 2)[sources].reshape(-1, 2), len(sources))
 
 
 def tables(seed, B):
@@ -32,17 +36,18 @@ def tables(seed, B):
   return r.normal(size=(B, V)) * 2, r.normal(size=(V, V, V)) * 2
 
 
-def run(method, first, table, max_length, keys=None):
+def run(method, first, table, max_length, keys=None, present=None):
   table = jnp.asarray(table, jnp.float32)
 
   def step(tokens, state, index):
     history = jnp.stack([state.history[:, 1], tokens], 1)
-    return table[history[:, 0], history[:, 1]], Chain(history)
+    return table[history[:, 0], history[:, 1]], Chain(history, state.sources)
 
   rows = first.shape[0] * method.rows
   return jax.jit(lambda logits, keys: decode(
-      method, logits, Chain(jnp.zeros((rows, 2), jnp.int32)), step, max_length=max_length,
-      eos_id=EOS, pad_id=PAD, keys=keys))(jnp.asarray(first, jnp.float32), keys)
+      method, logits, Chain(jnp.zeros((rows, 2), jnp.int32), len(first)), step,
+      max_length=max_length, eos_id=EOS, pad_id=PAD, keys=keys, present=present))(
+          jnp.asarray(first, jnp.float32), keys)
 
 
 def log_softmax(x):
@@ -196,3 +201,45 @@ def test_a_published_translator_decodes_as_published(method):
   out = decode(method, logits, state, step, max_length=20, eos_id=ct2.EOS, pad_id=0, keys=keys)
   for row, (_, target) in zip(np.asarray(out.tokens)[:, 0], cases):
     assert [vocabulary[t] for t in row[:list(row).index(ct2.EOS)]] == target
+
+
+@pytest.mark.parametrize("method", [
+    Beam(beam=3, n_best=3), Beam(beam=2, early_stop=True), Beam(beam=1),
+    Sample(n_best=2, temperature=1.5)], ids=str)
+@pytest.mark.parametrize("present", [False, True])
+def test_rows_that_go_on_alone_give_what_they_would_in_the_batch(method, present):
+  """Of 40 rows with many lengths a quarter goes on, and of that a quarter again."""
+  first, table = tables(7, 40)
+  table[..., EOS] -= 1.5  # some sequences are long
+  rows = np.arange(40) % 3 != 1 if present else None
+  keys = jax.random.split(jax.random.key(3), 40)
+  together = run(method, first, table, 12, keys, rows)
+  lengths = np.asarray((together.tokens != PAD).sum(-1).max(-1))
+  assert lengths.min() <= 2 and lengths.max() >= 10
+  for b in range(40):
+    if rows is None or rows[b]:
+      alone = run(method, first[b:b + 1], table, 12, keys[b:b + 1])
+      np.testing.assert_array_equal(together.tokens[b], alone.tokens[0])
+      np.testing.assert_allclose(together.scores[b], alone.scores[0], rtol=1e-5)
+
+
+def test_absent_rows_cost_no_step():
+  """The table ends no sequence: of 16 rows the quarter with the present one runs to the end."""
+  steps = []
+  table = np.zeros((V, V, V))
+  table[..., EOS] = -50
+
+  def count(history):
+    steps.append(len(history))
+    return history
+
+  def step(tokens, state, index):
+    history = jnp.stack([state.history[:, 1], tokens], 1)
+    history = jax.pure_callback(count, jax.ShapeDtypeStruct(history.shape, jnp.int32), history)
+    logits = jnp.asarray(table, jnp.float32)[history[:, 0], history[:, 1]]
+    return logits, Chain(history, state.sources)
+
+  decode(Beam(beam=1), jnp.asarray(table[0, :1].repeat(16, 0), jnp.float32),
+         Chain(jnp.zeros((16, 2), jnp.int32), 16), step, max_length=8, eos_id=EOS, pad_id=PAD,
+         present=jnp.arange(16) == 5)
+  assert steps == [4] * 8

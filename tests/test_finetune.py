@@ -89,8 +89,8 @@ def folder(tmp_path_factory):
   return folder
 
 
-@pytest.mark.parametrize("task", [
-    "classify", *(pytest.param(t, marks=pytest.mark.slow) for t in TASKS if t != "classify")])
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
 def test_a_head_learns_its_task_and_is_evaluated_again_from_its_workdir(task, folder, tmp_path):
   config = config_for(task, folder)
   results = train.run(config, str(tmp_path), jax.devices()[:1])
@@ -149,6 +149,7 @@ def from_published(path, folder, **edits):
       "optim.lr": 0.0, "steps": 1, **edits})
 
 
+@pytest.mark.slow
 def test_training_starts_from_the_parameters_of_a_folder(published, folder, tmp_path):
   path, params = published
   config = from_published(path, folder, **{"optim.ema": 0.9})
@@ -172,7 +173,7 @@ def restored(checkpoints):
   result = {}
   for key in ("params", "ema"):
     flat = ocp.StandardCheckpointer().restore(checkpoints.directory / str(step) / key)
-    result[key] = unflatten_dict(flat, sep="/")
+    result[key] = unflatten_dict({k.removeprefix(f"{key}/"): x for k, x in flat.items()}, sep="/")
   return result
 
 

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from experiments import predict as command
 from jtx import predictions
 from jtx.config import ConfigError
 from jtx.data import DataError, tokenizer_kinds
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.positions import Learned
 from jtx.predictions import Trained, predict
+from tests.helpers import command
 from tests.models.test_encoder import BLOCK, D, batch_of, drawn
 
 TEXTS = ["a cat", "the cat sat on the mat", "mat", "a dog sat on a cat"]
@@ -169,7 +169,9 @@ def test_no_inputs():
 
 def test_lines_and_objects_become_inputs(tmp_path):
   (tmp_path / "a.txt").write_text("one text\na pair\tof texts\n")
-  read = lambda name, by_word=False: command.read_inputs(str(tmp_path / name), by_word)
+  with command("predict") as module:
+    read_inputs = module.read_inputs
+  read = lambda name, by_word=False: read_inputs(str(tmp_path / name), by_word)
   assert read("a.txt") == [{"text": "one text"}, {"text": "a pair", "second": "of texts"}]
   assert read("a.txt", True) == [{"words": ["one", "text"]},
                                  {"words": ["a", "pair", "of", "texts"]}]

@@ -6,12 +6,11 @@ import sys
 import jax
 import pytest
 
-from absl import flags
 from jtx import restore, train
 from jtx.batching import bucket
 from jtx.config import ConfigError
 from jtx.translate import Translator
-from tests.helpers import tiny_config
+from tests.helpers import command, tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +113,11 @@ def test_buckets(length, limit, expected):
 
 
 def test_the_command(trained, loaded, tmp_path, monkeypatch):
-  from experiments import cli, translate
+  from experiments import cli
   source, output = tmp_path / "in.txt", tmp_path / "out.txt"
   source.write_text("\n".join(LINES) + "\n", encoding="utf-8")
   expected = [best[0].text for best in translator(loaded)(LINES)]
-  try:
+  with command("translate") as translate:
     cli.parse(["translate", f"--workdir={trained}", f"--input={source}", f"--output={output}", "--beam=1"])
     translate.main()
     assert output.read_text(encoding="utf-8").split("\n")[:-1] == expected
@@ -135,5 +134,3 @@ def test_the_command(trained, loaded, tmp_path, monkeypatch):
     cli.parse(["translate", "--top_k=3"])
     with pytest.raises(ConfigError, match="--top_k goes with --sample"):
       translate.main()
-  finally:
-    flags.FLAGS.unparse_flags()

@@ -37,9 +37,11 @@ KINDS = {
     "positive": (lambda v: isinstance(v, numbers.Real) and not isinstance(v, bool) and v > 0,
                  "a number above 0"),
     "flag": (lambda v: isinstance(v, bool), "true or false"),
-    "activation": (lambda v: v in ACTIVATIONS, "one of " + ", ".join(ACTIVATIONS)),
+    "activation": (lambda v: isinstance(v, str) and v in ACTIVATIONS,
+                   "one of " + ", ".join(ACTIVATIONS)),
     "pooling": (lambda v: v in ("cls", "mean"), "'cls' or 'mean'"),
-    "layers": (lambda v: isinstance(v, list) and bool(v), "a list of layer types"),
+    "layers": (lambda v: isinstance(v, list) and all(isinstance(k, str) for k in v),
+               "a list of layer types"),
     "rope": (lambda v: isinstance(v, dict), "an object of RoPE parameters by layer type"),
 }
 

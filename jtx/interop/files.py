@@ -149,7 +149,8 @@ class Tensors:
       if name in names | self.family.buffers or name in self.family.tied and has_mlm(wanted):
         continue
       if not heads.fullmatch(name) and name not in self.family.tied:
-        raise DataError(f"{path}: tensor {original!r} is none of the model's, at config.json's size")
+        raise DataError(f"{path}: tensor {original!r} is none of the model's, at config.json's"
+                        " size")
       unused.append(original)
     if unused:
       logging.info("%s: not used, being of heads that the model does not have: %s",

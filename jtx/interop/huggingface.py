@@ -65,10 +65,10 @@ def identify(config: Mapping[str, Any], path: str) -> Source:
   """
   if "model_type" not in config:
     raise ConfigError(f"{path} has no model_type; valid are: {', '.join(FAMILIES)}")
-  if config["model_type"] not in FAMILIES:
-    raise ConfigError(f"{path}: model_type={config['model_type']!r}:"
-                      f" {nearest(str(config['model_type']), FAMILIES)}")
-  return Source(path, config, FAMILIES[config["model_type"]])
+  model_type = config["model_type"]
+  if not isinstance(model_type, str) or model_type not in FAMILIES:
+    raise ConfigError(f"{path}: model_type={model_type!r}: {nearest(str(model_type), FAMILIES)}")
+  return Source(path, config, FAMILIES[model_type])
 
 
 def choose(source: Source, architecture: str | None) -> str:

@@ -35,6 +35,12 @@ class DecodeState:
     shape = self.ancestors.shape
     return self.replace(ancestors=self.ancestors.reshape(-1, shape[-1])[rows].reshape(shape))
 
+  def take(self, sources: jax.Array) -> "DecodeState":
+    """The hypotheses of some sources [b] only."""
+    of_layers = lambda tree: jax.tree.map(lambda x: x[:, sources], tree)
+    return DecodeState(of_layers(self.cache), self.ancestors[sources], of_layers(self.memory),
+                       self.memory_segments[sources])
+
   def grow(self, length: int) -> "DecodeState":
     """Makes room for `length` tokens; what there is stays."""
     more = max(length - self.ancestors.shape[-1], 0)

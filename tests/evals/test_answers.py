@@ -49,7 +49,7 @@ def test_n_best_limits_starts_ends_and_answers():
   # The two best starts are the first two words, the two best ends the last two.
   found = best_answers([w], [logits], 2, 30)
   assert [a.text for a in found] == [CONTEXT, CONTEXT[:28]]
-  assert best_answers([w], [logits], 2, 7) == []  # those spans have 8 words and more
+  assert best_answers([w], [logits], 2, 6) == []  # those spans have 7 words and more
 
 
 def test_special_tokens_and_the_question_are_no_answer():

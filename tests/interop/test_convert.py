@@ -6,13 +6,12 @@ import pathlib
 import subprocess
 import sys
 
-from absl import flags
 import jax
 import numpy as np
 import pytest
 
 from configs import common
-from experiments import cli, convert
+from experiments import cli
 from jtx import pretrained, restore, train
 from jtx.config import ConfigError
 from jtx.data.tokenizer_kinds import wordpiece
@@ -20,6 +19,7 @@ from jtx.interop import huggingface
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Learned
+from tests.helpers import command
 
 MODEL = Encoder(31, 12, 2, BlockConfig(num_heads=3, attention_bias=True, ffn_dim=20,
                                        activation="gelu", norm_eps=1e-12, init_std=0.02),
@@ -29,13 +29,9 @@ TEXTS = ["the cat sat on the mat", "a dog ran"] * 4
 
 def run(*argv):
   """The command in this process, as the command line would call it."""
-  saved = flags.FLAGS.flag_values_dict()
-  try:
+  with command("convert") as convert:
     cli.parse(["convert", *argv], ("workdir",))
     convert.main()
-  finally:
-    for name in ("workdir", "from_hf", "to_hf", "architecture", "step", "average", "dtype"):
-      flags.FLAGS[name].value = saved[name]
 
 
 def test_there_and_back_is_the_same_bytes(tmp_path):
