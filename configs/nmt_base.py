@@ -74,6 +74,7 @@ def shrink(c) -> None:
   c.data.ops = (common.op("clean"), common.op("tokenize"), common.op("pack", lengths=(64, 64)))
   c.data.window = 256
   c.decode.max_source_length = c.decode.max_target_length = 32
+  c.decode.batch_size = 8
   for evaluator in c.evals.values():
     evaluator.source = ("embedded:number_words/time:val",)
 

@@ -20,7 +20,8 @@ DATA_PATH = flags.DEFINE_string("data_path", None, "Folder of the data, if it mo
 def main() -> None:
   from jtx import experiment, restore, train
   task, params, step = restore.load(WORKDIR.value, STEP.value, AVERAGE.value, DATA_PATH.value)
-  results = train.evaluate(task, params, experiment.make_evaluators(task.config), step, WORKDIR.value)
+  evaluators = experiment.make_evaluators(task.config)
+  results = train.evaluate(task, params, evaluators, step, WORKDIR.value)
   print(json.dumps({"step": step, **results}))
 
 

@@ -38,13 +38,13 @@ def check_workdir(config: ConfigDict, workdir: str) -> None:
 
 def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
               step: int | None = None) -> Dataset:
-  """The run's data, with the tokenizers and labels that the checkpoint of `step` or the workdir has.
+  """The run's data, with the tokenizers and labels that its checkpoint or workdir has.
 
   Args:
     config: of the run.
     workdir: of the run.
     checkpoints: of the run.
-    step: None is the newest.
+    step: of the checkpoint; None is the newest.
 
   Raises:
     ConfigError: the workdir's tokenizers are not the checkpoint's.

@@ -200,7 +200,8 @@ class Program:
     self.flops_per_step = 3 * flops.count(forward, params, example)
 
     def init(seed):
-      params = sharding.unbox(experiment.init_params(model, objective, example, jax.random.key(seed)))
+      key = jax.random.key(seed)
+      params = sharding.unbox(experiment.init_params(model, objective, example, key))
       return TrainState(jnp.int32(0), params, self.tx.init(params),
                         params if config.optim.ema else {}, self.zero_sums(), jnp.int32(-1))
 

@@ -51,7 +51,8 @@ def make_program(config, mesh_shape):
                      [[]] * config.batch_size)
   example.pop("ids")
   size = config.tokenizer.kind.vocab_size
-  model, objective = experiment.make_model(config, {"vocab_size": size, "src_vocab_size": size, "bos_id": 1})
+  info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}
+  model, objective = experiment.make_model(config, info)
   experiment.make_evaluators(config)
   return train.Program(config, model, objective, example, mesh)
 

@@ -102,6 +102,7 @@ def test_a_head_learns_its_task_and_is_evaluated_again_from_its_workdir(task, fo
   assert again[score] == results[score]
 
 
+@pytest.mark.slow
 def test_tags_come_from_the_training_data_and_stay_with_the_checkpoint(folder, tmp_path):
   config = config_for("tag", folder, steps=1)
   train.run(config, str(tmp_path), jax.devices()[:1])
@@ -123,6 +124,14 @@ def test_epochs_must_be_above_0(folder):
   config = config_for("classify", folder, epochs=0.0)
   with pytest.raises(ConfigError, match="config.epochs=0.0: must be above 0"):
     experiment.with_steps(config, None)
+
+
+def test_a_head_of_another_number_of_classes_than_the_data(folder):
+  config = config_for("classify", folder, **{"model.head.outputs": 3})
+  data = experiment.open_data(config, "nowhere", checkpoint.Checkpointer("nowhere/checkpoints"))
+  with pytest.raises(ConfigError, match="config.model.head.outputs=3 does not fit the data, whose"
+                     " outputs is 2"):
+    experiment.make_model(config, data.info)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
 """Order, padding and compiled shapes of prediction, and the classes that users call."""
 
-import jax
 import numpy as np
 import pytest
 
-from jtx import batching, predict, pretrained, sharding
+import jtx
+from jtx import predict, pretrained, sharding
 from jtx.batching import groups, pad
 from jtx.config import ConfigError
 from jtx.data import tokenizer_kinds
@@ -31,8 +31,9 @@ def alone(model, params, example):
 
 
 @pytest.mark.parametrize("head", [
-    HeadConfig("classes", 3, transform="tanh"), HeadConfig("tags", 4, "none")], ids=lambda h: h.task)
-@pytest.mark.parametrize("devices", [None, 8])
+    HeadConfig("classes", 3, transform="tanh"), HeadConfig("tags", 4, "none")
+], ids=lambda h: h.task)
+@pytest.mark.parametrize("devices", [None, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_text_has_its_own_outputs_in_the_order_given(head, devices):
   model = Encoder(V, D, 2, BLOCK, Learned(64), head=head)
   params = drawn(model, batch_of((1, 2)))
@@ -147,3 +148,11 @@ def test_a_tokenizer_of_another_size(saved, tmp_path):
   save_tokenizers({"text": other.to_json()}, folder)
   with pytest.raises(ConfigError, match=f"{other.vocab_size} tokens.*{model.vocab_size}"):
     Embedder(folder)
+
+
+def test_what_is_for_use_from_python_is_found_in_the_package():
+  assert jtx.Embedder is predict.Embedder and jtx.Classifier is predict.Classifier
+  assert all(getattr(jtx, name) is getattr(pretrained, name)
+             for name in ("load_pretrained", "load_tokenizer", "save_pretrained"))
+  with pytest.raises(AttributeError, match="module 'jtx' has no attribute 'load_pretraned'"):
+    jtx.load_pretraned

@@ -44,7 +44,7 @@ MESHES = {
     "fsdp 2 x tensor 2 x data 2": {"data": 2, "fsdp": 2, "tensor": 2},
     "context 2 x data 4": {"data": 4, "context": 2},
 }
-QUICK = ("fsdp 8", "fsdp 2 x tensor 2 x data 2")
+QUICK = ("fsdp 2 x tensor 2 x data 2",)
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MESHES])

@@ -44,10 +44,10 @@ def test_order_is_kept_and_neighbours_do_not_matter(loaded):
   together = [best[0].text for best in translator(loaded)(LINES)]
   assert len(set(together)) > 2
   assert together[1] == together[4] == ""
-  for batch_size in (8, 16):
-    small = translator(loaded, batch_size=batch_size)
-    assert [small([line])[0][0].text for line in LINES] == together
-    assert [best[0].text for best in small(LINES[::-1])] == together[::-1]
+  for batch_size in (8, 16):  # of 16, four may go on alone
+    other = translator(loaded, batch_size=batch_size)
+    assert [other([line])[0][0].text for line in LINES] == together
+    assert [best[0].text for best in other(LINES[::-1])] == together[::-1]
 
 
 def test_a_machine_whose_devices_do_not_divide_the_batch(trained, tmp_path, loaded):

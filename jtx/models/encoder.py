@@ -164,7 +164,7 @@ class Encoder(nn.Module):
   vocab_size: int
   width: int = 768
   num_layers: int = 12
-  block: BlockConfig = BERT_BLOCK
+  block: BlockConfig = BERT_BLOCK  # attention_norm=False is of the first layer (ModernBERT)
   position: Position = Learned()
   num_token_types: int = 2  # 0: none
   embedding_width: int | None = None  # None is width (ALBERT has less)
@@ -207,8 +207,10 @@ class Encoder(nn.Module):
       return (Segment(self.block, self.num_layers, self.pattern),)
     rest = dataclasses.replace(self.block, attention_norm=True)
     turned = self.pattern[1:] + self.pattern[:1]
-    segments = (Segment(self.block, 1, self.pattern[:1]), Segment(rest, self.num_layers - 1, turned))
-    return segments[:1 if self.num_layers == 1 else 2]
+    first = Segment(self.block, 1, self.pattern[:1])
+    if self.num_layers == 1:
+      return (first,)
+    return first, Segment(rest, self.num_layers - 1, turned)
 
   def __call__(self, batch: Batch, train: bool = False) -> jax.Array:
     """Hidden states [B, T, D] of the last layer."""

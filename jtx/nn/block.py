@@ -85,8 +85,8 @@ class Block(nn.Module):
 
     def self_attention(y):
       y, _, attention["self"] = self.attention("attention")(
-          y, y, ctx, kinds=self.kinds, kind=kind, position=self.position,
-          causal=self.causal, rows=rows, update=update)
+          y, y, ctx, kinds=self.kinds, kind=kind, position=self.position, causal=self.causal,
+          rows=rows, update=update)
       return y
 
     def cross_attention(y):
@@ -95,8 +95,8 @@ class Block(nn.Module):
       if ctx.index is not None:
         cross_rows = Rows(None, ctx.memory_segments)
       y, memory, attention["cross"] = self.attention("cross_attention")(
-          y, ctx.memory, ctx, kinds=(LayerKind(FULL),), kind=None, position=Position(), causal=False,
-          rows=cross_rows, projected=memory)
+          y, ctx.memory, ctx, kinds=(LayerKind(FULL),), kind=None, position=Position(),
+          causal=False, rows=cross_rows, projected=memory)
       return y
 
     def feed_forward(y):

@@ -5,6 +5,8 @@ from typing import Mapping
 import jax
 import jax.numpy as jnp
 
+from jtx.objectives.cross_entropy import Sums
+
 Batch = Mapping[str, jax.Array]
 
 
@@ -14,13 +16,13 @@ def text_weights(segment_ids: jax.Array, num_texts: int) -> jax.Array:
   return (jnp.arange(num_texts) < number).astype(jnp.float32)
 
 
-def weighted_sums(weights: jax.Array, **values: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
+def weighted_sums(weights: jax.Array, **values: jax.Array) -> Sums:
   """name -> (sum of weight times value, sum of weights)."""
   total = weights.sum()
   return {name: (jnp.sum(value * weights), total) for name, value in values.items()}
 
 
-def class_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array):
+def class_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
   """Sums of `loss`, the cross-entropy in nats, and `accuracy`.
 
   Args:
