@@ -6,6 +6,7 @@ below make such sections.
 """
 
 import functools
+import os
 from typing import Any
 
 from ml_collections import ConfigDict, config_dict
@@ -106,6 +107,81 @@ def choose(table: dict[str, Any], name: str, what: str) -> Any:
   if name not in table:
     raise ConfigError(f"config argument {what}={name!r}: {nearest(name, table)}")
   return table[name]
+
+
+# ------------------------------------------------------------------------- fine-tuning
+
+# What `finetune` reads; a config adds its own.
+FINETUNE_ARGS = dict(init="", max_length=128, batch=32, lr=5e-5, epochs=3.0, freeze=0, decay=1.0,
+                     tiny=False)
+
+
+def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
+  """Makes a config fine-tune an encoder (Devlin et al. 2019, appendix A.3).
+
+  Args:
+    c: to edit.
+    args: of `FINETUNE_ARGS`: init, a Hugging Face folder, or "" for a small BERT with fresh
+      parameters; freeze, how many of the first layers stay as they are, the embeddings with
+      them; decay, of the learning rate from a layer to the one below.
+    task: what the head is for.
+  """
+  if args.init:
+    from jtx.interop import huggingface
+    c.init_from = os.path.abspath(args.init)
+    c.model = model("encoder", **huggingface.finetuned_fields(args.init, task))
+    c.tokenizer.kind = tokenizer("file", path=c.init_from)
+  else:
+    by_token = task in ("tags", "span")
+    size = dict(width=256, num_layers=4, block=dict(num_heads=4, ffn_dim=1024))
+    if args.tiny:
+      size = dict(width=32, num_layers=2, block=dict(num_heads=2, ffn_dim=64))
+    c.model = model("encoder", **size, head=dict(
+        task=task, pool="none" if by_token else "first",
+        transform="none" if by_token else "tanh"))
+    c.tokenizer.kind = tokenizer("wordpiece", vocab_size=200 if args.tiny else 8000)
+  c.optim.optimizer = optimizer("adamw", weight_decay=0.01)
+  c.optim.schedule = schedule("linear", warmup=0.1)
+  c.optim.lr, c.optim.clip_norm = args.lr, 1.0
+  c.optim.lr_mults = layer_mults(c.model, args.freeze, args.decay)
+  c.batch_size, c.epochs, c.log_every = args.batch, args.epochs, 50
+
+
+def layer_mults(encoder: ConfigDict, freeze: int, decay: float) -> tuple[tuple[str, float], ...]:
+  """`optim.lr_mults` by depth: decay^(L - i) for layer i of L, 0 for the first `freeze` ones.
+
+  The embeddings are below layer 0 (Howard and Ruder 2018; Clark et al. 2020, ELECTRA).
+  """
+  L = encoder.num_layers
+  if encoder.share_layers and (freeze or decay != 1):
+    raise ConfigError("freeze and decay are for layers of their own, and these are shared")
+  paths = [f"encoder/layers/{i}/" for i in range(L)]
+  if not encoder.block.attention_norm:  # the first is a segment of its own
+    paths = ["encoder/layers_0/0/", *(f"encoder/layers_1/{i}/" for i in range(L - 1))]
+  mults = {"^(embed|type_embedding|position_embedding)": 0.0 if freeze else decay**(L + 1)}
+  mults |= {f"^{path}": 0.0 if i < freeze else decay**(L - i) for i, path in enumerate(paths)}
+  return tuple((path, mult) for path, mult in mults.items() if mult != 1)
+
+
+def shrink_encoder(c: ConfigDict) -> None:
+  """Makes a fine-tuning config run in seconds, on embedded data."""
+  c.steps, c.epochs, c.batch_size, c.log_every = 4, None, 8, 2
+  c.checkpoint.every = c.checkpoint.keep = 2
+  c.data.train = ("embedded:sentences:train",)
+  c.data.window = 256
+  # An op cuts texts to its max_length, which must not be more than a row.
+  c.data.ops[0].max_length = 24
+  c.data.ops[-1].lengths = (24,) * len(c.data.ops[-1].fields)
+  for evaluator in c.evals.values():
+    evaluator.source = ("embedded:sentences:val",)
+
+
+def finetuning_grid():
+  """The grid of Devlin et al. 2019, appendix A.3."""
+  for batch_size in (16, 32):
+    for lr in (5e-5, 3e-5, 2e-5):
+      for epochs in (2.0, 3.0, 4.0):
+        yield {"batch_size": batch_size, "optim.lr": lr, "epochs": epochs}
 
 
 def apply(config: ConfigDict, edits: dict[str, Any]) -> ConfigDict:

@@ -43,7 +43,8 @@ def main() -> None:
   inputs = read_inputs(INPUT.value, model.head.task == "tags")
   trained = predictions.Trained(
       model, params, predict.tokenizer_of(WORKDIR.value, model),
-      pretrained.labels(WORKDIR.value) or (), MAX_LENGTH.value, batch_size=BATCH_SIZE.value)
+      pretrained.labels(WORKDIR.value) or (), predict.longest(model, MAX_LENGTH.value),
+      batch_size=BATCH_SIZE.value)
   text = "".join(json.dumps(output, ensure_ascii=False) + "\n"
                  for output in predictions.predict(trained, inputs))
   if OUTPUT.value == "-":

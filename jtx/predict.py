@@ -84,6 +84,12 @@ def encode(tokenizer, texts: Sequence[str], second: Sequence[str] | None, max_le
 # ------------------------------------------------------------------- from Python, by directory
 
 
+def longest(model: nn.Module, max_length: int) -> int:
+  """`max_length`, or the model's positions where they are fewer."""
+  limit = model.position.limit
+  return max_length if limit is None else min(max_length, limit)
+
+
 def tokenizer_of(directory: str, model: nn.Module):
   """The directory's tokenizer.
 
@@ -117,7 +123,7 @@ class Embedder:
       raise ConfigError(f"pool={pool!r}: valid are 'first' and 'mean'")
     model, params = pretrained.load_pretrained(directory)
     self.tokenizer = tokenizer_of(directory, model)
-    self.max_length = max_length
+    self.max_length = longest(model, max_length)
     function = functools.partial(text_vectors, pool, normalize)
     self.predictor = Predictor(model, params, function, False, batch_size)
 
@@ -157,7 +163,7 @@ class Classifier:
     self.labels = (pretrained.labels(directory)
                    or tuple(f"LABEL_{i}" for i in range(model.head.outputs)))
     self.tokenizer = tokenizer_of(directory, model)
-    self.max_length = max_length
+    self.max_length = longest(model, max_length)
     self.predictor = Predictor(model, params, batch_size=batch_size)
 
   def __call__(self, texts: Sequence[str],

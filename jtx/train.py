@@ -184,7 +184,7 @@ class Program:
   """
 
   def __init__(self, config: ConfigDict, model, objective, example: Mapping[str, Any], mesh):
-    self.config, self.mesh = config, mesh
+    self.config, self.objective, self.mesh = config, objective, mesh
 
     boxed = experiment.abstract_params(model, objective, example)
     self.replicated_dimensions = sharding.replicated_dimensions(boxed, mesh)

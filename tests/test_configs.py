@@ -4,6 +4,7 @@ import functools
 import importlib
 import inspect
 import itertools
+import json
 import math
 import pathlib
 
@@ -12,11 +13,16 @@ import numpy as np
 import pytest
 
 from configs import common
-from jtx import experiment, sharding, train
+from jtx import config as config_lib
+from jtx import experiment, pretrained, sharding, train
 from jtx.config import ConfigError, flatten
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
 from jtx.data.packing import assemble
+from jtx.data.tokenizer_kinds import wordpiece
+from jtx.models.encoder import Encoder, HeadConfig
+from jtx.nn.block import BlockConfig
+from jtx.nn.positions import Learned, Rope
 
 FOLDER = pathlib.Path(common.__file__).parent
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem not in ("__init__", "common"))
@@ -31,6 +37,8 @@ def sweeps(name):
           if k.startswith("sweep_") and f.__module__ == f"configs.{name}"}
 
 
+FINETUNING = {"classify": "classes", "glue": "classes", "tag": "tags", "squad": "span",
+              "choose": "choice"}
 PRESETS = [(n, p) for n in NAMES for p in module(n).PRESETS]
 ITEMS = [(n, s, i) for n in NAMES for s, f in sweeps(n).items() for i, _ in enumerate(f())]
 
@@ -42,7 +50,7 @@ def config_of(name, preset="", sweep=None, item=0):
   return config.lock()
 
 
-def make_program(config, mesh_shape):
+def make_program(config, mesh_shape, vocab_size=None):
   mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1, "context": 1} | mesh_shape,
                             jax.devices()[:math.prod(mesh_shape.values())])
   sharding.check_batch(config.batch_size, mesh, "batch_size")
@@ -50,24 +58,29 @@ def make_program(config, mesh_shape):
   example = assemble(layout, pipeline.used_columns(ops, layout), [[]] * config.batch_size,
                      [[]] * config.batch_size)
   example.pop("ids")
-  size = config.tokenizer.kind.vocab_size
+  size = vocab_size or config.tokenizer.kind.vocab_size
   info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}
+  if names := next((op.names for op in ops if hasattr(op, "names")), None):
+    info["head.outputs"] = len(names)
+  elif names == ():  # tags, which are collected from the training data
+    info["head.outputs"] = 3
   model, objective = experiment.make_model(config, info)
   experiment.make_evaluators(config)
   return train.Program(config, model, objective, example, mesh)
 
 
 @functools.cache
-def tiny_batch(batch_size):
-  """A real batch of the data that all tiny configs share."""
-  config = config_of("nmt_base", "tiny")
+def tiny_batch(sections):
+  """A real batch of a tiny config's data, which many share, and the vocabulary's size."""
+  config = config_lib.from_plain(json.loads(sections))
   data = Dataset(config.data, config.tokenizer)
-  stream = data.train_stream(0, batch_size, range(batch_size))
+  stream = data.train_stream(0, config.batch_size, range(config.batch_size))
   return train.without_ids(stream.batch(0)), data.info["vocab_size"]
 
 
 def test_the_folder_has_the_promised_configs():
   assert {"nmt_base", "nmt_big", "nmt_multi30k", "nmt_numbers", "nmt_text"} <= set(NAMES)
+  assert set(FINETUNING) <= set(NAMES)
   assert len(ITEMS) >= 18
 
 
@@ -84,6 +97,7 @@ def test_presets_cover_every_argument(name, monkeypatch):
   monkeypatch.setattr(common, "parse_args", record)
   for preset in module(name).PRESETS:
     module(name).get_config(preset)
+  seen.pop("init", None)  # a folder: see test_finetuning_starts_from_a_folder
   assert all(len(values) > 1 for values in seen.values()), seen
 
 
@@ -92,7 +106,13 @@ def full_cases():
   yield from ((n, "", s, i) for n, s, i in ITEMS)
 
 
-@pytest.mark.parametrize("name,preset,sweep,item", list(full_cases()))
+def with_first_items_only():
+  """All items are for `make test-slow`."""
+  for case in full_cases():
+    yield pytest.param(*case, marks=pytest.mark.slow) if case[3] else case
+
+
+@pytest.mark.parametrize("name,preset,sweep,item", list(with_first_items_only()))
 def test_full_size_train_state_on_a_mesh(name, preset, sweep, item):
   config = config_of(name, preset, sweep, item)
   program = make_program(config, {"data": 2, "fsdp": 2, "tensor": 2})
@@ -115,7 +135,9 @@ def tiny_cases():
 @pytest.mark.parametrize("name,preset,sweep,item", list(tiny_cases()))
 def test_one_real_step_at_tiny_size(name, preset, sweep, item):
   config = config_of(name, preset, sweep, item)
-  batch, vocab_size = tiny_batch(config.batch_size)
+  shared = ("data", "tokenizer", "batch_size")
+  plain = json.loads(config.to_json())
+  batch, vocab_size = tiny_batch(json.dumps({key: plain[key] for key in shared}))
   with config.unlocked():
     config.tokenizer.kind.vocab_size = vocab_size
   program = make_program(config, {"data": 1})
@@ -123,9 +145,10 @@ def test_one_real_step_at_tiny_size(name, preset, sweep, item):
       batch, config.batch_size, sharding.batch_sharding(program.mesh)))
   loss, weight = np.asarray(state.sums["loss"])
   assert int(state.bad_step) == -1 and int(state.step) == 1
-  assert weight == (batch["tgt_segment_ids"] > 0).sum()
+  assert weight == program.objective.weights(batch)["loss"] > 0
   # A fresh model knows nothing: its loss is near that of the uniform distribution or above.
-  assert 0.5 * math.log(vocab_size) < loss / weight < 50
+  choices = vocab_size if "tgt" in batch else 2
+  assert 0.5 * math.log(choices) < loss / weight < 50
 
 
 @pytest.mark.parametrize("name,sweep,item", ITEMS)
@@ -161,3 +184,44 @@ def test_the_decoded_length_fits_learned_positions():
       asked = max(*config.data.ops[-1].lengths, config.decode.max_source_length,
                   config.decode.max_target_length)
       assert asked <= config.model.position.max_length
+
+
+BERT = dict(activation="gelu", num_heads=2, ffn_dim=16, attention_bias=True, norm_eps=1e-12,
+            init_std=0.02)
+MODERN = dict(activation="gelu", num_heads=2, ffn_dim=16, gated=True, use_bias=False,
+              norm_position="pre", norm_eps=1e-5, attention_norm=False, dropout=0.0, init_std=0.02)
+
+
+@pytest.fixture(scope="module", params=["bert", "modernbert"])
+def folder(request, tmp_path_factory):
+  """A Hugging Face folder of three layers."""
+  tokenizer = wordpiece(iter(["a few words"]), vocab_size=40, min_frequency=1)
+  if request.param == "bert":
+    model = Encoder(tokenizer.vocab_size, 8, 3, BlockConfig(**BERT), Learned(512),
+                    head=HeadConfig("embedding", transform="tanh"))
+  else:
+    model = Encoder(tokenizer.vocab_size, 8, 3, BlockConfig(**MODERN), Rope(local_base=100.0), 0,
+                    pattern=("global", "local", "local"), window=4)
+  example = {key: np.zeros((1, 1), np.int32)
+             for key in ("text", "text_segment_ids", "text_positions")}
+  shapes = sharding.unbox(jax.eval_shape(model.init, jax.random.key(0), example))["params"]
+  path = str(tmp_path_factory.mktemp("folder") / "model")
+  zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
+  pretrained.save_pretrained(path, model, zeros, tokenizer)
+  return path, model
+
+
+@pytest.mark.parametrize("name", FINETUNING)
+def test_finetuning_starts_from_a_folder(name, folder):
+  path, saved = folder
+  config = config_of(name, f"init={path},freeze=1,decay=0.5")
+  assert config.init_from == path
+  model, _ = experiment.make_model(config, {"vocab_size": saved.vocab_size, "head.outputs": 2})
+  assert model.head.task == FINETUNING[name]
+  assert model.clone(head=saved.head, unroll=1) == saved
+  params, missing = pretrained.load_params(path, model)
+  assert params and all(p.startswith("task_head/") for p in missing)
+  # The embeddings and the first layer stay; below the head the rate is halved a layer.
+  mults = dict(config.optim.lr_mults)
+  assert sorted(mults.values()) == [0.0, 0.0, 0.25, 0.5]
+  make_program(config, {"data": 1}, saved.vocab_size)  # raises where one matches no parameter

@@ -127,6 +127,14 @@ def test_the_embedder_of_a_folder(saved, kind):
   assert Embedder(folder)([]).shape == (0, D)
 
 
+def test_texts_are_cut_to_the_models_positions(saved):
+  folder, model, *_ = saved
+  long = " ".join(TEXTS * 10)
+  embed = Embedder(folder)  # asks for 256 tokens, and the model has 32 positions
+  assert embed.max_length == model.position.limit == 32
+  np.testing.assert_allclose(embed([long])[0], Embedder(folder, max_length=32)([long])[0])
+
+
 def test_what_is_no_classifier_says_so(saved, tmp_path):
   _, model, params, tokenizer = saved
   params = {k: v for k, v in params.items() if k != "task_head"}

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from jtx import checkpoint, experiment, optim, restore, train
+from jtx import checkpoint, experiment, restore, train
 from jtx.config import ConfigError
 from jtx.data import DataError
 from tests.helpers import logged, losses, tiny_config

@@ -13,6 +13,7 @@ from typing import Any, Callable, Protocol
 from jtx import config
 from jtx.data import DataError
 from jtx.data import number_words
+from jtx.data import sentences
 from jtx.data.lines import Lines
 from jtx.data.squad import Part, SquadSource
 from jtx.data.tagged import ConllSource, ConlluSource
@@ -226,6 +227,7 @@ def _first_line(error: Exception) -> str:
 
 EMBEDDED: dict[str, Callable[[str, str], Source]] = {
     "number_words": number_words.number_words,
+    "sentences": sentences.sentences,
 }
 
 

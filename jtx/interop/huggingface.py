@@ -106,6 +106,26 @@ def model_fields(config: Mapping[str, Any], architecture: str | None = None,
   return attributes.model_fields(source.family, config, *heads, path)
 
 
+def finetuned_fields(directory: str, task: str) -> dict[str, Any]:
+  """The fields of the Encoder of a directory, with the family's own head for another task.
+
+  Args:
+    directory: with config.json; its weights are not read.
+    task: of `jtx.models.encoder.TASKS`; the number of its classes or tags stays unset.
+
+  Raises:
+    ConfigError: the family has no such head.
+  """
+  source = open_source(directory)
+  tasks = [task for mlm, task in source.family.architectures.values() if not mlm]
+  if task not in tasks:
+    raise ConfigError(f"{source.path}: a {source.config['model_type']} has no head for {task!r};"
+                      f" {nearest(task, tasks)}")
+  fields = attributes.model_fields(source.family, source.config, False, task, source.path)
+  fields["head"] = {k: v for k, v in fields["head"].items() if k != "outputs"}
+  return {k: v for k, v in fields.items() if v is not None}
+
+
 def load(directory: str, architecture: str | None = None,
          dtype: str = "auto") -> tuple[Encoder, dict[str, Any]]:
   """The model of a directory.

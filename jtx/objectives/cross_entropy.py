@@ -1,6 +1,5 @@
 """Cross-entropy of tokens over a vocabulary, in one piece or some tokens at a time."""
 
-import functools
 from typing import Callable
 
 import jax

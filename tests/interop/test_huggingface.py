@@ -5,7 +5,6 @@ import json
 import os
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -596,3 +595,22 @@ def test_a_converted_workdir_needs_no_tokenizer_or_labels(tmp_path):
   assert "has no tokenizer" in message(load_tokenizer, path, error=DataError)
   assert "has float32 only" in message(
       save_pretrained, path + "2", BERT, {}, format="jtx", dtype="float16")
+
+
+def test_a_family_gives_its_own_head_for_another_task(saved):
+  heads = {"bert": ("tanh", False), "roberta": ("tanh", False), "distilbert": ("relu", False),
+           "albert": ("tanh", False), "modernbert": ("gelu", True)}
+  for model_type, (transform, norm) in heads.items():
+    directory, _ = saved(MODELS_BY_TYPE[model_type], name=model_type)
+    fields = huggingface.finetuned_fields(directory, "classes")
+    model = config_lib.build(MODELS, config_lib.section(MODELS, "encoder", **fields))
+    assert (model.head.task, model.head.outputs) == ("classes", None)
+    assert (model.head.transform, model.head.norm) == (transform, norm)
+    params, missing = load_params(directory, model.clone(
+        head=dataclasses.replace(model.head, outputs=7)))
+    assert params["embed"] and all(path.startswith("task_head/") for path in missing)
+
+
+def test_a_head_that_a_family_does_not_have(saved):
+  with pytest.raises(ConfigError, match="a distilbert has no head for 'next_sentence'; valid are"):
+    huggingface.finetuned_fields(saved(MODELS_BY_TYPE["distilbert"])[0], "next_sentence")

@@ -1,0 +1,50 @@
+"""Classes, or a number, of your own texts: tab-separated files train.tsv and dev.tsv.
+
+  python -m experiments.train --config=configs/classify.py:init=FOLDER,names=no+yes \
+    --config.data.path=DATA --workdir=runs/mine
+
+FOLDER is a Hugging Face model; without `init` a small BERT with fresh parameters is trained.
+Arguments: text, and second for pairs, the columns of the texts; label, that of the class
+(numbers from 0, or names of columns with `header`); names, the classes joined by "+", "" for
+a number to be predicted; scores, joined by "+" (accuracy, f1, matthews, pearson, spearman);
+train and dev, the files; init, max_length, batch, lr, epochs, freeze and decay (see `finetune`
+in common.py); tiny.
+"""
+
+from configs import common
+
+PRESETS = ("", "tiny", "tiny,names=,scores=pearson+spearman",
+           "text=a,second=b,label=c,header,names=x+y+z,scores=matthews,train=t,dev=d",
+           "max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9")
+
+
+def get_config(arg: str = ""):
+  args = common.parse_args(arg, text="0", second="", label="1", header=False, names="0+1",
+                           scores="accuracy", train="train.tsv", dev="dev.tsv",
+                           **common.FINETUNE_ARGS)
+  c = common.get_config()
+  common.finetune(c, args, "classes")
+  names = tuple(filter(None, args.names.split("+")))
+  c.objective = common.objective("classify", loss="cross_entropy" if names else "squared_error")
+  if not names:
+    c.model.head.outputs = 1
+  source = lambda file: (f"{'table' if args.header else 'tsv'}:{file}",)
+  texts, label = tuple(filter(None, (args.text, args.second))), args.label
+  if args.tiny:
+    texts, label = ("text",), "label"
+  to_label = common.op("label", key=label, names=names) if names else common.op("number", key=label)
+  c.data.train = source(args.train)
+  c.data.ops = (
+      common.op("encode", texts=texts, max_length=args.max_length),
+      to_label,
+      common.op("pad", fields=("text",), lengths=(args.max_length,)),
+  )
+  c.evals.dev = common.evaluator("classification", source=source(args.dev),
+                                 scores=tuple(args.scores.split("+")))
+  if args.tiny:
+    common.shrink_encoder(c)
+  return c
+
+
+def sweep_grid():
+  yield from common.finetuning_grid()

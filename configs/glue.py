@@ -1,0 +1,94 @@
+"""GLUE (Wang et al. 2019): fine-tuning an encoder on one of its tasks.
+
+  python -m experiments.train --config=configs/glue.py:sst2,init=FOLDER --workdir=runs/sst2
+
+FOLDER is a Hugging Face model; without `init` a small BERT with fresh parameters is trained,
+which shows that things run. The data comes through TFDS, or with `files` from GLUE's own
+files in --config.data.path=FOLDER (SST-2/train.tsv and so on). Arguments: the task (cola,
+sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli); init, max_length, batch, lr, epochs, freeze and
+decay (see `finetune` in common.py); files; tiny.
+
+Devlin et al. 2019 report on the test sets for BERT-Base: MNLI 84.6/83.4, QQP 71.2, QNLI 90.5,
+SST-2 93.5, CoLA 52.1, STS-B 85.8, MRPC 88.9, RTE 66.4.
+"""
+
+from typing import NamedTuple
+
+from configs import common
+
+
+class Task(NamedTuple):
+  texts: tuple[str, ...]  # features of TFDS
+  names: tuple[str, ...]  # classes, in the order of TFDS; () is a number
+  scores: tuple[str, ...]
+  folder: str  # of GLUE's files
+  columns: tuple[str, ...]  # of the texts, then of the label
+  splits: tuple[str, ...] = ("validation",)  # of TFDS, to evaluate
+  files: tuple[str, ...] = ("dev",)
+
+
+PAIR = ("sentence1", "sentence2")
+SIMILAR = ("not_equivalent", "equivalent")
+ENTAILS = ("entailment", "not_entailment")
+TASKS = {
+    "cola": Task(("sentence",), ("unacceptable", "acceptable"), ("matthews", "accuracy"), "CoLA",
+                 ("3", "1")),
+    "sst2": Task(("sentence",), ("negative", "positive"), ("accuracy",), "SST-2",
+                 ("sentence", "label")),
+    "mrpc": Task(PAIR, SIMILAR, ("f1", "accuracy"), "MRPC", ("#1 String", "#2 String", "Quality")),
+    "qqp": Task(("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy"),
+                "QQP", ("question1", "question2", "is_duplicate")),
+    "stsb": Task(PAIR, (), ("pearson", "spearman"), "STS-B", (*PAIR, "score")),
+    "mnli": Task(("premise", "hypothesis"), ("entailment", "neutral", "contradiction"),
+                 ("accuracy",), "MNLI", (*PAIR, "gold_label"),
+                 ("validation_matched", "validation_mismatched"),
+                 ("dev_matched", "dev_mismatched")),
+    "qnli": Task(("question", "sentence"), ENTAILS, ("accuracy",), "QNLI",
+                 ("question", "sentence", "label")),
+    "rte": Task(PAIR, ENTAILS, ("accuracy",), "RTE", (*PAIR, "label")),
+    "wnli": Task(PAIR, ("not_entailment", "entailment"), ("accuracy",), "WNLI", (*PAIR, "label")),
+}
+
+PRESETS = ("", "tiny", "cola,files", "stsb,tiny", *TASKS,
+           "rte,max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9")
+
+
+def get_config(arg: str = ""):
+  args = common.parse_args(arg, task="sst2", files=False, **common.FINETUNE_ARGS)
+  task = common.choose(TASKS, args.task, "task")
+  c = common.get_config()
+  common.finetune(c, args, "classes")
+  c.objective = common.objective("classify", loss="cross_entropy" if task.names else
+                                 "squared_error")
+  if not task.names:
+    c.model.head.outputs = 1
+  if args.files:
+    kind = "tsv" if args.task == "cola" else "table"  # CoLA's has no header
+    source = lambda split: (f"{kind}:{task.folder}/{split}.tsv",)
+    train, splits, (*texts, label) = "train", dict(zip(task.files, task.files)), task.columns
+  else:
+    source = lambda split: (f"tfds:glue/{args.task}:{split}",)
+    train, splits, (*texts, label) = "train", dict(zip(task.splits, task.splits)), (
+        *task.texts, "label")
+  if args.tiny:
+    texts, label = ("text",), "label"
+  # The files name a class by its number or by its name.
+  names = task.names if args.task in ("mnli", "qnli", "rte") or not args.files else ("0", "1")
+  if args.tiny:
+    names = names and ("0", "1")
+  to_label = common.op("label", key=label, names=names) if names else common.op("number", key=label)
+  c.data.train = source(train)
+  c.data.ops = (
+      common.op("encode", texts=tuple(texts), max_length=args.max_length),
+      to_label,
+      common.op("pad", fields=("text",), lengths=(args.max_length,)),
+  )
+  for name, split in splits.items():
+    c.evals[name] = common.evaluator("classification", source=source(split), scores=task.scores)
+  if args.tiny:
+    common.shrink_encoder(c)
+  return c
+
+
+def sweep_grid():
+  yield from common.finetuning_grid()
