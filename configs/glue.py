@@ -49,7 +49,7 @@ TASKS = {
     "wnli": Task(PAIR, ("not_entailment", "entailment"), ("accuracy",), "WNLI", (*PAIR, "label")),
 }
 
-PRESETS = ("", "tiny", "cola,files", "stsb,tiny", *TASKS,
+PRESETS = ("", "tiny", "cola,files", "stsb,tiny", "mnli",
            "rte,max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9")
 
 
@@ -72,10 +72,10 @@ def get_config(arg: str = ""):
         *task.texts, "label")
   if args.tiny:
     texts, label = ("text",), "label"
-  # The files name a class by its number or by its name.
-  names = task.names if args.task in ("mnli", "qnli", "rte") or not args.files else ("0", "1")
-  if args.tiny:
-    names = names and ("0", "1")
+  names = task.names
+  # In the files of three tasks classes have names, in the others numbers.
+  if names and (args.tiny or args.files and args.task not in ("mnli", "qnli", "rte")):
+    names = ("0", "1")
   to_label = common.op("label", key=label, names=names) if names else common.op("number", key=label)
   c.data.train = source(train)
   c.data.ops = (

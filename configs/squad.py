@@ -41,4 +41,5 @@ def get_config(arg: str = ""):
   c.evals.dev = common.evaluator("answers", source=(dev,), no_answer=args.v2)
   if args.tiny:
     common.shrink_encoder(c)
+    c.data.ops[0].max_question, c.data.ops[0].stride = 8, min(args.stride, 8)
   return c

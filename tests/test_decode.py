@@ -206,18 +206,17 @@ def test_a_published_translator_decodes_as_published(method):
 @pytest.mark.parametrize("method", [
     Beam(beam=3, n_best=3), Beam(beam=2, early_stop=True), Beam(beam=1),
     Sample(n_best=2, temperature=1.5)], ids=str)
-@pytest.mark.parametrize("present", [False, True])
-def test_rows_that_go_on_alone_give_what_they_would_in_the_batch(method, present):
+def test_rows_that_go_on_alone_give_what_they_would_in_the_batch(method):
   """Of 40 rows with many lengths a quarter goes on, and of that a quarter again."""
   first, table = tables(7, 40)
   table[..., EOS] -= 1.5  # some sequences are long
-  rows = np.arange(40) % 3 != 1 if present else None
+  rows = np.arange(40) % 3 != 1
   keys = jax.random.split(jax.random.key(3), 40)
   together = run(method, first, table, 12, keys, rows)
-  lengths = np.asarray((together.tokens != PAD).sum(-1).max(-1))
+  lengths = np.asarray((together.tokens != PAD).sum(-1).max(-1))[rows]
   assert lengths.min() <= 2 and lengths.max() >= 10
   for b in range(40):
-    if rows is None or rows[b]:
+    if rows[b]:
       alone = run(method, first[b:b + 1], table, 12, keys[b:b + 1])
       np.testing.assert_array_equal(together.tokens[b], alone.tokens[0])
       np.testing.assert_allclose(together.scores[b], alone.scores[0], rtol=1e-5)

@@ -40,7 +40,7 @@ def test_every_text_has_its_own_outputs_in_the_order_given(head, devices):
   mesh = None
   if devices:
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "context": 1})
-  texts = examples(5, 17, 1, 30, 16, 2, 9)
+  texts = examples(5, 17, 1, 5)
   found = Predictor(model, params, batch_size=3, mesh=mesh)(texts)
   for example, outputs in zip(texts, found, strict=True):
     expected = alone(model, params, example)
@@ -102,7 +102,7 @@ def saved(tmp_path_factory):
 def test_the_classifier_of_a_folder(saved):
   folder, model, params, tokenizer = saved
   classify = Classifier(folder, max_length=32, batch_size=2)
-  for texts, second in ((TEXTS, None), (TEXTS, TEXTS[::-1])):
+  for texts, second in ((TEXTS[:2], None), (TEXTS[:2], TEXTS[1::-1])):
     encodings = tokenizer.encode_texts(texts, second, max_length=32)
     for found, e in zip(classify(texts, second), encodings, strict=True):
       logits = alone(model, params, {"text": e.ids, "text_types": e.types})[0]

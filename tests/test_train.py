@@ -44,10 +44,10 @@ MESHES = {
     "fsdp 2 x tensor 2 x data 2": {"data": 2, "fsdp": 2, "tensor": 2},
     "context 2 x data 4": {"data": 4, "context": 2},
 }
-QUICK = ("fsdp 2 x tensor 2 x data 2",)
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MESHES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MESHES)
 def test_a_mesh_of_eight_gives_the_losses_of_one_device(reference, tmp_path, name):
   config = tiny_config(mesh=MESHES[name])
   train.run(config, str(tmp_path), jax.devices())
@@ -95,6 +95,7 @@ def one_step(config, devices=None):
   return program, program.step(program.init(), placed)
 
 
+@pytest.mark.slow
 def test_accumulation_gives_the_gradient_of_the_whole_batch():
   """With sgd the update is the gradient; rows hold different numbers of tokens."""
   edits = {"model.block.dropout": 0.0, "optim.optimizer": sgd(), "optim.schedule.warmup": 0}
@@ -111,6 +112,7 @@ def sgd():
   return common.optimizer("sgd", momentum=0.0)
 
 
+@pytest.mark.slow
 def test_ema_is_the_average_it_says():
   program, state = one_step(tiny_config(**{"optim.ema": 0.75}))
   before = program.init()
@@ -118,6 +120,7 @@ def test_ema_is_the_average_it_says():
     np.testing.assert_allclose(e, 0.75 * np.asarray(p0) + 0.25 * np.asarray(p), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_frozen_parameters_stay():
   program, state = one_step(tiny_config(**{"optim.lr_mults": (("encoder/layers/0/", 0.0),)}))
   before = program.init().params["encoder"]["layers"]
@@ -140,6 +143,7 @@ def test_the_final_parameters_are_the_mean_of_the_last_checkpoints(tmp_path):
 # ------------------------------------------------------------------------------ resuming
 
 
+@pytest.mark.slow
 def test_a_longer_log_interval_survives_a_restart_between_two_lines(reference, tmp_path):
   """Sums since the last line are part of the checkpoint."""
   config = tiny_config(log_every=4, **{"checkpoint.every": 3})

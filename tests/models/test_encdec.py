@@ -128,7 +128,8 @@ def test_cached_decoding_is_the_full_pass(hypotheses, name, options):
 
 
 @pytest.mark.parametrize("method", [
-    decode.Beam(beam=3, n_best=3), decode.Sample(n_best=2, temperature=0.5)], ids=str)
+    decode.Beam(beam=3, n_best=3),
+    pytest.param(decode.Sample(n_best=2, temperature=0.5), marks=pytest.mark.slow)], ids=str)
 def test_room_that_grows_changes_nothing(method, monkeypatch):
   module = model(ENCODINGS["rope"])
   params = init(module)
