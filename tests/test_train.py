@@ -230,6 +230,7 @@ def test_killed_at_arbitrary_moments_the_losses_are_bit_equal(tmp_path):
   assert [step for step, _ in losses(workdir)] == list(range(2, 121, 2))
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_is_noticed_and_the_checkpoint_before_is_used(tmp_path, caplog):
   config = tiny_config()
   interrupt(config, tmp_path, lambda step: (_ for _ in ()).throw(KeyboardInterrupt()) if step == 10 else None)
@@ -274,6 +275,7 @@ def test_another_tokenizer_does_not_fit_the_checkpoint(reference, tmp_path):
     restore.load(str(copy))
 
 
+@pytest.mark.slow
 def test_nan_stops_before_any_save(tmp_path):
   config = tiny_config(**{"optim.lr": 1e30, "optim.clip_norm": 0.0, "optim.schedule.warmup": 0,
                           "checkpoint.every": 1, "log_every": 100})

@@ -86,6 +86,7 @@ def test_over_long_lines_are_named_and_cut(loaded):
   assert len(t([long])) == 1
 
 
+@pytest.mark.slow
 def test_n_best_is_sorted_and_its_first_is_the_best(loaded):
   from configs import common
   one = translator(loaded, method=common.method("beam", beam=4))

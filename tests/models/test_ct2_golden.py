@@ -29,6 +29,7 @@ def test_published_log_probabilities(index):
   np.testing.assert_allclose(ours, item["token_log_probs_incl_eos"], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_a_batch_changes_nothing():
   items = ct2.expected()["items"]
   for ours, item in zip(log_probs(items), items):

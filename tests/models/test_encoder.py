@@ -271,7 +271,7 @@ def test_a_head_says_what_is_wrong_with_it(fields, message):
 def test_a_head_for_classes_needs_their_number():
   model = Encoder(V, D, 1, BLOCK, head=HeadConfig("classes"))
   with pytest.raises(ConfigError, match="head.outputs must be set: head.task='classes'"):
-    model.init(jax.random.key(0), batch_of((1, 2)))
+    jax.eval_shape(model.init, jax.random.key(0), batch_of((1, 2)))
 
 
 def test_texts_longer_than_the_position_table():
