@@ -44,7 +44,3 @@ def get_config(arg: str = ""):
   if args.tiny:
     common.shrink_encoder(c)
   return c
-
-
-def sweep_grid():
-  yield from common.finetuning_grid()

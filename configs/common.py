@@ -176,14 +176,6 @@ def shrink_encoder(c: ConfigDict) -> None:
     evaluator.source = ("embedded:sentences:val",)
 
 
-def finetuning_grid():
-  """The grid of Devlin et al. 2019, appendix A.3."""
-  for batch_size in (16, 32):
-    for lr in (5e-5, 3e-5, 2e-5):
-      for epochs in (2.0, 3.0, 4.0):
-        yield {"batch_size": batch_size, "optim.lr": lr, "epochs": epochs}
-
-
 def apply(config: ConfigDict, edits: dict[str, Any]) -> ConfigDict:
   """Applies a sweep item, {"optim.lr": 1e-3}, to a config."""
   return edit(config, edits)

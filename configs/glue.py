@@ -91,4 +91,8 @@ def get_config(arg: str = ""):
 
 
 def sweep_grid():
-  yield from common.finetuning_grid()
+  """The grid of Devlin et al. 2019, appendix A.3."""
+  for batch_size in (16, 32):
+    for lr in (5e-5, 3e-5, 2e-5):
+      for epochs in (2.0, 3.0, 4.0):
+        yield {"batch_size": batch_size, "optim.lr": lr, "epochs": epochs}
