@@ -56,7 +56,7 @@ TASKS = {
     "tag": ("conll:{}.conll", HeadConfig("tags", pool="none"),
             (("encode_words", dict(max_length=16)),), ("text",), "tagging", "f1"),
     "span": ("squad:{}.json", HeadConfig("span", pool="none"),
-             (("encode_windows", dict(max_length=14, stride=2)),), ("text",), "answers",
+             (("encode_windows", dict(max_length=14, stride=2, max_question=6)),), ("text",), "answers",
              "exact_match"),
     "multiple_choice": ("tsv:{}.choices", HeadConfig("choice"),
                         (("encode_choices", dict(prompt="0", choices=("1", "2"), label="3",
