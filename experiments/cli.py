@@ -198,6 +198,15 @@ def read_lines(path: str) -> list[str]:
   return text.removesuffix("\n").replace("\r\n", "\n").split("\n") if text else []
 
 
+def write_text(path: str, text: str) -> None:
+  """Writes a UTF-8 file, or to standard output for "-"."""
+  if path == "-":
+    sys.stdout.write(text)
+  else:
+    with open(path, "w", encoding="utf-8") as f:
+      f.write(text)
+
+
 class _ConfigParser(flags.ArgumentParser):
   """The value of a config flag, checked against the overrides that follow it."""
 

@@ -9,7 +9,6 @@ is kept. What an object needs depends on the model's head: see jtx/predictions.p
 """
 
 import json
-import sys
 
 from absl import flags
 
@@ -47,11 +46,7 @@ def main() -> None:
       batch_size=BATCH_SIZE.value)
   text = "".join(json.dumps(output, ensure_ascii=False) + "\n"
                  for output in predictions.predict(trained, inputs))
-  if OUTPUT.value == "-":
-    sys.stdout.write(text)
-  else:
-    with open(OUTPUT.value, "w", encoding="utf-8") as f:
-      f.write(text)
+  cli.write_text(OUTPUT.value, text)
 
 
 if __name__ == "__main__":

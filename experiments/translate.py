@@ -7,8 +7,6 @@ names it. With --n_best above 1 a line is followed by tab and score, and each in
 gives that many.
 """
 
-import sys
-
 from absl import flags
 from absl import logging
 
@@ -67,11 +65,7 @@ def main() -> None:
   results = translator(texts)
   text = "".join(f"{h.text}\t{h.score:.4f}\n" if N_BEST.value > 1 else f"{h.text}\n"
                  for best in results for h in best)
-  if OUTPUT.value == "-":
-    sys.stdout.write(text)
-  else:
-    with open(OUTPUT.value, "w", encoding="utf-8") as f:
-      f.write(text)
+  cli.write_text(OUTPUT.value, text)
 
 
 if __name__ == "__main__":

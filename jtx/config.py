@@ -217,16 +217,29 @@ def load(path: str) -> ConfigDict:
   Raises:
     ConfigError: the file is missing, or is not a JSON object.
   """
+  return from_plain(read_json(path, missing="no run was started there"))
+
+
+def read_json(path: str, missing: str) -> dict[str, Any]:
+  """The JSON object that a file holds.
+
+  Args:
+    path: of the file.
+    missing: what it means if it does not exist.
+
+  Raises:
+    ConfigError: it is missing, or is not a JSON object.
+  """
   try:
     with open(path, encoding="utf-8") as f:
       loaded = json.load(f)
   except FileNotFoundError:
-    raise ConfigError(f"{path} does not exist: no run was started there") from None
+    raise ConfigError(f"{path} does not exist: {missing}") from None
   except ValueError as e:
     raise ConfigError(f"{path} is not valid JSON ({e})") from e
   if not isinstance(loaded, dict):
     raise ConfigError(f"{path} is not a config: its top level must be a JSON object")
-  return from_plain(loaded)
+  return loaded
 
 
 def from_plain(value: Any) -> Any:

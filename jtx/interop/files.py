@@ -10,7 +10,7 @@ from absl import logging
 import numpy as np
 import safetensors
 
-from jtx.config import ConfigError
+from jtx.config import ConfigError, read_json
 from jtx.data import DataError
 from jtx.interop import tables
 from jtx.interop.tables import Entry, Family, Shape
@@ -29,16 +29,7 @@ def read_config(directory: str) -> dict[str, Any]:
   path = os.path.join(directory, CONFIG)
   if not os.path.isdir(directory):
     raise ConfigError(f"{directory} is not a directory")
-  try:
-    with open(path, encoding="utf-8") as f:
-      config = json.load(f)
-  except FileNotFoundError:
-    raise ConfigError(f"{path} does not exist: a model needs it beside its weights") from None
-  except ValueError as e:
-    raise ConfigError(f"{path} is not valid JSON ({e})") from None
-  if not isinstance(config, dict):
-    raise ConfigError(f"{path} is not a config: its top level must be a JSON object")
-  return config
+  return read_json(path, missing="a model needs it beside its weights")
 
 
 class Tensors:
