@@ -4,23 +4,24 @@
     --config.data.path=DATA --workdir=runs/codah
 
 FOLDER is a Hugging Face model; without `init` a small BERT with fresh parameters is trained.
-DATA holds train.tsv and dev.tsv. Arguments: prompt, the column of the text (from 0); first
-and choices, the column of the first ending and how many there are; label, that of the right
-ending's number, from 0; train and dev, the files; init, max_length, batch, lr, epochs, freeze
-and decay (see `finetune` in common.py); tiny. The defaults are CODAH's columns.
+DATA holds train.tsv and dev.tsv. Arguments: prompt, the column of the text (from 0); first and
+choices, the column of the first ending and how many there are; label, that of the right
+ending's number, from 0; train and dev, the files; others, more files to evaluate, joined by
+"+"; and those of FINETUNE_ARGS in common.py. The defaults are CODAH's columns.
 
 Devlin et al. 2019 report an accuracy of 81.6 on dev of SWAG for BERT-Base.
 """
 
 from configs import common
 
-PRESETS = ("", "tiny", "prompt=0,first=1,choices=3,label=4,train=t.tsv,dev=d.tsv",
-           "max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9")
+PRESETS = ("", "tiny",
+           "prompt=0,first=1,choices=3,label=4,train=t.tsv,dev=d.tsv,others=x.tsv,features=last",
+           "max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9,group")
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, prompt=1, first=2, choices=4, label=6, train="train.tsv",
-                           dev="dev.tsv", **common.FINETUNE_ARGS)
+  args = common.parse_args(arg, prompt=1, first=2, choices=4, label=6,
+                           **common.FILE_ARGS)
   c = common.get_config()
   common.finetune(c, args, "choice")
   c.objective = common.objective("multiple_choice")
@@ -28,14 +29,14 @@ def get_config(arg: str = ""):
   choices = tuple(str(args.first + i) for i in range(args.choices))
   if args.tiny:
     prompt, choices, label = "prompt", ("ending_0", "ending_1"), "answer"
-  fields = tuple(f"choice_{i}" for i in range(len(choices)))
+  fields = [f"choice_{i}" for i in range(len(choices))]
   c.data.train = (f"tsv:{args.train}",)
   c.data.ops = (
       common.op("encode_choices", prompt=prompt, choices=choices, label=label,
                 max_length=args.max_length),
-      common.op("pad", fields=fields, lengths=(args.max_length,) * len(fields)),
+      common.padded(args, *fields),
   )
-  c.evals.dev = common.evaluator("loss", source=(f"tsv:{args.dev}",), every=0)
+  common.add_evals(c, args, lambda file: common.evaluator("loss", source=(f"tsv:{file}",), every=0))
   if args.tiny:
     common.shrink_encoder(c)
   return c

@@ -5,23 +5,22 @@
 
 FOLDER is a Hugging Face model; without `init` a small BERT with fresh parameters is trained.
 Arguments: text, and second for pairs, the columns of the texts; label, that of the class
-(numbers from 0, or names of columns with `header`); names, the classes joined by "+", "" for
-a number to be predicted; scores, joined by "+" (accuracy, f1, matthews, pearson, spearman);
-train and dev, the files; init, max_length, batch, lr, epochs, freeze and decay (see `finetune`
-in common.py); tiny.
+(numbers from 0, or names of columns with `header`); names, the classes joined by "+", "" for a
+number to be predicted; scores, joined by "+" (accuracy, f1, matthews, pearson, spearman);
+train and dev, the files; others, more files to evaluate, joined by "+", such as the texts in
+other languages; and those of FINETUNE_ARGS in common.py.
 """
 
 from configs import common
 
-PRESETS = ("", "tiny", "tiny,names=,scores=pearson+spearman",
-           "text=a,second=b,label=c,header,names=x+y+z,scores=matthews,train=t,dev=d",
-           "max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9")
+PRESETS = ("", "tiny", "tiny,names=,scores=pearson+spearman,features=last",
+           "text=a,second=b,label=c,header,names=x+y+z,scores=matthews,train=t,dev=d,others=de.tsv",
+           "max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9,group")
 
 
 def get_config(arg: str = ""):
   args = common.parse_args(arg, text="0", second="", label="1", header=False, names="0+1",
-                           scores="accuracy", train="train.tsv", dev="dev.tsv",
-                           **common.FINETUNE_ARGS)
+                           scores="accuracy", **common.FILE_ARGS)
   c = common.get_config()
   common.finetune(c, args, "classes")
   names = tuple(filter(None, args.names.split("+")))
@@ -37,10 +36,10 @@ def get_config(arg: str = ""):
   c.data.ops = (
       common.op("encode", texts=texts, max_length=args.max_length),
       to_label,
-      common.op("pad", fields=("text",), lengths=(args.max_length,)),
+      common.padded(args, "text"),
   )
-  c.evals.dev = common.evaluator("classification", source=source(args.dev),
-                                 scores=tuple(args.scores.split("+")))
+  common.add_evals(c, args, lambda file: common.evaluator(
+      "classification", source=source(file), scores=tuple(args.scores.split("+"))))
   if args.tiny:
     common.shrink_encoder(c)
   return c

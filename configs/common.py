@@ -7,7 +7,8 @@ below make such sections.
 
 import functools
 import os
-from typing import Any
+import re
+from typing import Any, Callable
 
 from ml_collections import ConfigDict, config_dict
 
@@ -64,7 +65,7 @@ def get_config() -> ConfigDict:
   c.data.weights = ()  # one a source; () is by size
   c.data.smoothing = config_dict.placeholder(float)  # by size^smoothing instead
   c.data.ops = ()
-  c.data.window = 8192  # examples that are shuffled into rows together
+  c.data.window = 8192  # examples that are shuffled into rows together; 0 is an epoch
   c.data.threads = 2  # that read ahead
   c.data.workers = 0  # processes that read ahead, for heavy ops
 
@@ -112,8 +113,31 @@ def choose(table: dict[str, Any], name: str, what: str) -> Any:
 # ------------------------------------------------------------------------- fine-tuning
 
 # What `finetune` reads; a config adds its own.
-FINETUNE_ARGS = dict(init="", max_length=128, batch=32, lr=5e-5, epochs=3.0, freeze=0, decay=1.0,
-                     tiny=False)
+FINETUNE_ARGS = dict(
+    init="",  # a Hugging Face folder; without one, a small BERT with fresh parameters
+    max_length=128,  # tokens
+    batch=32,
+    lr=5e-5,
+    epochs=3.0,
+    freeze=0,  # layers, from the first, that stay as they are, the embeddings with them
+    decay=1.0,  # of the learning rate, from a layer to the one below
+    features="",  # of FEATURES: the encoder stays as it is; LSTMs and a head on it are trained
+    group=False,  # texts of similar length into a batch, which is faster
+    tiny=False,  # seconds, on embedded data
+)
+# And what `add_evals` reads, where the data is the user's own files.
+FILE_ARGS = FINETUNE_ARGS | dict(train="train.tsv", dev="dev.tsv", others="")
+
+
+# Of the layers -1, the last, to 0, the embeddings (Devlin et al. 2019, table 7). None is all.
+FEATURES = {
+    "embeddings": dict(layers=(0,)),
+    "second_to_last": dict(layers=(-2,)),
+    "last": dict(layers=(-1,)),
+    "sum_last_four": dict(layers=(-4, -3, -2, -1), combine="sum"),
+    "concat_last_four": dict(layers=(-4, -3, -2, -1)),
+    "sum_all": dict(layers=None, combine="sum"),
+}
 
 
 def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
@@ -121,11 +145,28 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
 
   Args:
     c: to edit.
-    args: of `FINETUNE_ARGS`: init, a Hugging Face folder, or "" for a small BERT with fresh
-      parameters; freeze, how many of the first layers stay as they are, the embeddings with
-      them; decay, of the learning rate from a layer to the one below.
+    args: of `FINETUNE_ARGS`.
     task: what the head is for.
   """
+  open_encoder(c, args, task)
+  c.optim.optimizer = optimizer("adamw", weight_decay=0.01)
+  c.optim.schedule = schedule("linear", warmup=0.1)
+  c.optim.lr, c.optim.clip_norm = args.lr, 1.0
+  c.optim.lr_mults = layer_mults(c.model, args.freeze, args.decay)
+  if args.features:
+    if c.optim.lr_mults:
+      raise ConfigError("config arguments freeze and decay have no place beside features, for which"
+                        " the encoder is not trained at all")
+    edits = choose(FEATURES, args.features, "features")
+    layers = edits["layers"] or tuple(range(1, c.model.num_layers + 1))
+    apply(c, {"model.features": {**edits, "layers": layers}})
+    c.optim.lr_mults = ((r"^(?!extractor|task_head)", 0.0),)  # nor does it decay
+  c.batch_size, c.epochs, c.log_every = args.batch, args.epochs, 50
+  c.data.window = 0  # so that every epoch has every example
+
+
+def open_encoder(c: ConfigDict, args: ConfigDict, task: str) -> None:
+  """The model and the tokenizer: those of `args.init`, or a small BERT of its own."""
   if args.init:
     from jtx.interop import huggingface
     c.init_from = os.path.abspath(args.init)
@@ -140,11 +181,31 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
         task=task, pool="none" if by_token else "first",
         transform="none" if by_token else "tanh"))
     c.tokenizer.kind = tokenizer("wordpiece", vocab_size=200 if args.tiny else 8000)
-  c.optim.optimizer = optimizer("adamw", weight_decay=0.01)
-  c.optim.schedule = schedule("linear", warmup=0.1)
-  c.optim.lr, c.optim.clip_norm = args.lr, 1.0
-  c.optim.lr_mults = layer_mults(c.model, args.freeze, args.decay)
-  c.batch_size, c.epochs, c.log_every = args.batch, args.epochs, 50
+
+
+def padded(args: ConfigDict, *fields: str) -> ConfigDict:
+  """The layout of a text a row."""
+  return op("pad", fields=fields, lengths=(args.max_length,) * len(fields), trim=True,
+            group=args.group)
+
+
+def add_evals(c: ConfigDict, args: ConfigDict, evaluator: Callable[[str], ConfigDict]) -> None:
+  """An evaluator of `args.dev`, and one of each of `args.others`, by the file's name.
+
+  Trained on one language and evaluated on others, this is cross-lingual transfer (Artetxe et
+  al. 2020, XQuAD).
+
+  Raises:
+    ConfigError: two files have one name.
+  """
+  c.evals.dev = evaluator(args.dev)
+  for file in filter(None, args.others.split("+")):
+    stem = os.path.splitext(os.path.basename(file).removesuffix(".gz"))[0]
+    name = re.sub(r"\W+", "_", stem)
+    if name in c.evals:
+      raise ConfigError(f"config argument others={args.others!r}: two evaluations would be named"
+                        f" {name!r}; rename a file")
+    c.evals[name] = evaluator(file)
 
 
 def layer_mults(encoder: ConfigDict, freeze: int, decay: float) -> tuple[tuple[str, float], ...]:
@@ -171,7 +232,7 @@ def shrink_encoder(c: ConfigDict) -> None:
   c.data.window = 256
   # An op cuts texts to its max_length, which must not be more than a row.
   c.data.ops[0].max_length = 24
-  c.data.ops[-1].lengths = (24,) * len(c.data.ops[-1].fields)
+  c.data.ops[-1].lengths, c.data.ops[-1].trim = (24,) * len(c.data.ops[-1].fields), False
   for evaluator in c.evals.values():
     evaluator.source = ("embedded:sentences:val",)
 

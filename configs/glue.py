@@ -3,10 +3,9 @@
   python -m experiments.train --config=configs/glue.py:sst2,init=FOLDER --workdir=runs/sst2
 
 FOLDER is a Hugging Face model; without `init` a small BERT with fresh parameters is trained,
-which shows that things run. The data comes through TFDS, or with `files` from GLUE's own
-files in --config.data.path=FOLDER (SST-2/train.tsv and so on). Arguments: the task (cola,
-sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli); init, max_length, batch, lr, epochs, freeze and
-decay (see `finetune` in common.py); files; tiny.
+which shows that things run. The data comes through TFDS, or with `files` from GLUE's own files
+in --config.data.path=FOLDER (SST-2/train.tsv and so on). Arguments: the task (cola, sst2,
+mrpc, qqp, stsb, mnli, qnli, rte, wnli); files; and those of FINETUNE_ARGS in common.py.
 
 Devlin et al. 2019 report on the test sets for BERT-Base: MNLI 84.6/83.4, QQP 71.2, QNLI 90.5,
 SST-2 93.5, CoLA 52.1, STS-B 85.8, MRPC 88.9, RTE 66.4.
@@ -49,8 +48,8 @@ TASKS = {
     "wnli": Task(PAIR, ("not_entailment", "entailment"), ("accuracy",), "WNLI", (*PAIR, "label")),
 }
 
-PRESETS = ("", "tiny", "cola,files", "stsb,tiny", "mnli",
-           "rte,max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9")
+PRESETS = ("", "tiny", "cola,files,features=last", "stsb,tiny", "mnli",
+           "rte,max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9,group")
 
 
 def get_config(arg: str = ""):
@@ -81,7 +80,7 @@ def get_config(arg: str = ""):
   c.data.ops = (
       common.op("encode", texts=tuple(texts), max_length=args.max_length),
       to_label,
-      common.op("pad", fields=("text",), lengths=(args.max_length,)),
+      common.padded(args, "text"),
   )
   for name, split in splits.items():
     c.evals[name] = common.evaluator("classification", source=source(split), scores=task.scores)

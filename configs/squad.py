@@ -6,39 +6,40 @@
 FOLDER is a Hugging Face model; without `init` a small BERT with fresh parameters is trained.
 DATA holds train-v1.1.json and dev-v1.1.json. Arguments: v2, for questions without an answer
 (train-v2.0.json, dev-v2.0.json); train and dev, other files of that form; holdout, the
-percentage of the training file's titles that are kept for evaluation in place of a dev
-file; stride, tokens that windows of a long text share; init, max_length, batch, lr, epochs,
-freeze and decay (see `finetune` in common.py); tiny.
+percentage of the training file's titles that are kept for evaluation in place of a dev file;
+others, more files to evaluate, joined by "+", such as XQuAD's in other languages; stride,
+tokens that windows of a long text share; and those of FINETUNE_ARGS in common.py.
 
 Devlin et al. 2019 report EM 80.8 and F1 88.5 on dev of 1.1 for BERT-Base.
 """
 
 from configs import common
 
-PRESETS = ("", "v2", "tiny,stride=4", "train=own.json,holdout=20", "dev=other.json",
-           "max_length=256,batch=16,lr=3e-5,epochs=2,freeze=1,decay=0.9")
+PRESETS = ("", "v2", "tiny,stride=4",
+           "train=own.json,holdout=20,others=xquad.en.json+xquad.de.json", "dev=other.json,features=second_to_last",
+           "max_length=256,batch=16,lr=3e-5,epochs=2,freeze=1,decay=0.9,group")
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, v2=False, train="", dev="", holdout=0, stride=128,
-                           **{**common.FINETUNE_ARGS, "max_length": 384})
+  args = common.parse_args(arg, v2=False, holdout=0, stride=128, **{
+      **common.FILE_ARGS, "train": "", "dev": "", "max_length": 384})
   version = "v2.0" if args.v2 else "v1.1"
   c = common.get_config()
   common.finetune(c, args, "span")
   if not args.init:
     c.model.position.max_length = max(args.max_length, 512)
   c.objective = common.objective("span")
-  train = f"squad:{args.train or f'train-{version}.json'}"
-  dev = f"squad:{args.dev or f'dev-{version}.json'}"
+  train, args.dev = args.train or f"train-{version}.json", args.dev or f"dev-{version}.json"
   if args.holdout:
-    train, dev = (f"{train}:titles[{part}]"
-                  for part in (f":{100 - args.holdout}%", f"{100 - args.holdout}%:"))
-  c.data.train = (train,)
+    split = 100 - args.holdout
+    train, args.dev = f"{train}:titles[:{split}%]", f"{train}:titles[{split}%:]"
+  c.data.train = (f"squad:{train}",)
   c.data.ops = (
       common.op("encode_windows", max_length=args.max_length, stride=args.stride),
-      common.op("pad", fields=("text",), lengths=(args.max_length,)),
+      common.padded(args, "text"),
   )
-  c.evals.dev = common.evaluator("answers", source=(dev,), no_answer=args.v2)
+  common.add_evals(c, args, lambda file: common.evaluator(
+      "answers", source=(f"squad:{file}",), no_answer=args.v2))
   if args.tiny:
     common.shrink_encoder(c)
     c.data.ops[0].max_question, c.data.ops[0].stride = 8, min(args.stride, 8)

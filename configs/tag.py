@@ -4,10 +4,10 @@
     --config.data.path=DATA --workdir=runs/ner
 
 FOLDER is a Hugging Face model; without `init` a small BERT with fresh parameters is trained.
-The tags are collected from the training data. Arguments: format, conll (a word and its tags
-a line) or conllu; entities, where tags are IOB and entities are scored; train and dev, the
-files; init, max_length, batch, lr, epochs, freeze and decay (see `finetune` in common.py);
-tiny.
+The tags are collected from the training data. Arguments: format, conll (a word and its tags a
+line) or conllu; entities, where tags are IOB and entities are scored; train and dev, the
+files; others, more files to evaluate, joined by "+", such as those of other languages; and
+those of FINETUNE_ARGS in common.py.
 
 Devlin et al. 2019 report F1 96.4 on dev and 92.4 on test of CoNLL-2003 for BERT-Base.
 """
@@ -15,13 +15,14 @@ Devlin et al. 2019 report F1 96.4 on dev and 92.4 on test of CoNLL-2003 for BERT
 from configs import common
 
 FORMATS = {"conll": "conll", "conllu": "conllu"}
-PRESETS = ("", "tiny,entities", "format=conllu,train=t.conllu.gz,dev=d.conllu.gz",
-           "max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9")
+PRESETS = ("", "tiny,entities", "tiny,features=sum_all", "features=concat_last_four",
+           "format=conllu,train=t.conllu.gz,dev=d.conllu.gz,others=de.conllu.gz",
+           "max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9,group")
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, format="conll", entities=False, train="train.conll",
-                           dev="dev.conll", **common.FINETUNE_ARGS)
+  args = common.parse_args(arg, format="conll", entities=False, **{
+      **common.FILE_ARGS, "train": "train.conll", "dev": "dev.conll"})
   kind = common.choose(FORMATS, args.format, "format")
   c = common.get_config()
   common.finetune(c, args, "tags")
@@ -29,9 +30,10 @@ def get_config(arg: str = ""):
   c.data.train = (f"{kind}:{args.train}",)
   c.data.ops = (
       common.op("encode_words", max_length=args.max_length),
-      common.op("pad", fields=("text",), lengths=(args.max_length,)),
+      common.padded(args, "text"),
   )
-  c.evals.dev = common.evaluator("tagging", source=(f"{kind}:{args.dev}",), entities=args.entities)
+  common.add_evals(c, args, lambda file: common.evaluator(
+      "tagging", source=(f"{kind}:{file}",), entities=args.entities))
   if args.tiny:
     common.shrink_encoder(c)
   return c

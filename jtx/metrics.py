@@ -179,13 +179,11 @@ class Progress:
   Args:
     total_steps: of the run.
     start: the step that it goes on from.
-    flops_per_step: floating-point operations of a step on all devices.
     num_devices: that share them.
   """
 
-  def __init__(self, total_steps: int, start: int, flops_per_step: float, num_devices: int):
+  def __init__(self, total_steps: int, start: int, num_devices: int):
     self._total_steps = total_steps
-    self._flops_per_step = flops_per_step
     self._num_devices = num_devices
     self._step, self._time, self._paused = start, time.monotonic(), 0.0
 
@@ -198,17 +196,18 @@ class Progress:
     finally:
       self._paused += time.monotonic() - begin
 
-  def log(self, step: int, scalars: Mapping[str, float], tokens: float) -> None:
-    """Logs a line; `tokens` is how many were trained on since the last one."""
+  def log(self, step: int, scalars: Mapping[str, float], tokens: float, flops: float) -> None:
+    """Logs a line; `tokens` were trained on since the last one, by `flops` on all devices."""
     now = time.monotonic()
     seconds = now - self._time - self._paused
-    logging.info("%s", self.line(step, scalars, tokens, seconds))
+    logging.info("%s", self.line(step, scalars, tokens, flops, seconds))
     self._step, self._time, self._paused = step, now, 0.0
 
-  def line(self, step: int, scalars: Mapping[str, float], tokens: float, seconds: float) -> str:
+  def line(self, step: int, scalars: Mapping[str, float], tokens: float, flops: float,
+           seconds: float) -> str:
     """The line of `step` when training took `seconds` since the last one."""
     rate = (step - self._step) / max(seconds, 1e-9)
-    device_flops = self._flops_per_step * rate / self._num_devices
+    device_flops = flops / max(seconds, 1e-9) / self._num_devices
     peak = peak_flops(jax.devices()[0].device_kind)
     speed = f"{_si(device_flops)}FLOP/s a device"
     if peak is not None:

@@ -34,6 +34,9 @@ TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "factors": (),
     "transform": ("tensor",),
     "outputs": (),
+    "states": (),
+    "gates": (),
+    "lstm": (),
 }
 
 

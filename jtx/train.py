@@ -110,14 +110,16 @@ def run(config: ConfigDict, workdir: str,
 
   # --------------------------------------------------------------------- loop
   writer = metrics.MetricWriter(workdir, resume_step=start)
-  progress = metrics.Progress(config.steps, start, program.flops_per_step, mesh.size)
+  progress = metrics.Progress(config.steps, start, mesh.size)
   batches = pipeline.iterate(stream, start, config.steps, threads=config.data.threads,
                              workers=config.data.workers)
   logging.info("compiling the train step")
+  flops_done = 0.0  # since the last log line
   for step, batch in enumerate(batches, start + 1):
     last = step == config.steps
     batch = sharding.to_device(without_ids(batch), config.batch_size, rows_sharding)
     state = program.step(state, batch)
+    flops_done += program.flops(batch)
 
     if step % config.log_every == 0 or last:
       host = jax.device_get(state.sums)
@@ -125,8 +127,8 @@ def run(config: ConfigDict, workdir: str,
       scalars = metrics.summarize(host)
       scalars["lr"] = float(program.schedule(step - 1))
       writer.write(step, scalars)
-      progress.log(step, scalars, tokens=float(host["loss"][1]))
-      state = state.replace(sums=program.zero_sums())
+      progress.log(step, scalars, tokens=float(host["loss"][1]), flops=flops_done)
+      state, flops_done = state.replace(sums=program.zero_sums()), 0.0
 
     # Before the save, so that a restart from it does not find the evaluation missing.
     due = {name: e for name, e in evaluators.items() if e.every and step % e.every == 0}
@@ -189,15 +191,16 @@ class Program:
     boxed = experiment.abstract_params(model, objective, example)
     self.replicated_dimensions = sharding.replicated_dimensions(boxed, mesh)
     params, axes = sharding.unbox(boxed), sharding.logical_axes(boxed)
+    self.abstract_params = params
     self.tx, self.schedule = optim.make(config.optim, config.steps, params, axes)
     everywhere = jax.NamedSharding(mesh, jax.P())
     param_shardings = sharding.param_shardings(boxed, mesh)
 
     sums = jax.eval_shape(lambda p, b: objective(model, p, b, train=False), params, example)
     self.metric_names = (*sums, "grad_norm")
-    forward = lambda p, b: objective(model, p, b, train=False)["loss"][0]
-    # A backward pass is two products for each of the forward's (Kaplan et al. 2020, 2.1).
-    self.flops_per_step = 3 * flops.count(forward, params, example)
+    self.forward = lambda p, b: objective(model, p, b, train=False)["loss"][0]
+    self.known_flops: dict[Any, float] = {}
+    self.flops_per_step = self.flops(example)
 
     def init(seed):
       key = jax.random.key(seed)
@@ -243,6 +246,14 @@ class Program:
     # Without the mesh in scope the constraints on activations would silently do nothing.
     with jax.set_mesh(self.mesh):
       return self.jitted_step(state, batch)
+
+  def flops(self, batch: Mapping[str, Any]) -> float:
+    """Floating-point operations of a step on a batch of these shapes."""
+    key = tuple(x.shape for x in jax.tree.leaves(dict(batch)))
+    if key not in self.known_flops:
+      # A backward pass is two products for each of the forward's (Kaplan et al. 2020, 2.1).
+      self.known_flops[key] = 3 * flops.count(self.forward, self.abstract_params, batch)
+    return self.known_flops[key]
 
   def zero_sums(self) -> dict[str, jax.Array]:
     return {name: jnp.zeros(2) for name in self.metric_names}

@@ -230,6 +230,37 @@ def folder(request, tmp_path_factory):
   return path, model
 
 
+def test_others_are_evaluated_by_the_names_of_their_files():
+  config = config_of("squad", "others=../x/xquad.en.json+/y/xquad.de.json")
+  assert {name: e.source for name, e in config.evals.items()} == {
+      "dev": ("squad:dev-v1.1.json",), "xquad_en": ("squad:../x/xquad.en.json",),
+      "xquad_de": ("squad:/y/xquad.de.json",)}
+  config = config_of("tag", "format=conllu,others=de.conllu.gz")
+  assert config.evals.de.source == ("conllu:de.conllu.gz",)
+  for others in ("a/x.tsv+b/x.tsv", "dev.tsv"):
+    with pytest.raises(ConfigError, match="others='.*': two evaluations would be named"):
+      config_of("classify", f"others={others}")
+
+
+@pytest.mark.parametrize("features, layers, combine", [
+    ("embeddings", (0,), "concat"), ("second_to_last", (-2,), "concat"), ("last", (-1,), "concat"),
+    ("sum_last_four", (-4, -3, -2, -1), "sum"), ("concat_last_four", (-4, -3, -2, -1), "concat"),
+    ("sum_all", (1, 2, 3, 4), "sum"),
+])
+def test_features_are_the_layers_of_the_paper(features, layers, combine):
+  config = config_of("tag", f"features={features}")
+  assert (config.model.features.layers, config.model.features.combine) == (layers, combine)
+
+
+@pytest.mark.parametrize("arg, message", [
+    ("features=first", "features='first': valid are: embeddings, second_to_last, last"),
+    ("features=last,freeze=1", "freeze and decay have no place beside features"),
+])
+def test_features_that_can_not_be(arg, message):
+  with pytest.raises(ConfigError, match=message):
+    config_of("tag", arg)
+
+
 @pytest.mark.parametrize("name", FINETUNING)
 def test_finetuning_starts_from_a_folder(name, folder):
   path, saved = folder

@@ -199,3 +199,20 @@ def test_a_tokenizer_that_is_not_the_models(published, folder, tmp_path):
   config = from_published(path, folder, **{"model.vocab_size": 7})
   with pytest.raises(ConfigError, match="config.model.vocab_size=7 does not fit the data"):
     train.run(config, str(tmp_path), jax.devices()[:1])
+
+
+def test_features_leave_the_encoder_as_it_was(folder, tmp_path):
+  config = config_for("tag", folder, steps=3, **{
+      "model.features.layers": (0, -1), "model.features.combine": "sum",
+      "optim.optimizer.weight_decay": 0.1})
+  common.apply(config.unlock(), {"optim.lr_mults": ((r"^(?!extractor|task_head)", 0.0),)})
+  train.run(config.lock(), str(tmp_path), jax.devices()[:1])
+  task, trained, _ = restore.load(str(tmp_path))
+  program = train.Program(task.config, task.model, task.objective, task.data.example_batch(16),
+                          task.mesh)
+  fresh = program.init().params
+  for name in fresh:
+    same = all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves,
+                                                         (fresh[name], trained[name]))))
+    assert same == (name not in ("extractor", "task_head")), name
+  assert not np.array_equal(trained["extractor"]["weights"], np.zeros(2))

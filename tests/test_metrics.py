@@ -99,26 +99,26 @@ def test_peak_flops(kind, peak):
 
 
 def test_progress_line(monkeypatch):
-  progress = metrics.Progress(1000, start=100, flops_per_step=8e12, num_devices=4)
+  progress = metrics.Progress(1000, start=100, num_devices=4)
   monkeypatch.setattr(metrics, "peak_flops", lambda kind: 40e12)
-  # 50 steps in 10 s: 5 a second, 8e12 * 5 / 4 = 10e12 FLOP/s a device; 850 / 5 = 170 s left.
-  assert progress.line(150, {"loss": 2.0}, tokens=123456, seconds=10.0) == (
+  # 50 steps in 10 s: 5 a second, 4e14 / 10 / 4 = 10e12 FLOP/s a device; 850 / 5 = 170 s left.
+  assert progress.line(150, {"loss": 2.0}, tokens=123456, flops=4e14, seconds=10.0) == (
       "step 150/1000 | loss 2.0000 | 5 steps/s | 12.3 ktokens/s"
       " | 10 TFLOP/s a device (25.0% MFU) | 0:02:50 left")
   monkeypatch.setattr(metrics, "peak_flops", lambda kind: None)
-  assert "MFU" not in progress.line(150, {}, tokens=1, seconds=10.0)
+  assert "MFU" not in progress.line(150, {}, tokens=1, flops=1.0, seconds=10.0)
 
 
 def test_pause_is_not_training_time(monkeypatch):
   clock = iter([0.0, 3.0, 8.0, 15.0, 25.0])  # made, pause begins, ends, two lines
   monkeypatch.setattr(time, "monotonic", lambda: next(clock))
   seconds = []
-  progress = metrics.Progress(100, start=0, flops_per_step=1.0, num_devices=1)
+  progress = metrics.Progress(100, start=0, num_devices=1)
   monkeypatch.setattr(progress, "line", lambda *args: seconds.append(args[-1]) or "")
   with progress.pause():
     pass
-  progress.log(10, {}, tokens=1.0)
-  progress.log(20, {}, tokens=1.0)
+  progress.log(10, {}, tokens=1.0, flops=1.0)
+  progress.log(20, {}, tokens=1.0, flops=1.0)
   assert seconds == [10.0, 10.0]
 
 

@@ -5,6 +5,7 @@ from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
 
+from jtx import batching
 from jtx.config import ConfigError
 
 
@@ -16,14 +17,28 @@ class Column(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Pad:
-  """One example a row, padded to `lengths` tokens of each field."""
+  """One example a row, padded to `lengths` tokens of each field.
+
+  With `trim` the rows of a batch whose examples are shorter are cut to one of few lengths, for
+  each of which the train step is compiled once (`jtx.batching.bucket`). With `group` a batch
+  has examples of similar length, so that less of it is padding.
+  """
   fields: tuple[str, ...] = ("src", "tgt")
   lengths: tuple[int, ...] = (128, 128)
+  trim: bool = False
+  group: bool = False
 
   max_segments = 1
 
   def __post_init__(self):
     check_lengths(self)
+
+  def fit(self, longest: int) -> "Pad":
+    """The layout of a batch whose longest field of any example has `longest` tokens."""
+    if not self.trim:
+      return self
+    return dataclasses.replace(self, lengths=tuple(batching.bucket(longest, n)
+                                                   for n in self.lengths))
 
   def plan(self, lengths: np.ndarray) -> list[list[int]]:
     return [[i] for i in range(len(lengths))]
@@ -42,10 +57,16 @@ class Pack:
   max_segments: int = 64
   open_rows: int = 32
 
+  group = False  # all rows are full
+
   def __post_init__(self):
     check_lengths(self)
     if self.max_segments < 1 or self.open_rows < 1:
       raise ConfigError("op pack: max_segments and open_rows must be positive")
+
+  def fit(self, longest: int) -> "Pack":
+    del longest  # rows are full
+    return self
 
   def plan(self, lengths: np.ndarray) -> list[list[int]]:
     """Rows of indices into `lengths` [examples, fields], none of which exceeds a row."""

@@ -264,7 +264,7 @@ class Stream:
     seed: of all shuffling.
     batch_size: B, rows of a global batch.
     counts: examples of each source in an epoch.
-    window: examples that are packed together.
+    window: examples that are packed together; 0 is an epoch.
     rows: which rows of a batch this process reads; None is all. Need not be contiguous.
     cursor: as `cursor()` gave it, to start there without planning what came before.
   """
@@ -272,10 +272,10 @@ class Stream:
   def __init__(self, prepared: Prepared, layout: Layout, *, seed: int, batch_size: int,
                counts: Sequence[int], window: int, rows: Sequence[int] | None = None,
                cursor: tuple[int, int] = (0, 0)):
-    if window < 1:
-      raise ConfigError(f"data.window={window} must be positive")
+    if window < 0:
+      raise ConfigError(f"data.window={window} must be positive, or 0 for an epoch")
     self.prepared, self.layout, self.seed = prepared, layout, seed
-    self.batch_size, self.window = batch_size, window
+    self.batch_size, self.window = batch_size, window or sum(counts)
     self.rows = range(batch_size) if rows is None else rows
     self.order = Order(prepared.sizes, counts, seed)
     self.plan = functools.lru_cache(8)(self._plan)
@@ -294,8 +294,12 @@ class Stream:
   def _plan(self, w: int) -> list[np.ndarray]:
     """The rows of window w, each an array of example numbers."""
     examples = self.order.examples(w * self.window, (w + 1) * self.window)
-    rows = self.layout.plan(self.prepared.lengths(examples, self.layout.fields))
-    shuffled = rng(self.seed, "window", w).permutation(len(rows))
+    lengths = self.prepared.lengths(examples, self.layout.fields)
+    rows = self.layout.plan(lengths)
+    generator = rng(self.seed, "window", w)
+    shuffled = generator.permutation(len(rows))
+    if self.layout.group:  # an example is a row, so this window's first row is known
+      shuffled = grouped(shuffled, lengths.max(1), w * self.window, self.batch_size, generator)
     return [examples[rows[i]] for i in shuffled]
 
   def _locate(self, row: int) -> tuple[int, int]:
@@ -315,14 +319,39 @@ class Stream:
 
   def batch(self, step: int) -> Batch:
     """This process's rows of batch number `step`; see `packing.assemble`."""
-    rows = []
-    for r in self.rows:
-      row = step * self.batch_size + r
+    plan = []
+    for row in range(step * self.batch_size, (step + 1) * self.batch_size):
       w, first = self._locate(row)
-      rows.append(self.plan(w)[row - first])
-    return assemble(self.layout, self.prepared.columns,
-                    [[self.prepared.example(i) for i in row] for row in rows],
-                    [self.prepared.ids[row] for row in rows])
+      plan.append(self.plan(w)[row - first])
+    return read(self.prepared, self.layout, plan, self.rows)
+
+
+def grouped(rows: np.ndarray, lengths: np.ndarray, first: int, batch_size: int,
+            generator: np.random.Generator) -> np.ndarray:
+  """Rows of a window in an order in which those of a batch are of similar length.
+
+  Args:
+    rows: numbers of the rows, shuffled.
+    lengths: by number.
+    first: place of the window's first row in the stream.
+    batch_size: rows of a batch.
+    generator: shuffles the batches; what the window has of its first and last batch stays there.
+  """
+  ordered = rows[np.argsort(lengths[rows], kind="stable")]
+  batches = np.split(ordered, range(-first % batch_size, len(rows), batch_size))
+  head, *middle = batches
+  tail = [middle.pop()] if middle and len(middle[-1]) < batch_size else []
+  return np.concatenate([head, *(middle[i] for i in generator.permutation(len(middle))), *tail])
+
+
+def read(prepared: Prepared, layout: Layout, plan: Sequence[Sequence[int]],
+         rows: Sequence[int]) -> Batch:
+  """Some rows of a global batch, which is as long as all of its rows together ask for."""
+  longest = prepared.lengths(np.concatenate(plan).astype(int), layout.fields).max(initial=1)
+  mine = [plan[r] for r in rows]
+  return assemble(layout.fit(int(longest)), prepared.columns,
+                  [[prepared.example(i) for i in row] for row in mine],
+                  [prepared.ids[row] for row in mine])
 
 
 def eval_batches(prepared: Prepared, layout: Layout, batch_size: int,
@@ -331,9 +360,8 @@ def eval_batches(prepared: Prepared, layout: Layout, batch_size: int,
   plan = layout.plan(prepared.lengths(np.arange(len(prepared)), layout.fields))
   plan += [[]] * (-len(plan) % batch_size)
   for start in range(0, len(plan), batch_size):
-    mine = [plan[start + r] for r in (range(batch_size) if rows is None else rows)]
-    yield assemble(layout, prepared.columns, [[prepared.example(i) for i in row] for row in mine],
-                   [prepared.ids[row] for row in mine])
+    yield read(prepared, layout, plan[start:start + batch_size],
+               range(batch_size) if rows is None else rows)
 
 
 # -------------------------------------------------------------------------- read ahead

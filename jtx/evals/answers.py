@@ -35,6 +35,12 @@ class Answers:
   def __call__(self, task: Task, params) -> Iterator[tuple[str, float]]:
     windows = task.data.encoded(self.source)
     outputs = Predictor(task.model, params, mesh=task.mesh)(windows)
+    yield from self.score(windows, outputs)
+
+  def score(self, windows: Sequence[Mapping[str, Any]], outputs: Sequence[np.ndarray],
+            names: Sequence[str] = ()) -> Iterator[tuple[str, float]]:
+    """Scores of the outputs [T, 2] of each window; there are no names."""
+    del names
     best, differences = {}, {}
     for question, places in by_id(windows).items():
       found = best_answers([windows[i] for i in places], [outputs[i] for i in places], self.n_best,

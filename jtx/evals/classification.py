@@ -1,7 +1,7 @@
 """Classes or numbers of a split, scored as GLUE does (Wang et al. 2019)."""
 
 import dataclasses
-from typing import Iterator
+from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -30,13 +30,18 @@ class Classification:
 
   def __call__(self, task: Task, params) -> Iterator[tuple[str, float | str]]:
     examples = task.data.encoded(self.source)
-    outputs = np.stack(Predictor(task.model, params, mesh=task.mesh)(examples))  # [N, outputs]
+    outputs = Predictor(task.model, params, mesh=task.mesh)(examples)
+    yield from self.score(examples, outputs, task.data.labels)
+
+  def score(self, examples: Sequence[Mapping[str, Any]], outputs: Sequence[np.ndarray],
+            names: Sequence[str] = ()) -> Iterator[tuple[str, float | str]]:
+    """Scores of the outputs [classes], or [1], of each example."""
+    outputs = np.stack(outputs)
     references = np.array([e["label"] for e in examples])
     predictions = outputs[:, 0] if outputs.shape[1] == 1 else outputs.argmax(1)
     for name in self.scores:
       yield name, SCORES[name](predictions, references)
     yield "examples", len(examples)
-    names = task.data.labels
     show = lambda value: names[value] if names else f"{value:.4g}"
     for i, place in enumerate(spread(range(len(examples)), self.samples)):
       wrong = (f" (not: {show(references[place])})"

@@ -1,7 +1,9 @@
 """Tags of the words of a split: their accuracy, and the F1 of entities."""
 
 import dataclasses
-from typing import Iterator
+from typing import Any, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from jtx.data import DataError
 from jtx.evals import scores
@@ -21,15 +23,21 @@ class Tagging:
   every: int = 0  # steps; 0 is at the end only
 
   def __call__(self, task: Task, params) -> Iterator[tuple[str, float]]:
-    examples, names = task.data.encoded(self.source), task.data.labels
+    examples = task.data.encoded(self.source)
+    outputs = Predictor(task.model, params, mesh=task.mesh)(examples)
+    yield from self.score(examples, outputs, task.data.labels)
+
+  def score(self, examples: Sequence[Mapping[str, Any]], outputs: Sequence[np.ndarray],
+            names: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Scores of the outputs [T, tags] of each example."""
     if self.entities and "O" not in names:
       raise DataError(f"{', '.join(self.source)}: entities are scored of IOB tags, and the tags"
                       f" have no 'O': {', '.join(names)}")
     predictions = []
-    for e, outputs in zip(examples, Predictor(task.model, params, mesh=task.mesh)(examples)):
+    for e, logits in zip(examples, outputs):
       tags: list[str | None] = [None] * len(e["word_tags"])
       for place in (e["tags"] >= 0).nonzero()[0]:
-        tags[e["text_words"][place]] = names[int(outputs[place].argmax())]
+        tags[e["text_words"][place]] = names[int(logits[place].argmax())]
       predictions.append(tags)
     references = [e["word_tags"] for e in examples]
     flat = lambda rows: [tag or "" for row in rows for tag in row]

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.config import ConfigError, nearest
+from jtx.models.features import FeatureConfig, Features
 from jtx.nn import layers
 from jtx.nn.attention import Context
 from jtx.nn.block import BlockConfig
@@ -172,6 +173,7 @@ class Encoder(nn.Module):
   pattern: tuple[str, ...] = ("global",)  # kinds of layers, cycled over the depth
   window: int = 0  # of local layers, places to each side
   mlm: bool = False  # has a masked language model's head
+  features: FeatureConfig = FeatureConfig()  # that the head reads, of an encoder as it is
   head: HeadConfig = HeadConfig()
   unroll: int = 1
   remat: str = "none"
@@ -198,6 +200,9 @@ class Encoder(nn.Module):
                          share=self.share_layers, unroll=self.unroll, remat=self.remat, dtype=dtype)
     if self.mlm:
       self.mlm_head = MlmHead(self.vocab_size, width, self.block, dtype)
+    if self.features.layers:
+      self.features.check(self.num_layers)
+      self.extractor = Features(self.features, dtype)
     if self.head.task != "none":
       self.task_head = Head(self.head, self.block, dtype)
 
@@ -219,7 +224,7 @@ class Encoder(nn.Module):
       if self.mlm:
         self.mlm_logits(hidden)
       if self.head.task != "none":
-        self.outputs(hidden, batch)
+        self.outputs(self.extract(batch) if self.features.layers else hidden, batch)
     return hidden
 
   def mlm_logits(self, hidden: jax.Array) -> jax.Array:
@@ -233,7 +238,12 @@ class Encoder(nn.Module):
 
   def predict(self, batch: Batch, num_texts: int = 1, train: bool = False) -> jax.Array:
     """From tokens to the head's outputs."""
-    return self.outputs(self(batch, train), batch, num_texts, train)
+    hidden = self.extract(batch) if self.features.layers else self(batch, train)
+    return self.outputs(hidden, batch, num_texts, train)
+
+  def extract(self, batch: Batch) -> jax.Array:
+    """The features [B, T, D'] of an encoder that is not trained; see `FeatureConfig`."""
+    return self.extractor(self.hidden_states(batch), batch["text_segment_ids"])
 
   def hidden_states(self, batch: Batch) -> jax.Array:
     """[layers + 1, B, T, D]: the embeddings, then every layer's output (the last one normed)."""

@@ -35,6 +35,10 @@ class ListSource:
     return {"src": f"{self.name} {i} " + "s " * (i % 11), "tgt": f"{i} " + "t " * (i * 7 % 13)}
 
 
+class Rows(list):
+  name = "rows"
+
+
 class Words:
   """A tokenizer: a number is its own id plus 10, other words are 3 to 9."""
   eos_id = 2
@@ -246,8 +250,68 @@ def test_a_batch_may_span_many_windows():
 
 
 def test_window_must_be_positive(prepared):
-  with pytest.raises(ConfigError, match="data.window=0 must be positive"):
-    stream_of(prepared, window=0)
+  with pytest.raises(ConfigError, match="data.window=-1 must be positive, or 0 for an epoch"):
+    stream_of(prepared, window=-1)
+
+
+def test_window_0_is_an_epoch():
+  """Each epoch has every example once, wherever its batches begin."""
+  stream = stream_of(prepared_of(30, layout=PAD), PAD, window=0, batch_size=4)
+  ids = ids_of(stream.batch(step) for step in range(23))
+  for epoch in range(3):
+    assert sorted(ids[30 * epoch:30 * (epoch + 1)]) == list(range(30))
+  assert ids[:30] != ids[30:60]
+
+
+def texts_of_many_lengths(layout):
+  """300 examples of 1 to 24 tokens in the first field, and 1 in the second."""
+  lengths = np.random.default_rng(0).integers(1, 25, 300)
+  source = Rows({"src": " ".join(["1"] * n), "tgt": "1"} for n in lengths)
+  return prepare([source], [Tokenize()], layout, TOKENIZERS), lengths + 1  # and an end token
+
+
+@pytest.mark.parametrize("batch_size", [8, 7])
+def test_group_puts_similar_lengths_into_a_batch(batch_size):
+  layout = Pad(("src", "tgt"), (32, 8), group=True)
+  prepared, lengths = texts_of_many_lengths(layout)
+  stream = stream_of(prepared, layout, window=0, batch_size=batch_size)
+  number = 3 * 300 // batch_size
+  rows = [ids_of([stream.batch(step)]) for step in range(number)]
+  spreads = [np.ptp(lengths[row]) for row in rows]
+  # But for the batches at the ends of an epoch, a batch has a few neighbouring lengths.
+  assert sum(spread > 3 for spread in spreads) <= 4
+  # Every epoch has all examples, and other batches of them in another order.
+  flat = [i for row in rows for i in row]
+  assert sorted(flat[:300]) == sorted(flat[300:600]) == list(range(300))
+  first = [int(np.mean(lengths[row])) for row in rows[:30]]
+  assert first != sorted(first)
+  assert not {frozenset(row) for row in rows[:30]} & {frozenset(row) for row in rows[38:68]}
+  again = stream_of(prepared, layout, window=0, batch_size=batch_size, cursor=stream.cursor(50))
+  assert_same(again.batch(50), stream.batch(50))
+
+
+def test_trim_cuts_rows_to_a_bucket_of_the_whole_batch():
+  layout = Pad(("src", "tgt"), (32, 8), trim=True, group=True)
+  prepared, lengths = texts_of_many_lengths(layout)
+  halves = [stream_of(prepared, layout, window=0, rows=rows) for rows in (range(4), range(4, 8))]
+  seen = set()
+  for step in range(38):
+    parts = [half.batch(step) for half in halves]
+    longest = max(lengths[ids_of(parts)])
+    width = {part["src"].shape[1] for part in parts}
+    assert width == {16 if longest <= 16 else 24 if longest <= 24 else 32}
+    seen |= width
+    assert parts[0]["tgt"].shape == (4, 8)  # already shorter than any bucket
+    for part in parts:
+      assert ((part["src_segment_ids"] > 0).sum(1) == lengths[part["ids"][:, 0]]).all()
+  assert seen == {16, 24, 32}
+
+
+def test_trimmed_evaluation_has_every_example_once():
+  layout = Pad(("src", "tgt"), (32, 8), trim=True)
+  prepared, _ = texts_of_many_lengths(layout)
+  batches = list(eval_batches(prepared, layout, 7))
+  assert ids_of(batches) == list(range(300))
 
 
 # --------------------------------------------------------------------------------- mixtures

@@ -1,8 +1,9 @@
 """Scores: by hand, and against independent formulas."""
 
+import json
 import math
+import os
 import random
-import re
 
 import numpy as np
 import pytest
@@ -142,44 +143,17 @@ def test_answer_scores(prediction, reference, exact, f1):
   assert answer_scores(prediction, reference) == (exact, pytest.approx(f1))
 
 
-def independent(predictions, references):
-  """EM and F1 written another way: sorted words that are struck out one by one."""
-  exacts, f1s = [], []
-  for key, answers in references.items():
-    def words(text):
-      kept = "".join(c for c in text.lower() if not re.fullmatch(r"[!-/:-@\[-`{-~]", c))
-      return [w for w in kept.split() if w not in ("a", "an", "the")]
-    best = []
-    for answer in [a for a in answers if words(a)] or [""]:
-      p, r = words(predictions[key]), words(answer)
-      left, hits = list(r), 0
-      for w in p:
-        if w in left:
-          left.remove(w)
-          hits += 1
-      if p and r and hits:
-        precision, recall = hits / len(p), hits / len(r)
-        best.append((p == r, 2 * precision * recall / (precision + recall)))
-      else:
-        best.append((p == r, float(p == r)))
-    exacts.append(max(b[0] for b in best))
-    f1s.append(max(b[1] for b in best))
-  return sum(exacts) / len(exacts), sum(f1s) / len(f1s)
-
-
-def test_squad_agrees_with_another_implementation():
-  rng = random.Random(0)
-  vocabulary = "the a An Cat cat cat, dog! Zoë “ok” 日本 1,0 -".split()
-
-  def answer():
-    return " ".join(rng.choices(vocabulary, k=rng.randint(0, 4)))
-
-  references = {str(i): [answer() for _ in range(rng.randint(0, 3))] for i in range(400)}
-  predictions = {key: rng.choice([answer(), *r]) for key, r in references.items()}
-  exact, f1 = independent(predictions, references)
-  result = squad_em_f1(predictions, references)
-  assert (result["exact_match"], result["f1"]) == (pytest.approx(exact), pytest.approx(f1))
-  assert 0.2 < exact < f1 < 0.9
+def test_squad_scores_of_1000_pairs_are_the_official_ones():
+  path = os.path.join(os.path.dirname(__file__), "squad_scores.json")
+  with open(path, encoding="utf-8") as f:
+    pairs = json.load(f)["pairs"]
+  assert len(pairs) == 1000
+  for prediction, references, exact, f1 in pairs:
+    assert squad_em_f1({"q": prediction}, {"q": references}) == {
+        "exact_match": exact, "f1": pytest.approx(f1, abs=1e-6)}, (prediction, references)
+  # Of all kinds: right, partly right, wrong, and with nothing left.
+  assert sum(p[2] for p in pairs) > 300 and sum(0 < p[3] < 1 for p in pairs) > 200
+  assert sum(not normalize_answer(p[0]) for p in pairs) > 10
 
 
 def test_squad_takes_the_best_reference_and_the_mean_over_questions():

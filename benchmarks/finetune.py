@@ -1,0 +1,242 @@
+"""Fine-tuning one encoder on many tasks: jtx beside `transformers` on PyTorch.
+
+Both start from the same files and are given the same batches in the same order, learning-rate
+schedule, weight decay and clipping; fresh heads and dropout differ, so scores are compared as
+pairs over seeds. The peer computes with its own classes and optimiser, and its outputs are
+scored by the evaluators that score ours, since what is compared is training. Finished runs
+are kept in the workdir, so that the command can be ended and called again.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import time
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from benchmarks import harness
+
+
+class Task(NamedTuple):
+  config: str  # file of configs/, and its arguments
+  folder: str  # of the data
+  peer: str  # class of `transformers`
+  scores: tuple[str, ...]
+
+
+TASKS = {
+    "sst2": Task("classify.py:max_length=64,epochs=2", "sst2", "SequenceClassification",
+                 ("dev/accuracy",)),
+    "sick": Task("classify.py:max_length=64,header,text=sentence_A,second=sentence_B,"
+                 "label=relatedness_score,names=,scores=pearson+spearman,train=train.txt,"
+                 "dev=dev.txt,epochs=2", "sick", "SequenceClassification", ("dev/pearson", "dev/spearman")),
+    "sick_entailment": Task(
+        "classify.py:max_length=64,header,text=sentence_A,second=sentence_B,"
+        "label=entailment_judgment,names=CONTRADICTION+ENTAILMENT+NEUTRAL,train=train.txt,"
+        "dev=dev.txt,epochs=2", "sick", "SequenceClassification", ("dev/accuracy",)),
+    "cola": Task("classify.py:max_length=64,text=3,label=1,scores=matthews+accuracy,epochs=2", "cola",
+                 "SequenceClassification", ("dev/matthews", "dev/accuracy")),
+    "codah": Task("choose.py:max_length=64,batch=16,epochs=2", "codah", "MultipleChoice",
+                  ("dev/accuracy",)),
+    "wnut17": Task("tag.py:max_length=64,entities,batch=16,epochs=2", "wnut17", "TokenClassification",
+                   ("dev/f1", "dev/accuracy")),
+    "ud_ewt": Task("tag.py:max_length=96,format=conllu,train=train.conllu.gz,dev=dev.conllu.gz,"
+                   "epochs=0.5", "ud_ewt", "TokenClassification", ("dev/accuracy",)),
+    "policyqa": Task("squad.py:max_length=320,batch=16,epochs=1,train=squad_format.json,"
+                     "holdout=20",
+                     "policyqa", "QuestionAnswering",
+                     ("dev/exact_match", "dev/f1")),
+}
+SYSTEMS = ("jtx", "transformers")
+
+
+def make_config(task: str, data: str, init: str, seed: int):
+  from experiments import cli
+  folder = os.path.join(os.path.abspath(data), TASKS[task].folder)
+  c = cli.config_of([f"--config=configs/{TASKS[task].config},init={init},group",
+                     f"--config.seed={seed}", f"--config.data.path={folder}"])
+  with c.unlocked():
+    c.checkpoint.every, c.checkpoint.keep = 1_000_000, 1  # the last only
+  return c
+
+
+def finetune_jtx(task: str, data: str, init: str, seed: int, workdir: str) -> dict[str, float]:
+  from jtx import train
+  return train.run(make_config(task, data, init, seed), workdir)
+
+
+def finetune_transformers(task: str, data: str, init: str, seed: int,
+                          workdir: str) -> dict[str, float]:
+  """Trains a model of `transformers`; it leaves nothing in the workdir."""
+  del workdir
+  import torch
+  import transformers
+  from jtx import experiment
+  from jtx.data.dataset import Dataset
+  torch.manual_seed(seed)
+  config = make_config(task, data, init, seed)
+  dataset = Dataset(config.data, config.tokenizer)
+  config = experiment.with_steps(config, dataset)
+  choices = len(dataset.layout.fields) if task == "codah" else 0
+  outputs = {} if choices or task == "policyqa" else {"num_labels": max(len(dataset.labels), 1)}
+  model = getattr(transformers, f"AutoModelFor{TASKS[task].peer}").from_pretrained(init, **outputs)
+
+  # As the Trainer of `transformers` does: no decay of biases and norms, and a line to zero.
+  plain = lambda name: name.endswith("bias") or "LayerNorm" in name
+  groups = [{"params": [p for n, p in model.named_parameters() if plain(n) == is_plain],
+             "weight_decay": 0.0 if is_plain else config.optim.optimizer.weight_decay}
+            for is_plain in (False, True)]
+  optimizer = torch.optim.AdamW(groups, lr=config.optim.lr, betas=(0.9, 0.999), eps=1e-8)
+  schedule = transformers.get_linear_schedule_with_warmup(
+      optimizer, round(config.optim.schedule.warmup * config.steps), config.steps)
+  stream = dataset.train_stream(config.seed, config.batch_size, range(config.batch_size))
+  model.train()
+  for step in range(config.steps):
+    loss = model(**inputs(torch, stream.batch(step), choices)).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip_norm)
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad(set_to_none=True)
+    if step % config.log_every == 0:
+      print(f"transformers step {step}/{config.steps} loss {loss.item():.4f}", flush=True)
+
+  model.eval()
+  results = {}
+  for split, evaluator in experiment.make_evaluators(config).items():
+    examples = dataset.encoded(tuple(evaluator.source))
+    logits = predict(torch, model, examples, dataset.layout.fields)
+    if choices:
+      right = [int(scores.argmax()) == e["label"] for scores, e in zip(logits, examples)]
+      results[f"{split}/accuracy"] = sum(right) / len(right)
+    else:
+      results |= {f"{split}/{name}": value
+                  for name, value in evaluator.score(examples, logits, dataset.labels)}
+  return results
+
+
+def inputs(torch, batch: Mapping[str, np.ndarray], choices: int) -> dict[str, Any]:
+  """Arguments of a model of `transformers` for a batch with one example a row."""
+  fields = [f"choice_{i}" for i in range(choices)] or ["text"]
+  longest = max(int((batch[f"{f}_segment_ids"] > 0).sum(1).max()) for f in fields)
+  tensor = lambda x: torch.from_numpy(np.ascontiguousarray(x))
+  column = lambda suffix: np.stack([batch[f + suffix][:, :longest] for f in fields], 1)
+  result = {"input_ids": column(""), "attention_mask": column("_segment_ids"),
+            "token_type_ids": column("_types")}
+  if not choices:
+    result = {name: x[:, 0] for name, x in result.items()}
+  result = {name: tensor(x.astype(np.int64)) for name, x in result.items()}
+  if "start" in batch:
+    return result | {"start_positions": tensor(batch["start"][:, 0].astype(np.int64)),
+                     "end_positions": tensor(batch["end"][:, 0].astype(np.int64))}
+  if "tags" in batch:
+    tags = batch["tags"][:, :longest].astype(np.int64)
+    return result | {"labels": tensor(np.where(tags < 0, -100, tags))}
+  label = batch["label"][:, 0]
+  return result | {"labels": tensor(label.astype(np.float32 if label.dtype.kind == "f"
+                                                 else np.int64))}
+
+
+def predict(torch, model, examples: Sequence[Mapping[str, Any]], fields: Sequence[str],
+            batch_size: int = 32) -> list[np.ndarray]:
+  """Outputs of each example: [outputs], [T, outputs] for tokens, [C] for choices."""
+  lengths = [max(len(e[f]) for f in fields) for e in examples]
+  order = np.argsort(lengths, kind="stable")
+  results: list[Any] = [None] * len(examples)
+  for start in range(0, len(order), batch_size):
+    group = order[start:start + batch_size]
+    size = (len(group), len(fields), lengths[group[-1]])
+    ids, mask, types = (np.zeros(size, np.int64) for _ in range(3))
+    for row, i in enumerate(group):
+      for place, field in enumerate(fields):
+        own = slice(len(examples[i][field]))
+        ids[row, place, own] = examples[i][field]
+        types[row, place, own] = examples[i][f"{field}_types"]
+        mask[row, place, own] = 1
+    if len(fields) == 1:
+      ids, mask, types = ids[:, 0], mask[:, 0], types[:, 0]
+    with torch.no_grad():
+      out = model(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask),
+                  token_type_ids=torch.from_numpy(types))
+    if hasattr(out, "start_logits"):
+      values = torch.stack([out.start_logits, out.end_logits], -1).numpy()
+    else:
+      values = out.logits.numpy()
+    for i, value in zip(group, values):
+      by_token = len(fields) == 1 and value.ndim == 2
+      results[i] = value[:lengths[i]] if by_token else value
+  return results
+
+
+class System:
+  """One fine-tuning in a process of its own."""
+
+  def __init__(self, name: str):
+    self.finetune = {"jtx": finetune_jtx, "transformers": finetune_transformers}[name]
+
+  def run(self, kwargs: dict[str, Any]) -> dict[str, float]:
+    start = time.perf_counter()
+    results = self.finetune(**kwargs)
+    return {k: v for k, v in results.items() if isinstance(v, (int, float))} | {
+        "seconds": time.perf_counter() - start, "peak_memory_bytes": harness.peak_memory()}
+
+
+def runs(tasks: Sequence[str], seeds: int) -> Iterator[tuple[str, int, str]]:
+  for task in tasks:
+    for seed in range(seeds):
+      for system in SYSTEMS:
+        yield task, seed, system
+
+
+def run(workdir: str, data: str, init: str, tasks: Sequence[str], seeds: int) -> dict[str, Any]:
+  """What it returns is printed as JSON.
+
+  Args:
+    workdir: of all runs.
+    data: folder that has the folders of `TASKS`.
+    init: Hugging Face folder of the encoder.
+    tasks: keys of `TASKS`.
+    seeds: how many, from 0.
+  """
+  results = {}
+  for task, seed, system in runs(tasks, seeds):
+    path = os.path.join(workdir, f"{task}-{seed}-{system}")
+    if not os.path.exists(path + ".json"):
+      worker = harness.Worker(System, name=system)
+      result = worker.call("run", dict(task=task, data=data, init=init, seed=seed, workdir=path))
+      worker.close()
+      os.makedirs(workdir, exist_ok=True)
+      with open(path + ".json", "w", encoding="utf-8") as f:
+        json.dump(result, f)
+      shutil.rmtree(os.path.join(path, "checkpoints"), ignore_errors=True)
+    with open(path + ".json", encoding="utf-8") as f:
+      results[task, seed, system] = json.load(f)
+    told = " ".join(f"{k}={results[task, seed, system][k]:.4f}" for k in TASKS[task].scores)
+    print(f"{task} seed {seed} {system}: {told}"
+          f" in {results[task, seed, system]['seconds']:.0f} s", flush=True)
+
+  table = {}
+  for task in tasks:
+    values = lambda name, system: [results[task, s, system][name] for s in range(seeds)]
+    table[task] = {name: compare(*(values(name, system) for system in SYSTEMS))
+                   for name in TASKS[task].scores}
+    for name, row in table[task].items():
+      print("| " + " | ".join([task, name, *(
+          " ± ".join(f"{x:.4f}" for x in row[key]) for key in (*SYSTEMS, "difference"))]) + " |",
+            flush=True)
+    table[task]["seconds"] = {system: values("seconds", system) for system in SYSTEMS}
+    table[task]["peak_memory_bytes"] = {system: max(values("peak_memory_bytes", system))
+                                        for system in SYSTEMS}
+  return {"suite": "finetune", "seeds": seeds, "machine": harness.machine(), "tasks": table}
+
+
+def compare(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
+  """Means with standard deviations over seeds; the paired difference with its standard error."""
+  pairs = [a - b for a, b in zip(ours, theirs)]
+  spread = lambda x: statistics.stdev(x) if len(x) > 1 else float("nan")
+  return {"jtx": (statistics.mean(ours), spread(ours)),
+          "transformers": (statistics.mean(theirs), spread(theirs)),
+          "difference": (statistics.mean(pairs), spread(pairs) / len(pairs)**0.5),
+          "all": {"jtx": list(ours), "transformers": list(theirs)}}

@@ -1,0 +1,96 @@
+"""Hidden states of an encoder as fixed features of another network (Devlin et al. 2019, 5.3)."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jtx.config import ConfigError
+from jtx.nn import layers
+
+COMBINATIONS = ("concat", "sum")
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureConfig:
+  """What a head reads of an encoder that is not trained; without `layers` it is trained.
+
+  A weighted sum has a softmax of learnt weights over the layers. On the features stand
+  `lstm_layers` bidirectional LSTMs of half the encoder's width in each direction.
+  """
+  layers: tuple[int, ...] = ()  # 0 is the embeddings, 1 the first layer, -1 the last
+  combine: str = "concat"  # of several layers; or a weighted "sum"
+  lstm_layers: int = 2
+
+  def __post_init__(self):
+    if self.combine not in COMBINATIONS:
+      raise ConfigError(f"features.combine={self.combine!r}: valid are {', '.join(COMBINATIONS)}")
+    if self.lstm_layers < 0:
+      raise ConfigError(f"features.lstm_layers={self.lstm_layers} must not be negative")
+
+  def check(self, num_layers: int) -> None:
+    """Raises ConfigError where a layer does not exist."""
+    for i in self.layers:
+      if not -num_layers - 1 <= i <= num_layers:
+        raise ConfigError(f"features.layers={self.layers}: there is no {i}; the embeddings are 0"
+                          f" and the layers 1 to {num_layers}, or from the end -1 to {-num_layers}")
+
+
+class Features(nn.Module):
+  """Chosen hidden states, combined, through LSTMs."""
+  config: FeatureConfig
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, states: jax.Array, segment_ids: jax.Array) -> jax.Array:
+    """[layers + 1, B, T, D] to [B, T, D'], D' = D behind an LSTM or a sum.
+
+    The network that made the states is not trained: no gradient reaches it.
+    """
+    c, width = self.config, states.shape[-1]
+    states = jax.lax.stop_gradient(states[jnp.array(c.layers)])
+    if c.combine == "sum":
+      weights = layers.param(self, "weights", nn.initializers.zeros, (len(c.layers),), ("states",))
+      x = jnp.einsum("l,lbtd->btd", nn.softmax(weights).astype(states.dtype), states)
+    else:
+      x = jnp.moveaxis(states, 0, 2).reshape(*states.shape[1:3], -1)
+    for i in range(c.lstm_layers):
+      x = jnp.concatenate([
+          Lstm(width // 2, reverse, self.dtype, name=f"{name}_{i}")(x, segment_ids)
+          for name, reverse in (("forward", False), ("backward", True))], -1)
+    return x
+
+
+class Lstm(nn.Module):
+  """A long short-term memory (Hochreiter and Schmidhuber 1997, with forget gates).
+
+  Its state starts from zeros in every segment, so rows may hold several texts.
+  """
+  features: int  # H
+  reverse: bool = False  # from the last place to the first
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array, segment_ids: jax.Array) -> jax.Array:  # [B, T, D] -> [B, T, H]
+    H = self.features
+    gates = layers.Dense((4, H), ("embed", "gates", "lstm"), dtype=self.dtype, name="input")(x)
+    kernel = layers.param(self, "recurrent", nn.initializers.orthogonal(), (H, 4 * H),
+                          ("lstm", "gates")).astype(self.dtype)
+    before = jnp.roll(segment_ids, -1 if self.reverse else 1, 1)
+    goes_on = (segment_ids == before).at[:, -1 if self.reverse else 0].set(False)
+
+    def step(state, inputs):
+      gates, goes_on = inputs
+      hidden, cell = (jnp.where(goes_on[:, None], s, 0) for s in state)
+      gates = gates + (hidden @ kernel).reshape(gates.shape)
+      i, f, g, o = jnp.moveaxis(gates, 1, 0)
+      cell = nn.sigmoid(f) * cell + nn.sigmoid(i) * jnp.tanh(g)
+      hidden = nn.sigmoid(o) * jnp.tanh(cell)
+      return (hidden, cell), hidden
+
+    zeros = jnp.zeros((x.shape[0], H), gates.dtype)
+    _, hidden = jax.lax.scan(step, (zeros, zeros),
+                             (jnp.moveaxis(gates, 1, 0), jnp.moveaxis(goes_on, 1, 0)),
+                             reverse=self.reverse)
+    return jnp.moveaxis(hidden, 0, 1)
