@@ -71,30 +71,38 @@ def finetune_transformers(task: str, data: str, init: str, seed: int,
                           workdir: str) -> dict[str, float]:
   """Trains a model of `transformers`; it leaves nothing in the workdir."""
   del workdir
-  import torch
-  import transformers
-  from jtx import experiment
   from jtx.data.dataset import Dataset
-  torch.manual_seed(seed)
   config = make_config(task, data, init, seed)
   dataset = Dataset(config.data, config.tokenizer)
-  config = experiment.with_steps(config, dataset)
-  choices = len(dataset.layout.fields) if task == "codah" else 0
-  outputs = {} if choices or task == "policyqa" else {"num_labels": max(len(dataset.labels), 1)}
-  model = getattr(transformers, f"AutoModelFor{TASKS[task].peer}").from_pretrained(init, **outputs)
+  return evaluate_peer(train_peer(config, dataset, TASKS[task].peer), config, dataset)
 
-  # As the Trainer of `transformers` does: no decay of biases and norms, and a line to zero.
+
+def train_peer(config, dataset, peer: str):
+  """A model of the class AutoModelFor`peer`, trained as the config says."""
+  import torch
+  import transformers
+  from jtx import experiment, optim
+  from jtx.config import build
+  torch.manual_seed(config.seed)
+  config = experiment.with_steps(config, dataset)
+  by_class = peer in ("SequenceClassification", "TokenClassification")
+  outputs = {"num_labels": max(len(dataset.labels), 1)} if by_class else {}
+  model = getattr(transformers, f"AutoModelFor{peer}").from_pretrained(config.init_from, **outputs)
+
+  # As the Trainer of `transformers` does it: biases and norms do not decay.
   plain = lambda name: name.endswith("bias") or "LayerNorm" in name
   groups = [{"params": [p for n, p in model.named_parameters() if plain(n) == is_plain],
              "weight_decay": 0.0 if is_plain else config.optim.optimizer.weight_decay}
             for is_plain in (False, True)]
   optimizer = torch.optim.AdamW(groups, lr=config.optim.lr, betas=(0.9, 0.999), eps=1e-8)
-  schedule = transformers.get_linear_schedule_with_warmup(
-      optimizer, round(config.optim.schedule.warmup * config.steps), config.steps)
+  # Ours counts the first update as 1, where get_linear_schedule_with_warmup begins with 0.
+  rate = build(optim.SCHEDULES, config.optim.schedule, config.optim.lr, config.steps)
+  schedule = torch.optim.lr_scheduler.LambdaLR(
+      optimizer, lambda step: float(rate(step)) / config.optim.lr)
   stream = dataset.train_stream(config.seed, config.batch_size, range(config.batch_size))
   model.train()
   for step in range(config.steps):
-    loss = model(**inputs(torch, stream.batch(step), choices)).loss
+    loss = model(**inputs(stream.batch(step), dataset.layout.fields)).loss
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip_norm)
     optimizer.step()
@@ -102,13 +110,17 @@ def finetune_transformers(task: str, data: str, init: str, seed: int,
     optimizer.zero_grad(set_to_none=True)
     if step % config.log_every == 0:
       print(f"transformers step {step}/{config.steps} loss {loss.item():.4f}", flush=True)
+  return model.eval()
 
-  model.eval()
+
+def evaluate_peer(model, config, dataset) -> dict[str, float]:
+  """The config's evaluators on the outputs of a model of `transformers`."""
+  from jtx import experiment
   results = {}
   for split, evaluator in experiment.make_evaluators(config).items():
     examples = dataset.encoded(tuple(evaluator.source))
-    logits = predict(torch, model, examples, dataset.layout.fields)
-    if choices:
+    logits = predict(model, examples, dataset.layout.fields)
+    if len(dataset.layout.fields) > 1:  # choices, of which there is no evaluator of outputs
       right = [int(scores.argmax()) == e["label"] for scores, e in zip(logits, examples)]
       results[f"{split}/accuracy"] = sum(right) / len(right)
     else:
@@ -117,15 +129,15 @@ def finetune_transformers(task: str, data: str, init: str, seed: int,
   return results
 
 
-def inputs(torch, batch: Mapping[str, np.ndarray], choices: int) -> dict[str, Any]:
+def inputs(batch: Mapping[str, np.ndarray], fields: Sequence[str]) -> dict[str, Any]:
   """Arguments of a model of `transformers` for a batch with one example a row."""
-  fields = [f"choice_{i}" for i in range(choices)] or ["text"]
+  import torch
   longest = max(int((batch[f"{f}_segment_ids"] > 0).sum(1).max()) for f in fields)
   tensor = lambda x: torch.from_numpy(np.ascontiguousarray(x))
   column = lambda suffix: np.stack([batch[f + suffix][:, :longest] for f in fields], 1)
   result = {"input_ids": column(""), "attention_mask": column("_segment_ids"),
             "token_type_ids": column("_types")}
-  if not choices:
+  if len(fields) == 1:
     result = {name: x[:, 0] for name, x in result.items()}
   result = {name: tensor(x.astype(np.int64)) for name, x in result.items()}
   if "start" in batch:
@@ -139,9 +151,10 @@ def inputs(torch, batch: Mapping[str, np.ndarray], choices: int) -> dict[str, An
                                                  else np.int64))}
 
 
-def predict(torch, model, examples: Sequence[Mapping[str, Any]], fields: Sequence[str],
+def predict(model, examples: Sequence[Mapping[str, Any]], fields: Sequence[str],
             batch_size: int = 32) -> list[np.ndarray]:
   """Outputs of each example: [outputs], [T, outputs] for tokens, [C] for choices."""
+  import torch
   lengths = [max(len(e[f]) for f in fields) for e in examples]
   order = np.argsort(lengths, kind="stable")
   results: list[Any] = [None] * len(examples)

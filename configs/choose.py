@@ -14,7 +14,7 @@ Devlin et al. 2019 report an accuracy of 81.6 on dev of SWAG for BERT-Base.
 
 from configs import common
 
-PRESETS = ("", "tiny",
+PRESETS = ("", "tiny,model=roberta_base",
            "prompt=0,first=1,choices=3,label=4,train=t.tsv,dev=d.tsv,others=x.tsv,features=last",
            "max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9,group")
 

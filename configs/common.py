@@ -18,6 +18,7 @@ from jtx.data.ops_text import OPS
 from jtx.data.tokenizer_kinds import TOKENIZERS
 from jtx.decode import METHODS
 from jtx.evals import EVALS
+from jtx.interop.presets import ENCODERS
 from jtx.models import MODELS
 from jtx.nn.positions import POSITIONS
 from jtx.objectives import OBJECTIVES
@@ -114,7 +115,8 @@ def choose(table: dict[str, Any], name: str, what: str) -> Any:
 
 # What `finetune` reads; a config adds its own.
 FINETUNE_ARGS = dict(
-    init="",  # a Hugging Face folder; without one, a small BERT with fresh parameters
+    init="",  # a Hugging Face folder; without one, fresh parameters and a tokenizer of the data
+    model="",  # these are for: a key of ENCODERS; "" is bert_mini
     max_length=128,  # tokens
     batch=32,
     lr=5e-5,
@@ -166,21 +168,23 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
 
 
 def open_encoder(c: ConfigDict, args: ConfigDict, task: str) -> None:
-  """The model and the tokenizer: those of `args.init`, or a small BERT of its own."""
+  """The model and the tokenizer: those of `args.init`, or fresh ones."""
+  from jtx.interop import huggingface
   if args.init:
-    from jtx.interop import huggingface
+    if args.model:
+      raise ConfigError("config arguments init and model exclude each other: init brings its model")
     c.init_from = os.path.abspath(args.init)
-    c.model = model("encoder", **huggingface.finetuned_fields(args.init, task))
+    source = huggingface.open_source(args.init)
     c.tokenizer.kind = tokenizer("file", path=c.init_from)
   else:
-    by_token = task in ("tags", "span")
-    size = dict(width=256, num_layers=4, block=dict(num_heads=4, ffn_dim=1024))
-    if args.tiny:
-      size = dict(width=32, num_layers=2, block=dict(num_heads=2, ffn_dim=64))
-    c.model = model("encoder", **size, head=dict(
-        task=task, pool="none" if by_token else "first",
-        transform="none" if by_token else "tanh"))
+    name = args.model or "bert_mini"
+    source = huggingface.identify(choose(ENCODERS, name, "model"), name)
     c.tokenizer.kind = tokenizer("wordpiece", vocab_size=200 if args.tiny else 8000)
+  c.model = model("encoder", **huggingface.finetuned_fields(source, task))
+  if not args.init:
+    c.model.vocab_size = None  # the tokenizer's
+  if args.tiny:
+    apply(c, {"model": dict(width=32, num_layers=2, block=dict(num_heads=2, ffn_dim=64))})
 
 
 def padded(args: ConfigDict, *fields: str) -> ConfigDict:

@@ -48,7 +48,7 @@ TASKS = {
     "wnli": Task(PAIR, ("not_entailment", "entailment"), ("accuracy",), "WNLI", (*PAIR, "label")),
 }
 
-PRESETS = ("", "tiny", "cola,files,features=last", "stsb,tiny", "mnli",
+PRESETS = ("", "tiny", "cola,files,features=last", "stsb,tiny", "mnli,model=albert_base",
            "rte,max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9,group")
 
 

@@ -15,7 +15,7 @@ Devlin et al. 2019 report EM 80.8 and F1 88.5 on dev of 1.1 for BERT-Base.
 
 from configs import common
 
-PRESETS = ("", "v2", "tiny,stride=4",
+PRESETS = ("", "v2,model=modernbert_base", "tiny,stride=4",
            "train=own.json,holdout=20,others=xquad.en.json+xquad.de.json", "dev=other.json,features=second_to_last",
            "max_length=256,batch=16,lr=3e-5,epochs=2,freeze=1,decay=0.9,group")
 
@@ -26,8 +26,8 @@ def get_config(arg: str = ""):
   version = "v2.0" if args.v2 else "v1.1"
   c = common.get_config()
   common.finetune(c, args, "span")
-  if not args.init:
-    c.model.position.max_length = max(args.max_length, 512)
+  if not args.init and "max_length" in c.model.position:
+    c.model.position.max_length = max(args.max_length, c.model.position.max_length)
   c.objective = common.objective("span")
   train, args.dev = args.train or f"train-{version}.json", args.dev or f"dev-{version}.json"
   if args.holdout:

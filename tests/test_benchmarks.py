@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from benchmarks import harness, nmt
+from benchmarks import finetune, harness, nmt
 
 
 class Counter:
@@ -64,3 +64,49 @@ def test_ratios():
 
 def test_padding():
   np.testing.assert_array_equal(nmt.pad([[1, 2, 3], [4]], -1), [[1, 2, 3], [4, -1, -1]])
+
+
+def test_scores_are_compared_as_pairs():
+  row = finetune.compare([0.9, 0.8, 0.7], [0.8, 0.8, 0.9])
+  assert row["jtx"] == (pytest.approx(0.8), pytest.approx(0.1))
+  assert row["transformers"][0] == pytest.approx(2.5 / 3)
+  # Differences 0.1, 0 and -0.2: mean -1/30, deviation sqrt(((4/30)^2 + (1/30)^2 + (5/30)^2) / 2).
+  deviation = (42 / 900 / 2) ** 0.5
+  assert row["difference"] == (pytest.approx(-1 / 30), pytest.approx(deviation / 3 ** 0.5))
+
+
+def test_finished_runs_are_not_run_again(tmp_path, monkeypatch, capsys):
+  calls = []
+
+  class Worker:
+    def __init__(self, make, name):
+      self.name = name
+
+    def call(self, method, kwargs):
+      calls.append((kwargs["task"], kwargs["seed"], self.name))
+      if len(calls) == 4:
+        raise harness.WorkerError("killed")
+      return {"dev/accuracy": 0.5 + 0.1 * kwargs["seed"], "seconds": 2.0, "peak_memory_bytes": 7}
+
+    def close(self):
+      pass
+
+  monkeypatch.setattr(harness, "Worker", Worker)
+  run = lambda: finetune.run(str(tmp_path), "data", "init", ["sst2"], seeds=2)
+  with pytest.raises(harness.WorkerError):
+    run()
+  result = run()
+  assert calls == [("sst2", 0, "jtx"), ("sst2", 0, "transformers"), ("sst2", 1, "jtx"),
+                   *2 * [("sst2", 1, "transformers")]]
+  table = result["tasks"]["sst2"]
+  assert table["dev/accuracy"]["jtx"][0] == pytest.approx(0.55)
+  assert table["dev/accuracy"]["difference"] == (0.0, 0.0)
+  assert table["seconds"] == {"jtx": [2.0, 2.0], "transformers": [2.0, 2.0]}
+  assert "| sst2 | dev/accuracy | 0.5500 ± 0.0707 |" in capsys.readouterr().out
+
+
+def test_every_task_is_a_config():
+  for name in finetune.TASKS:
+    config = finetune.make_config(name, "data", "", 3)
+    assert config.seed == 3 and config.data.path.endswith(finetune.TASKS[name].folder)
+    assert config.data.ops[-1].group

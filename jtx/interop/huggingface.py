@@ -106,17 +106,16 @@ def model_fields(config: Mapping[str, Any], architecture: str | None = None,
   return attributes.model_fields(source.family, config, *heads, path)
 
 
-def finetuned_fields(directory: str, task: str) -> dict[str, Any]:
-  """The fields of the Encoder of a directory, with the family's own head for another task.
+def finetuned_fields(source: Source, task: str) -> dict[str, Any]:
+  """The fields of the Encoder of a config, with the family's own head for another task.
 
   Args:
-    directory: with config.json; its weights are not read.
+    source: as `open_source` and `identify` give it.
     task: of `jtx.models.encoder.TASKS`; the number of its classes or tags stays unset.
 
   Raises:
     ConfigError: the family has no such head.
   """
-  source = open_source(directory)
   tasks = [task for mlm, task in source.family.architectures.values() if not mlm]
   if task not in tasks:
     raise ConfigError(f"{source.path}: a {source.config['model_type']} has no head for {task!r};"

@@ -610,7 +610,7 @@ def test_a_family_gives_its_own_head_for_another_task(saved):
            "albert": ("tanh", False), "modernbert": ("gelu", True)}
   for model_type, (transform, norm) in heads.items():
     directory, _ = saved(MODELS_BY_TYPE[model_type], name=model_type)
-    fields = huggingface.finetuned_fields(directory, "classes")
+    fields = huggingface.finetuned_fields(huggingface.open_source(directory), "classes")
     model = config_lib.build(MODELS, config_lib.section(MODELS, "encoder", **fields))
     assert (model.head.task, model.head.outputs) == ("classes", None)
     assert (model.head.transform, model.head.norm) == (transform, norm)
@@ -621,4 +621,5 @@ def test_a_family_gives_its_own_head_for_another_task(saved):
 
 def test_a_head_that_a_family_does_not_have(saved):
   with pytest.raises(ConfigError, match="a distilbert has no head for 'next_sentence'; valid are"):
-    huggingface.finetuned_fields(saved(MODELS_BY_TYPE["distilbert"])[0], "next_sentence")
+    source = huggingface.open_source(saved(MODELS_BY_TYPE["distilbert"])[0])
+    huggingface.finetuned_fields(source, "next_sentence")
