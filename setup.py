@@ -28,6 +28,7 @@ setuptools.setup(
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12.8",
         "sacrebleu>=2.6",
+        "sentence-splitter>=1.4",
         "tensorboardX>=2.6.5",
         "tensorflow-datasets>=4.9.10",
         *INTEROP,

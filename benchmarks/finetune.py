@@ -102,7 +102,7 @@ def train_peer(config, dataset, peer: str):
   stream = dataset.train_stream(config.seed, config.batch_size, range(config.batch_size))
   model.train()
   for step in range(config.steps):
-    loss = model(**inputs(stream.batch(step), dataset.layout.fields)).loss
+    loss = model(**inputs(stream.batch(step), dataset.recipe.layout.fields)).loss
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip_norm)
     optimizer.step()
@@ -119,8 +119,8 @@ def evaluate_peer(model, config, dataset) -> dict[str, float]:
   results = {}
   for split, evaluator in experiment.make_evaluators(config).items():
     examples = dataset.encoded(tuple(evaluator.source))
-    logits = predict(model, examples, dataset.layout.fields)
-    if len(dataset.layout.fields) > 1:  # choices, of which there is no evaluator of outputs
+    logits = predict(model, examples, dataset.recipe.layout.fields)
+    if len(dataset.recipe.layout.fields) > 1:  # choices, of which there is no evaluator of outputs
       right = [int(scores.argmax()) == e["label"] for scores, e in zip(logits, examples)]
       results[f"{split}/accuracy"] = sum(right) / len(right)
     else:

@@ -42,6 +42,7 @@ def get_config() -> ConfigDict:
   c.steps = 100_000  # optimiser updates
   c.epochs = config_dict.placeholder(float)  # passes over the data, instead of steps
   c.batch_size = 64  # rows of a global batch, over all processes
+  c.phases = ()  # of the run: (its share, tokens a row, rows a batch), such as BERT's last tenth
   c.log_every = 100  # steps
 
   c.optim = optim.defaults()

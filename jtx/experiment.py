@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from typing import Any, Mapping
+from typing import Any, Mapping, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,12 @@ import jax.numpy as jnp
 from jtx import config as config_lib
 from jtx.checkpoint import Checkpointer
 from jtx.config import ConfigDict, ConfigError, build
+from jtx.data import pipeline
 from jtx.data.dataset import Dataset, load_tokenizers
 from jtx.evals import EVALS
 from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
+from jtx.sharding import local_rows
 
 CONFIG_FILE = "config.json"
 
@@ -98,10 +100,61 @@ def abstract_params(model, objective, example: Mapping[str, Any]) -> Any:
   return jax.eval_shape(init, jax.random.key(0))
 
 
+class Phase(NamedTuple):
+  """A stretch of training."""
+  start: int  # step
+  length: int | None  # tokens of a row; None is what the layout says
+  batch_size: int
+
+
+def phases(config: ConfigDict) -> list[Phase]:
+  """The stretches of a run.
+
+  Raises:
+    ConfigError: `phases` are not shares of the run that add up to 1.
+  """
+  if not config.phases:
+    return [Phase(0, None, config.batch_size)]
+  shares = [phase[0] for phase in config.phases]
+  if any(len(phase) != 3 for phase in config.phases) or min(shares) <= 0 or (
+      abs(sum(shares) - 1) > 1e-6):
+    raise ConfigError(f"config.phases={config.phases}: each is (share of the run, tokens a row,"
+                      " rows a batch), and the shares are above 0 and add up to 1")
+  result, done = [], 0.0
+  for share, length, batch_size in config.phases:
+    result.append(Phase(round(done * config.steps), length, batch_size))
+    done += share
+  return result
+
+
+def train_stream(config: ConfigDict, data: Dataset, sharding, start: int,
+                 cursor: tuple[int, int]) -> pipeline.Phases:
+  """This process's training batches.
+
+  Args:
+    config: of the run.
+    data: of the run.
+    sharding: of a batch's rows.
+    start: the step to go on from.
+    cursor: where the stream stood at that step.
+  """
+  parts = phases(config)
+  active = max(i for i, phase in enumerate(parts) if phase.start <= start)
+  streams = [
+      data.train_stream(config.seed + (i << 32), phase.batch_size,
+                        local_rows(phase.batch_size, sharding),
+                        cursor if i == active else (0, 0), phase.length)
+      for i, phase in enumerate(parts)]
+  return pipeline.Phases(streams, [phase.start for phase in parts])
+
+
 def with_steps(config: ConfigDict, data: Dataset) -> ConfigDict:
   """The config with the `steps` that its `epochs`, where they are set, come to."""
   if config.epochs is None:
     return config
+  if config.phases:
+    raise ConfigError("config.epochs and config.phases exclude each other: a phase is a share of"
+                      " config.steps")
   if config.epochs <= 0:
     raise ConfigError(f"config.epochs={config.epochs}: must be above 0, or unset to go by steps")
   config = config.copy_and_resolve_references()

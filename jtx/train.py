@@ -71,13 +71,14 @@ def run(config: ConfigDict, workdir: str,
   # --------------------------------------------------------------------- mesh
   mesh = sharding.make_mesh(config.mesh, devices)
   parts = config.optim.accumulate
-  if config.batch_size % parts:
-    raise ConfigError(f"config.optim.accumulate={parts} does not divide"
-                      f" config.batch_size={config.batch_size}")
-  sharding.check_batch(config.batch_size // parts, mesh,
-                       "config.batch_size" + " / config.optim.accumulate" * (parts > 1))
+  for phase in experiment.phases(config):
+    what = "rows of a batch in config.phases" if config.phases else "config.batch_size"
+    if phase.batch_size % parts:
+      raise ConfigError(f"config.optim.accumulate={parts} does not divide"
+                        f" {what}={phase.batch_size}")
+    sharding.check_batch(phase.batch_size // parts, mesh,
+                         what + " / config.optim.accumulate" * (parts > 1))
   rows_sharding = sharding.batch_sharding(mesh)
-  rows = sharding.local_rows(config.batch_size, rows_sharding)
   banner("mesh", f"{mesh.size} {mesh.devices.flat[0].device_kind}: "
          + " x ".join(f"{a} {n}" for a, n in mesh.shape.items() if n > 1 or mesh.size == 1))
 
@@ -101,7 +102,7 @@ def run(config: ConfigDict, workdir: str,
     restored, meta, start = checkpoints.restore(program.abstract_state_dict())
     state, cursor = TrainState(**restored), tuple(meta["cursor"])
     banner("restore", f"step {start} of {checkpoints.directory}")
-  stream = data.train_stream(config.seed, config.batch_size, rows, cursor)
+  stream = experiment.train_stream(config, data, rows_sharding, start, cursor)
 
   # Only now, so that a config that can't be run does not claim the workdir.
   config_lib.save(asked, os.path.join(workdir, experiment.CONFIG_FILE))
@@ -117,7 +118,7 @@ def run(config: ConfigDict, workdir: str,
   flops_done = 0.0  # since the last log line
   for step, batch in enumerate(batches, start + 1):
     last = step == config.steps
-    batch = sharding.to_device(without_ids(batch), config.batch_size, rows_sharding)
+    batch = sharding.to_device(without_ids(batch), stream.batch_size(step - 1), rows_sharding)
     state = program.step(state, batch)
     flops_done += program.flops(batch)
 
@@ -334,7 +335,7 @@ def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:
                    f" saved since; {kept}; try a lower optim.lr, optim.clip_norm or more warm-up")
 
 
-def checkpoint_meta(config: ConfigDict, data: Dataset, stream: pipeline.Stream,
+def checkpoint_meta(config: ConfigDict, data: Dataset, stream: pipeline.Phases,
                     step: int) -> dict[str, Any]:
   return {"config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),
           "labels": list(data.labels), "cursor": [int(i) for i in stream.cursor(step)]}

@@ -18,7 +18,6 @@ from jtx import experiment, pretrained, sharding, train
 from jtx.config import ConfigError, flatten
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
-from jtx.data.packing import assemble
 from jtx.data.tokenizer_kinds import wordpiece
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.block import BlockConfig
@@ -54,18 +53,16 @@ def make_program(config, mesh_shape, vocab_size=None):
   mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1, "context": 1} | mesh_shape,
                             jax.devices()[:math.prod(mesh_shape.values())])
   sharding.check_batch(config.batch_size, mesh, "batch_size")
-  ops, layout = pipeline.build_ops(config.data.ops)
-  example = assemble(layout, pipeline.used_columns(ops, layout), [[]] * config.batch_size,
-                     [[]] * config.batch_size)
-  example.pop("ids")
+  recipe = pipeline.build_ops(config.data.ops)
   size = vocab_size or config.tokenizer.kind.vocab_size
   info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}
-  if names := next((op.names for op in ops if hasattr(op, "names")), None):
+  if names := next((op.names for op in recipe.prepare if hasattr(op, "names")), None):
     info["head.outputs"] = len(names)
   elif names == ():  # tags, which are collected from the training data
     info["head.outputs"] = 3
   model, objective = experiment.make_model(config, info)
   experiment.make_evaluators(config)
+  example = pipeline.example_batch(recipe, config.batch_size)
   return train.Program(config, model, objective, example, mesh)
 
 

@@ -13,7 +13,6 @@ from jtx.config import ConfigDict, ConfigError, build, write_json
 from jtx.data import DataError, pipeline
 from jtx.data.ops_finetune import tag_names
 from jtx.data.ops_text import OPS
-from jtx.data.packing import assemble
 from jtx.data.sources import Source, open_source
 from jtx.data.tokenizer_kinds import TOKENIZERS
 from jtx.data.tokenizers import Tokenizer
@@ -36,8 +35,8 @@ class Dataset:
   def __init__(self, data: ConfigDict, tokenizer: ConfigDict,
                saved: Mapping[str, str] | None = None, labels: Sequence[str] | None = None):
     self.data = data
-    self.ops, self.layout = pipeline.build_ops(data.ops)
-    self.columns = pipeline.used_columns(self.ops, self.layout)
+    recipe = pipeline.build_ops(data.ops)
+    self.ops = recipe.prepare
     self.fields = next(filter(pipeline.makes_tokens, self.ops)).tokenizer_fields
     self.ops = [self._with_names(op, labels) for op in self.ops]
     if saved is None:
@@ -45,6 +44,7 @@ class Dataset:
     else:
       unique = {text: Tokenizer.from_json(text) for text in set(saved.values())}
       self.tokenizers = {field: unique[text] for field, text in saved.items()}
+    self.recipe = recipe._replace(prepare=self.ops).bind(self.tokenizers)
 
   def _with_names(self, op: Any, labels: Sequence[str] | None) -> Any:
     if getattr(op, "names", None) != ():
@@ -113,21 +113,32 @@ class Dataset:
   def num_train_rows(self) -> int:
     """Rows of an epoch; packed together all at once, and not a window at a time."""
     prepared = self.prepared_train
-    lengths = prepared.lengths(np.arange(len(prepared)), self.layout.fields)
-    return len(self.layout.plan(lengths))
+    window = pipeline.planned(self.recipe, prepared, np.arange(len(prepared)),
+                              pipeline.rng(0, "form", 0))
+    return len(window.rows)
 
   def train_stream(self, seed: int, batch_size: int, rows: Sequence[int],
-                   cursor: tuple[int, int] = (0, 0)) -> pipeline.Stream:
-    prepared = self.prepared_train
+                   cursor: tuple[int, int] = (0, 0), length: int | None = None) -> pipeline.Stream:
+    """Training batches.
+
+    Args:
+      seed: of all that is drawn.
+      batch_size: rows of a global batch.
+      rows: of a batch, that this process reads.
+      cursor: where a stream of the same data stood.
+      length: tokens of a row; None is what the layout says.
+    """
+    prepared, recipe = self.prepared_train, self.recipe
     counts = pipeline.mixture_sizes(prepared.sizes, self.data.weights, self.data.smoothing)
-    return pipeline.Stream(prepared, self.layout, seed=seed, batch_size=batch_size, counts=counts,
+    if length is not None:
+      lengths = (length,) * len(recipe.layout.fields)
+      recipe = recipe._replace(layout=dataclasses.replace(recipe.layout, lengths=lengths))
+    return pipeline.Stream(prepared, recipe, seed=seed, batch_size=batch_size, counts=counts,
                            window=self.data.window, rows=rows, cursor=cursor)
 
   def example_batch(self, batch_size: int) -> dict[str, np.ndarray]:
     """A global batch of padding, which has the shapes and dtypes of all batches."""
-    batch = assemble(self.layout, self.columns, [[]] * batch_size, [[]] * batch_size)
-    batch.pop("ids")
-    return batch
+    return pipeline.example_batch(self.recipe, batch_size)
 
   def clean(self, texts: Sequence[str]) -> list[str]:
     """Source texts as training saw them, before tokenising."""
@@ -142,11 +153,11 @@ class Dataset:
     return results
 
   def prepare(self, specs: Sequence[str]) -> pipeline.Prepared:
-    return pipeline.prepare(self.sources(specs), self.ops, self.layout, self.tokenizers)
+    return pipeline.prepare(self.sources(specs), self.recipe, self.tokenizers)
 
   def eval_batches(self, specs: Sequence[str], batch_size: int,
                    rows: Sequence[int]) -> Iterator[pipeline.Batch]:
-    return pipeline.eval_batches(self.prepare(specs), self.layout, batch_size, rows)
+    return pipeline.eval_batches(self.prepare(specs), self.recipe, batch_size, rows)
 
 
 def spread(items: Sequence[Any], number: int) -> list[Any]:

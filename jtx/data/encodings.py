@@ -78,6 +78,14 @@ class Encoder:
     encoded = self._backend.encode_batch(inputs, is_pretokenized=words)
     return [self._encoding(e, int(spaced)) for e in encoded]
 
+  def words(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """See `Tokenizer.encode_words`."""
+    results = []
+    for e in self._backend.encode_batch(list(texts), add_special_tokens=False):
+      ids, words = np.array(e.ids, np.int64), np.array(e.word_ids, np.int64)
+      results.append((self._text_id[ids], np.diff(words, prepend=-1) != 0))
+    return results
+
   def windows(self, first: Sequence[str], second: Sequence[str], max_length: int, stride: int,
               max_first: int | None) -> list[list[Encoding]]:
     """See `Tokenizer.encode_windows`."""

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import threading
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 import zlib
 
 from absl import flags
@@ -48,32 +48,68 @@ def makes_tokens(op: Any) -> bool:
   return any(column.kind == "tokens" for column in columns_of(op).values())
 
 
-def build_ops(configs: Sequence[ConfigDict]) -> tuple[list[Any], Layout]:
-  """The preparing ops and the layout of a config's `data.ops`.
+class Recipe(NamedTuple):
+  """The ops of a config, by what they work on."""
+  prepare: list[Any]  # an example, once
+  form: Any  # documents: makes examples of them, others in every epoch; None: they are examples
+  layout: Layout  # examples, into rows
+  alter: list[Any]  # a batch
+
+  def bind(self, tokenizers: Mapping[str, Any]) -> "Recipe":
+    """The recipe with what its ops need to know of the tokenizers."""
+    return self._replace(form=self.form and self.form.bind(tokenizers),
+                         alter=[op.bind(tokenizers) for op in self.alter])
+
+  def row_columns(self) -> dict[str, Column]:
+    """What the examples in a row have."""
+    return used_columns(self) if self.form is None else self.form.columns
+
+
+def build_ops(configs: Sequence[ConfigDict]) -> Recipe:
+  """The ops of a config's `data.ops`.
 
   Raises:
-    ConfigError: an unknown op or key, no layout at the end, or not one op that makes tokens.
+    ConfigError: an unknown op or key, not one layout, not one op that makes tokens, or an op out
+      of its place.
   """
   ops = [build(OPS, c, what=f"data.ops[{i}]") for i, c in enumerate(configs)]
-  layouts = [i for i, op in enumerate(ops) if isinstance(op, Layout)]
   names = [c.name for c in configs]
-  if layouts != [len(ops) - 1]:
-    raise ConfigError(f"data.ops ({', '.join(names)}): the last op, and only it, must be a layout:"
-                      " 'pack' or 'pad'")
-  makers = [i for i, op in enumerate(ops) if makes_tokens(op)]
+  what = f"data.ops ({', '.join(names)})"
+  layouts = [i for i, op in enumerate(ops) if isinstance(op, Layout)]
+  if len(layouts) != 1:
+    raise ConfigError(f"{what}: needs one layout, 'pack' or 'pad'")
+  at = layouts[0]
+  forms = [i for i, op in enumerate(ops) if hasattr(op, "form")]
+  if forms not in ([], [at - 1]):
+    raise ConfigError(f"{what}: {names[forms[0]]!r} forms examples of documents; there is one such"
+                      " op at most, right before the layout")
+  for name, op in zip(names[at + 1:], ops[at + 1:]):
+    if not hasattr(op, "alter"):
+      raise ConfigError(f"{what}: {name!r} does not work on batches, so it stands before the"
+                        " layout")
+  for name, op in zip(names[:at], ops[:at]):
+    if hasattr(op, "alter"):
+      raise ConfigError(f"{what}: {name!r} works on batches, so it stands after the layout")
+  makers = [i for i, op in enumerate(ops[:at]) if makes_tokens(op) and i not in forms]
   if len(makers) != 1:
-    valid = ", ".join(repr(n) for n, op in OPS.items() if hasattr(op, "columns"))
-    raise ConfigError(f"data.ops ({', '.join(names)}): needs one op that makes tokens, such as"
-                      f" {valid}, before the layout")
+    valid = ", ".join(repr(n) for n, op in OPS.items()
+                      if hasattr(op, "columns") and not hasattr(op, "form"))
+    raise ConfigError(f"{what}: needs one op that makes tokens, such as {valid}, before the"
+                      " layout")
   if "filter_length" in names and names.index("filter_length") < makers[0]:
     raise ConfigError(f"data.ops: 'filter_length' counts tokens, so it stands after"
                       f" {names[makers[0]]!r}")
   made = tuple(f for f, c in columns_of(ops[makers[0]]).items() if c.kind == "tokens")
   for name, op in zip(names, ops):
-    if name in ("filter_length", names[-1]) and not set(op.fields) <= set(made):
+    if name in ("filter_length", names[at]) and not set(op.fields) <= set(made):
       raise ConfigError(f"data.ops: {name!r} has fields={op.fields}, but {names[makers[0]]!r} makes"
                         f" only {made}")
-  return ops[:-1], ops[-1]
+  prepare = ops[:at - len(forms)]
+  if forms and ops[at].group:
+    raise ConfigError(f"{what}: group=True is for examples, and {names[forms[0]]!r} fills its rows")
+  if forms and not set(ops[forms[0]].needs) <= set(columns_of(ops[makers[0]])):
+    raise ConfigError(f"{what}: {names[forms[0]]!r} needs what 'encode_sentences' makes")
+  return Recipe(prepare, ops[forms[0]] if forms else None, ops[at], ops[at + 1:])
 
 
 def text_ops(ops: Sequence[Any]) -> list[Any]:
@@ -130,24 +166,26 @@ def field_of(name: str, column: Column) -> str | None:
   return {"tokens": name, "example": None}.get(column.kind, column.kind.removeprefix("aligned:"))
 
 
-def prepare(sources: Sequence, ops: Sequence[Any], layout: Layout, tokenizers: dict) -> Prepared:
-  """Runs the ops over all sources, and drops examples that are longer than a row.
+def prepare(sources: Sequence, recipe: Recipe, tokenizers: dict) -> Prepared:
+  """Runs the preparing ops over all sources, and drops examples that are longer than a row.
+
+  Documents, of which examples are formed later, may be of any length.
 
   Raises:
     DataError: a source has no example left.
   """
-  columns = used_columns(ops, layout)
+  columns, fields = used_columns(recipe), recipe.layout.fields
   values: dict[str, list[np.ndarray]] = {name: [] for name in columns}
-  lengths: dict[str, list[int]] = {f: [] for f in layout.fields}
+  lengths: dict[str, list[int]] = {f: [] for f in fields}
   ids, sizes, offset = [], [], 0
   for source in sources:
     before = len(ids)
     dropped = collections.Counter()
     for examples in _chunks(source, offset):
-      examples = _run(ops, layout, examples, tokenizers, dropped)
+      examples = _run(recipe, examples, tokenizers, dropped)
       for name, column in columns.items():
         values[name].append(join([e[name] for e in examples], column))
-      for f in layout.fields:
+      for f in fields:
         lengths[f] += [len(e[f]) for e in examples]
       ids += [e["id"] for e in examples]
     offset += len(source)
@@ -162,11 +200,11 @@ def prepare(sources: Sequence, ops: Sequence[Any], layout: Layout, tokenizers: d
                   np.array(ids, np.int64), sizes)
 
 
-def used_columns(ops: Sequence[Any], layout: Layout) -> dict[str, Column]:
-  """What the ops make, without the fields that the layout leaves out."""
-  made = {name: column for op in ops for name, column in columns_of(op).items()}
+def used_columns(recipe: Recipe) -> dict[str, Column]:
+  """What the preparing ops make, without the fields that the layout leaves out."""
+  made = {name: column for op in recipe.prepare for name, column in columns_of(op).items()}
   return {name: column for name, column in made.items()
-          if field_of(name, column) in (None, *layout.fields)}
+          if field_of(name, column) in (None, *recipe.layout.fields)}
 
 
 def join(values: Sequence[Any], column: Column) -> np.ndarray:
@@ -175,16 +213,18 @@ def join(values: Sequence[Any], column: Column) -> np.ndarray:
   return np.concatenate([np.zeros(0, column.dtype), *values])
 
 
-def _run(ops: Sequence[Any], layout: Layout, examples: list[dict[str, Any]], tokenizers: dict,
+def _run(recipe: Recipe, examples: list[dict[str, Any]], tokenizers: dict,
          dropped: collections.Counter) -> list[dict[str, Any]]:
   """The examples that all ops and a row of the layout leave; counts the others by reason."""
   names = {constructor: name for name, constructor in OPS.items()}
-  for op in ops:
+  for op in recipe.prepare:
     count = len(examples)
     examples = op(examples, tokenizers)
     dropped[names[type(op)]] += count - len(examples)
-  fits = [e for e in examples
-          if all(len(e[f]) <= n for f, n in zip(layout.fields, layout.lengths))]
+  if recipe.form is not None:
+    return examples
+  limits = list(zip(recipe.layout.fields, recipe.layout.lengths))
+  fits = [e for e in examples if all(len(e[f]) <= n for f, n in limits)]
   dropped["longer than a row"] += len(examples) - len(fits)
   return fits
 
@@ -255,26 +295,32 @@ class Order:
     return np.concatenate(parts)
 
 
+class Window(NamedTuple):
+  """Examples that were made into rows together."""
+  examples: Any  # Prepared, or what a forming op made of it, which has the same methods
+  rows: list[np.ndarray]  # numbers of the examples of each row
+
+
 class Stream:
   """Training batches by number.
 
   Args:
-    prepared: the examples.
-    layout: how they become rows.
+    prepared: the examples, or documents that examples are formed of.
+    recipe: how they become rows.
     seed: of all shuffling.
     batch_size: B, rows of a global batch.
     counts: examples of each source in an epoch.
-    window: examples that are packed together; 0 is an epoch.
+    window: examples, or documents, that are made into rows together; 0 is an epoch.
     rows: which rows of a batch this process reads; None is all. Need not be contiguous.
     cursor: as `cursor()` gave it, to start there without planning what came before.
   """
 
-  def __init__(self, prepared: Prepared, layout: Layout, *, seed: int, batch_size: int,
+  def __init__(self, prepared: Prepared, recipe: Recipe, *, seed: int, batch_size: int,
                counts: Sequence[int], window: int, rows: Sequence[int] | None = None,
                cursor: tuple[int, int] = (0, 0)):
     if window < 0:
       raise ConfigError(f"data.window={window} must be positive, or 0 for an epoch")
-    self.prepared, self.layout, self.seed = prepared, layout, seed
+    self.prepared, self.recipe, self.seed = prepared, recipe, seed
     self.batch_size, self.window = batch_size, window or sum(counts)
     self.rows = range(batch_size) if rows is None else rows
     self.order = Order(prepared.sizes, counts, seed)
@@ -291,16 +337,15 @@ class Stream:
     self.plan = functools.lru_cache(8)(self._plan)
     self.lock = threading.Lock()
 
-  def _plan(self, w: int) -> list[np.ndarray]:
-    """The rows of window w, each an array of example numbers."""
-    examples = self.order.examples(w * self.window, (w + 1) * self.window)
-    lengths = self.prepared.lengths(examples, self.layout.fields)
-    rows = self.layout.plan(lengths)
+  def _plan(self, w: int) -> Window:
+    numbers = self.order.examples(w * self.window, (w + 1) * self.window)
+    examples, rows = planned(self.recipe, self.prepared, numbers, rng(self.seed, "form", w))
     generator = rng(self.seed, "window", w)
     shuffled = generator.permutation(len(rows))
-    if self.layout.group:  # an example is a row, so this window's first row is known
-      shuffled = grouped(shuffled, lengths.max(1), w * self.window, self.batch_size, generator)
-    return [examples[rows[i]] for i in shuffled]
+    if self.recipe.layout.group:  # an example is a row, so this window's first row is known
+      lengths = examples.lengths(np.concatenate(rows), self.recipe.layout.fields).max(1)
+      shuffled = grouped(shuffled, lengths, w * self.window, self.batch_size, generator)
+    return Window(examples, [rows[i] for i in shuffled])
 
   def _locate(self, row: int) -> tuple[int, int]:
     """The window that holds row number `row` of the stream, and the window's first row."""
@@ -309,7 +354,7 @@ class Stream:
         self.first_window, self.starts = 0, [0]
       while self.starts[-1] <= row:
         last = self.first_window + len(self.starts) - 1
-        self.starts.append(self.starts[-1] + len(self.plan(last)))
+        self.starts.append(self.starts[-1] + len(self.plan(last).rows))
       i = bisect.bisect_right(self.starts, row) - 1
       return self.first_window + i, self.starts[i]
 
@@ -319,11 +364,40 @@ class Stream:
 
   def batch(self, step: int) -> Batch:
     """This process's rows of batch number `step`; see `packing.assemble`."""
-    plan = []
-    for row in range(step * self.batch_size, (step + 1) * self.batch_size):
+    plan, first_row = [], step * self.batch_size
+    for row in range(first_row, first_row + self.batch_size):
       w, first = self._locate(row)
-      plan.append(self.plan(w)[row - first])
-    return read(self.prepared, self.layout, plan, self.rows)
+      window = self.plan(w)
+      plan.append((window.examples, window.rows[row - first]))
+    return read(self.recipe, plan, self.rows, self.seed, first_row)
+
+
+class Phases:
+  """Streams one after the other, as one: the rows of a later phase may be longer and fewer.
+
+  Args:
+    streams: one a phase.
+    starts: the first step of each, from 0 up.
+  """
+
+  def __init__(self, streams: Sequence[Stream], starts: Sequence[int]):
+    self.streams, self.starts = list(streams), list(starts)
+
+  def phase(self, step: int) -> int:
+    return bisect.bisect_right(self.starts, step) - 1
+
+  def batch_size(self, step: int) -> int:
+    return self.streams[self.phase(step)].batch_size
+
+  def batch(self, step: int) -> Batch:
+    """This process's rows of batch number `step`."""
+    phase = self.phase(step)
+    return self.streams[phase].batch(step - self.starts[phase])
+
+  def cursor(self, step: int) -> tuple[int, int]:
+    """Where planning may start for batch number `step`, within its phase."""
+    phase = self.phase(step)
+    return self.streams[phase].cursor(step - self.starts[phase])
 
 
 def grouped(rows: np.ndarray, lengths: np.ndarray, first: int, batch_size: int,
@@ -344,24 +418,65 @@ def grouped(rows: np.ndarray, lengths: np.ndarray, first: int, batch_size: int,
   return np.concatenate([head, *(middle[i] for i in generator.permutation(len(middle))), *tail])
 
 
-def read(prepared: Prepared, layout: Layout, plan: Sequence[Sequence[int]],
-         rows: Sequence[int]) -> Batch:
-  """Some rows of a global batch, which is as long as all of its rows together ask for."""
-  longest = prepared.lengths(np.concatenate(plan).astype(int), layout.fields).max(initial=1)
+def planned(recipe: Recipe, prepared: Prepared, numbers: np.ndarray,
+            generator: np.random.Generator) -> Window:
+  """Examples, or what is formed of documents, as rows in the order given."""
+  examples = prepared
+  if recipe.form is not None:
+    examples = recipe.form.form(prepared, numbers, recipe.layout.lengths[0], generator)
+    numbers = np.arange(len(examples))
+  rows = recipe.layout.plan(examples.lengths(numbers, recipe.layout.fields))
+  return Window(examples, [numbers[row] for row in rows])
+
+
+def read(recipe: Recipe, plan: Sequence[tuple[Any, np.ndarray]], rows: Sequence[int], seed: int,
+         first_row: int) -> Batch:
+  """Some rows of a global batch, which is as long as all of its rows together ask for.
+
+  Args:
+    recipe: how rows are made.
+    plan: of each row, where its examples are, and their numbers there.
+    rows: which ones to read.
+    seed: of what is drawn anew for every row.
+    first_row: number of the first row of the plan in its stream.
+  """
+  layout = recipe.layout
+  longest = max(examples.lengths(row, layout.fields).max(initial=1) for examples, row in plan)
   mine = [plan[r] for r in rows]
-  return assemble(layout.fit(int(longest)), prepared.columns,
-                  [[prepared.example(i) for i in row] for row in mine],
-                  [prepared.ids[row] for row in mine])
+  batch = assemble(layout.fit(int(longest)), plan[0][0].columns,
+                   [[examples.example(i) for i in row] for examples, row in mine],
+                   [examples.ids[row] for examples, row in mine])
+  return altered(recipe, batch, seed, [first_row + r for r in rows])
 
 
-def eval_batches(prepared: Prepared, layout: Layout, batch_size: int,
+def altered(recipe: Recipe, batch: Batch, seed: int, rows: Sequence[int]) -> Batch:
+  """A batch after the ops that work on batches; what they draw is a function of seed and row."""
+  if recipe.alter:
+    generators = [rng(seed, "row", r) for r in rows]
+    for op in recipe.alter:
+      batch = op.alter(batch, generators)
+  return batch
+
+
+def example_batch(recipe: Recipe, batch_size: int) -> Batch:
+  """A batch of padding, which has the keys, shapes and dtypes of all batches, but no ids."""
+  batch = assemble(recipe.layout, recipe.row_columns(), [[]] * batch_size, [[]] * batch_size)
+  batch = altered(recipe, batch, 0, range(batch_size))
+  batch.pop("ids")
+  return batch
+
+
+def eval_batches(prepared: Prepared, recipe: Recipe, batch_size: int,
                  rows: Sequence[int] | None = None) -> Iterator[Batch]:
-  """Every example once, in order; the last batch is filled with rows of padding."""
-  plan = layout.plan(prepared.lengths(np.arange(len(prepared)), layout.fields))
-  plan += [[]] * (-len(plan) % batch_size)
+  """Every example once, in order; the last batch is filled with rows of padding.
+
+  What is formed and drawn is the same every time.
+  """
+  examples, plan = planned(recipe, prepared, np.arange(len(prepared)), rng(0, "form", 0))
+  plan += [np.zeros(0, np.int64)] * (-len(plan) % batch_size)
   for start in range(0, len(plan), batch_size):
-    yield read(prepared, layout, plan[start:start + batch_size],
-               range(batch_size) if rows is None else rows)
+    yield read(recipe, [(examples, row) for row in plan[start:start + batch_size]],
+               range(batch_size) if rows is None else rows, 0, start)
 
 
 # -------------------------------------------------------------------------- read ahead
@@ -370,7 +485,7 @@ def eval_batches(prepared: Prepared, layout: Layout, batch_size: int,
 class _Batches:
   """Batches `start` to `stop` of a stream as a Grain source."""
 
-  def __init__(self, stream: Stream, start: int, stop: int):
+  def __init__(self, stream: Stream | Phases, start: int, stop: int):
     self.stream, self.start, self.stop = stream, start, stop
 
   def __len__(self):
@@ -383,7 +498,7 @@ class _Batches:
     return f"batches {self.start} to {self.stop}"
 
 
-def iterate(stream: Stream, start: int, stop: int, *, threads: int,
+def iterate(stream: Stream | Phases, start: int, stop: int, *, threads: int,
             workers: int) -> Iterator[Batch]:
   """Batches start to stop, in order, read ahead by threads or by worker processes."""
   import grain

@@ -7,15 +7,17 @@ pickled, and opening it again gives the same examples in the same order.
 import importlib
 import json
 import os
-import re
 from typing import Any, Callable, Protocol
 
 from jtx import config
 from jtx.data import DataError
+from jtx.data import documents
 from jtx.data import number_words
 from jtx.data import sentences
+from jtx.data.documents import BlankLinesSource, FilesSource
 from jtx.data.lines import Lines
-from jtx.data.squad import Part, SquadSource
+from jtx.data.parts import Part
+from jtx.data.squad import SquadSource
 from jtx.data.tagged import ConllSource, ConlluSource
 
 
@@ -43,6 +45,9 @@ def open_source(spec: str, path: str = "") -> Source:
       conllu:train.conllu[.gz]           Universal Dependencies: FORM and UPOS, likewise
       squad:train.json[:titles[:80%]]    a question of SQuAD 1.1 or 2.0; here, of the first
                                          80 % of the titles; see SquadSource
+      documents:FOLDER[:folders[:90%]]   a .txt or .md file each, of a folder or a zip archive;
+                                         here, of the first 90 % of the folders in it
+      blank_lines:corpus.txt             one file, blank lines between its documents
       tfds:wmt14_translate/de-en:train[:1%]      NAME[/CONFIG][:SPLIT]
       embedded:number_words/cardinal:train       NAME[/SUBSET][:SPLIT]
       where SPLIT is "train" if absent.
@@ -228,6 +233,7 @@ def _first_line(error: Exception) -> str:
 EMBEDDED: dict[str, Callable[[str, str], Source]] = {
     "number_words": number_words.number_words,
     "sentences": sentences.sentences,
+    "pydocs": documents.pydocs_source,
 }
 
 
@@ -261,11 +267,18 @@ def _open_conllu(spec: str, rest: str, path: str) -> Source:
 
 def _open_squad(spec: str, rest: str, path: str) -> Source:
   file, colon, part = rest.partition(":")
-  found = re.fullmatch(r"titles\[(\d*%?):(\d*%?)\]", part)
-  if colon and (not found or "%" in found.groups()):
-    raise config.ConfigError(f"source: {spec!r} ends in {part!r}; a part of the titles is written"
-                             " titles[:80%], titles[80%:] or titles[3:5]")
-  return SquadSource(spec, os.path.join(path, file), Part(*found.groups()) if found else None)
+  return SquadSource(spec, os.path.join(path, file),
+                     Part.parse(spec, part, "titles") if colon else None)
+
+
+def _open_documents(spec: str, rest: str, path: str) -> Source:
+  file, colon, part = rest.partition(":")
+  return FilesSource(spec, os.path.join(path, file),
+                     Part.parse(spec, part, "folders") if colon else None)
+
+
+def _open_blank_lines(spec: str, rest: str, path: str) -> Source:
+  return BlankLinesSource(spec, os.path.join(path, rest))
 
 
 def _open_tfds(spec: str, rest: str, path: str) -> Source:
@@ -288,6 +301,8 @@ _KINDS: dict[str, Callable[[str, str, str], Source]] = {
     "conll": _open_conll,
     "conllu": _open_conllu,
     "squad": _open_squad,
+    "documents": _open_documents,
+    "blank_lines": _open_blank_lines,
     "tfds": _open_tfds,
     "embedded": _open_embedded,
 }

@@ -2,22 +2,10 @@
 
 import collections
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 from jtx.data import DataError
-
-
-class Part(NamedTuple):
-  """A slice, "3:" or ":80%", whose bounds are counts or percent of what is sliced."""
-  start: str
-  stop: str
-
-  def slice(self, size: int) -> slice:
-    def place(bound: str) -> int | None:
-      if bound.endswith("%"):
-        return size * int(bound[:-1]) // 100
-      return int(bound) if bound else None
-    return slice(place(self.start), place(self.stop))
+from jtx.data.parts import Part
 
 
 class SquadSource:
@@ -41,7 +29,7 @@ class SquadSource:
     articles = _member(_json(file), "data", list, file)
     titles = list(dict.fromkeys(_title(a, f"{file}: article {i}", part is not None)
                                 for i, a in enumerate(articles)))
-    kept = set(titles if part is None else titles[part.slice(len(titles))])
+    kept = set(titles if part is None else part.of(titles))
     for i, article in enumerate(articles):
       if article.get("title", "") in kept:
         self._add(article, f"{file}: article {i}")

@@ -8,10 +8,16 @@ import tokenizers as hf
 
 from jtx.config import ConfigError
 from jtx.data import DataError
+from jtx.data.encodings import MASKS
 from jtx.data.tokenizers import SPECIALS, Bytes, HuggingFace, SubwordNmt, Tokenizer
 
 
-def _train(backend: hf.Tokenizer, trainer: Any, texts: Iterator[str]) -> Tokenizer:
+def _specials(mask: bool) -> list[str]:
+  """Ids from 0 on: the special tokens, and the mask where it is asked for."""
+  return [*SPECIALS, MASKS[0]] if mask else list(SPECIALS)
+
+
+def _train(backend: hf.Tokenizer, trainer: Any, texts: Iterator[str], mask: bool) -> Tokenizer:
   too_small = ConfigError(f"tokenizer: vocab_size={trainer.vocab_size} is too small to hold the "
                           "special tokens and every character of the texts")
   try:
@@ -23,7 +29,7 @@ def _train(backend: hf.Tokenizer, trainer: Any, texts: Iterator[str]) -> Tokeniz
   if backend.get_vocab_size() > trainer.vocab_size:
     raise too_small
   model = json.loads(backend.to_str())
-  model["added_tokens"] = model["added_tokens"][:len(SPECIALS)]
+  model["added_tokens"] = model["added_tokens"][:len(_specials(mask))]
   return HuggingFace(model, range(len(SPECIALS)))
 
 
@@ -54,7 +60,7 @@ def _normalizer(lowercase: bool) -> hf.normalizers.Normalizer:
 
 
 def bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
-        lowercase: bool = False, split_digits: bool = False) -> Tokenizer:
+        lowercase: bool = False, split_digits: bool = False, mask: bool = False) -> Tokenizer:
   """Byte-pair encoding over characters (Sennrich et al. 2016, arXiv:1508.07909).
 
   White space becomes one space. A space becomes "▁" before a word, so a text's own U+2581
@@ -66,19 +72,20 @@ def bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 
     min_frequency: how often a pair must occur to be merged.
     lowercase: lowercases every text, also when encoding.
     split_digits: makes every digit a piece of its own.
+    mask: has a token that hides others, [MASK].
   """
   backend = hf.Tokenizer(hf.models.BPE(unk_token="<unk>"))
   backend.normalizer = _normalizer(lowercase)
   backend.pre_tokenizer = _word_splitter(split_digits)
   backend.decoder = hf.decoders.Metaspace()
   trainer = hf.trainers.BpeTrainer(
-      vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=list(SPECIALS),
+      vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=_specials(mask),
       show_progress=False)
-  return _train(backend, trainer, texts)
+  return _train(backend, trainer, texts, mask)
 
 
 def byte_bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
-             split_digits: bool = False) -> Tokenizer:
+             split_digits: bool = False, mask: bool = False) -> Tokenizer:
   """Byte-level BPE (Radford et al. 2019, GPT-2, section 2.2): every text round-trips.
 
   Args as for `bpe`; `vocab_size` includes the 256 bytes.
@@ -89,13 +96,13 @@ def byte_bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: i
   backend.pre_tokenizer = hf.pre_tokenizers.Sequence([*digits, byte_level])
   backend.decoder = hf.decoders.ByteLevel()
   trainer = hf.trainers.BpeTrainer(
-      vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=list(SPECIALS),
+      vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=_specials(mask),
       initial_alphabet=hf.pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
-  return _train(backend, trainer, texts)
+  return _train(backend, trainer, texts, mask)
 
 
 def wordpiece(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
-              lowercase: bool = True) -> Tokenizer:
+              lowercase: bool = True, mask: bool = False) -> Tokenizer:
   """WordPiece with BERT's normalisation (Devlin et al. 2019, arXiv:1810.04805).
 
   Args as for `bpe`; `lowercase` also strips accents, as BERT's uncased models do.
@@ -108,8 +115,8 @@ def wordpiece(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: 
   continuations = _continuations(backend, texts)
   trainer = hf.trainers.WordPieceTrainer(
       vocab_size=vocab_size, min_frequency=min_frequency,
-      special_tokens=[*SPECIALS, *continuations], show_progress=False)
-  return _train(backend, trainer, iter(texts))
+      special_tokens=[*_specials(mask), *continuations], show_progress=False)
+  return _train(backend, trainer, iter(texts), mask)
 
 
 def _continuations(backend: hf.Tokenizer, texts: list[str]) -> list[str]:
@@ -127,7 +134,7 @@ def _continuations(backend: hf.Tokenizer, texts: list[str]) -> list[str]:
 
 
 def unigram(texts: Iterator[str], *, vocab_size: int = 16_000, lowercase: bool = False,
-            split_digits: bool = False) -> Tokenizer:
+            split_digits: bool = False, mask: bool = False) -> Tokenizer:
   """A unigram language model (Kudo 2018, arXiv:1804.10959).
 
   Args as for `bpe`. The trainer sums in no fixed order, so the scores of two trainings differ
@@ -138,9 +145,9 @@ def unigram(texts: Iterator[str], *, vocab_size: int = 16_000, lowercase: bool =
   backend.pre_tokenizer = _word_splitter(split_digits)
   backend.decoder = hf.decoders.Metaspace()
   trainer = hf.trainers.UnigramTrainer(
-      vocab_size=vocab_size, special_tokens=list(SPECIALS), unk_token="<unk>",
+      vocab_size=vocab_size, special_tokens=_specials(mask), unk_token="<unk>",
       show_progress=False)
-  return _train(backend, trainer, texts)
+  return _train(backend, trainer, texts, mask)
 
 
 def byte_tokenizer(texts: Iterator[str]) -> Tokenizer:

@@ -36,6 +36,7 @@ class Tokenizer:
   vocab_size: int
   pad_id, bos_id, eos_id, unk_id = range(len(SPECIALS))
   mask_id: int | None = None
+  special_ids: frozenset[int] = frozenset()  # others that no text has
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     """The ids of each text, `[T]` int32."""
@@ -83,6 +84,19 @@ class Tokenizer:
         is set, or the kind of tokenizer has no offsets.
     """
     return self._encoder(max_length, special).texts(first, second, words)
+
+  def encode_words(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The ids of each text, `[T]` int32, and `[T]` bool, whether a token begins a word.
+
+    Raises:
+      ConfigError: the kind of tokenizer has no words.
+    """
+    return self._encoder(None, False).words(texts)
+
+  def plain_ids(self) -> np.ndarray:
+    """The ids that are not of special tokens, sorted."""
+    special = {self.pad_id, self.bos_id, self.eos_id, self.unk_id, self.mask_id, *self.special_ids}
+    return np.array(sorted(set(range(self.vocab_size)) - special), np.int32)
 
   def encode_windows(self, first: Sequence[str], second: Sequence[str], *, max_length: int,
                      stride: int, max_first: int | None = None) -> list[list[Encoding]]:
@@ -200,7 +214,9 @@ class HuggingFace(Tokenizer):
     # ... and unknown text to a model that has the name among its pieces, as Unigram may.
     self._text_id = np.arange(1 + max(self._backend.get_vocab().values()), dtype=np.int32)
     self._text_id[[self.pad_id, self.bos_id, self.eos_id]] = self.unk_id
-    added = {t.content: i for i, t in self._backend.get_added_tokens_decoder().items()}
+    found = self._backend.get_added_tokens_decoder()
+    self.special_ids = frozenset(i for i, t in found.items() if t.special)
+    added = {t.content: i for i, t in found.items()}
     self.mask_id = next((added[name] for name in MASKS if name in added), None)
 
   def text_ids(self) -> np.ndarray:

@@ -7,6 +7,7 @@ weights of the loss terms and of metrics.
 """
 
 from jtx.objectives.classify import Classify
+from jtx.objectives.mlm import Mlm
 from jtx.objectives.multiple_choice import MultipleChoice
 from jtx.objectives.seq2seq import Seq2Seq
 from jtx.objectives.span import Span
@@ -14,6 +15,7 @@ from jtx.objectives.tag import Tag
 
 OBJECTIVES = {
     "classify": Classify,
+    "mlm": Mlm,
     "multiple_choice": MultipleChoice,
     "seq2seq": Seq2Seq,
     "span": Span,

@@ -14,7 +14,7 @@ from jtx.data import DataError
 from jtx.data import pipeline
 from jtx.data.ops_text import OPS, Clean, FilterLength, Tokenize
 from jtx.data.packing import Pack, Pad
-from jtx.data.pipeline import (Order, Stream, build_ops, eval_batches, iterate, mixture_sizes,
+from jtx.data.pipeline import (Order, Recipe, Stream, build_ops, eval_batches, iterate, mixture_sizes,
                                prepare)
 
 PACK = Pack(lengths=(24, 20), max_segments=4, open_rows=6)
@@ -51,13 +51,18 @@ class Words:
 TOKENIZERS = {"src": Words(), "tgt": Words()}
 
 
+def recipe_of(layout, ops=()):
+  return Recipe(list(ops), None, layout, [])
+
+
 def prepared_of(*sizes, layout=PACK, ops=(Clean(), Tokenize())):
-  return prepare([ListSource(f"s{i}", n) for i, n in enumerate(sizes)], ops, layout, TOKENIZERS)
+  sources = [ListSource(f"s{i}", n) for i, n in enumerate(sizes)]
+  return prepare(sources, recipe_of(layout, ops), TOKENIZERS)
 
 
 def stream_of(prepared, layout=PACK, counts=None, **edits):
   options = {"seed": 5, "batch_size": 8, "window": 50, "counts": counts or prepared.sizes}
-  return Stream(prepared, layout, **options | edits)
+  return Stream(prepared, recipe_of(layout), **options | edits)
 
 
 def assert_same(a, b):
@@ -267,7 +272,7 @@ def texts_of_many_lengths(layout):
   """300 examples of 1 to 24 tokens in the first field, and 1 in the second."""
   lengths = np.random.default_rng(0).integers(1, 25, 300)
   source = Rows({"src": " ".join(["1"] * n), "tgt": "1"} for n in lengths)
-  return prepare([source], [Tokenize()], layout, TOKENIZERS), lengths + 1  # and an end token
+  return prepare([source], recipe_of(layout, [Tokenize()]), TOKENIZERS), lengths + 1  # and an end token
 
 
 @pytest.mark.parametrize("batch_size", [8, 7])
@@ -310,7 +315,7 @@ def test_trim_cuts_rows_to_a_bucket_of_the_whole_batch():
 def test_trimmed_evaluation_has_every_example_once():
   layout = Pad(("src", "tgt"), (32, 8), trim=True)
   prepared, _ = texts_of_many_lengths(layout)
-  batches = list(eval_batches(prepared, layout, 7))
+  batches = list(eval_batches(prepared, recipe_of(layout), 7))
   assert ids_of(batches) == list(range(300))
 
 
@@ -421,7 +426,7 @@ def test_weights_and_smoothing_exclude_each_other():
 
 @pytest.mark.parametrize("layout, batch_size", [(PACK, 8), (PAD, 8), (PAD, 69), (PACK, 1)])
 def test_evaluation_has_every_example_once(prepared, layout, batch_size):
-  batches = list(eval_batches(prepared, layout, batch_size))
+  batches = list(eval_batches(prepared, recipe_of(layout), batch_size))
   assert all(len(b["ids"]) == batch_size for b in batches)
   ids = ids_of(batches)
   assert sorted(ids) == list(range(138))
@@ -438,16 +443,16 @@ def test_evaluation_has_every_example_once(prepared, layout, batch_size):
 
 def test_evaluation_pads_its_last_batch():
   prepared = prepared_of(10, layout=PAD)
-  batches = list(eval_batches(prepared, PAD, 4))
+  batches = list(eval_batches(prepared, recipe_of(PAD), 4))
   assert [b["ids"][:, 0].tolist() for b in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, -1, -1]]
 
 
 def test_evaluation_readers_share_the_batches(prepared):
   for layout in (PACK, PAD):
-    whole = list(eval_batches(prepared, layout, 8))
+    whole = list(eval_batches(prepared, recipe_of(layout), 8))
     for rows in ([0, 3, 6], [7, 1], range(4, 8)):
       expected = [{k: v[np.asarray(rows)] for k, v in b.items()} for b in whole]
-      assert_same_all(eval_batches(prepared, layout, 8, rows), expected)
+      assert_same_all(eval_batches(prepared, recipe_of(layout), 8, rows), expected)
 
 
 # ------------------------------------------------------------------------------ preparation
@@ -534,23 +539,23 @@ def configs(*names, **edits):
 
 
 def test_build_ops():
-  ops, layout = build_ops(configs("clean", "tokenize", "filter_length", "pack",
-                                  pack={"lengths": (9, 8)}))
-  assert ops == [Clean(), Tokenize(), FilterLength()] and layout == Pack(lengths=(9, 8))
+  recipe = build_ops(configs("clean", "tokenize", "filter_length", "pack",
+                             pack={"lengths": (9, 8)}))
+  assert recipe == ([Clean(), Tokenize(), FilterLength()], None, Pack(lengths=(9, 8)), [])
 
 
-MAKERS = ", ".join(repr(name) for name, op in OPS.items() if hasattr(op, "columns"))
+MAKERS = ", ".join(repr(name) for name, op in OPS.items()
+                   if hasattr(op, "columns") and not hasattr(op, "form"))
 
 
 @pytest.mark.parametrize("ops, message", [
     (configs("clean", "tokenize"),
-     "data.ops (clean, tokenize): the last op, and only it, must be a layout: 'pack' or 'pad'"),
+     "data.ops (clean, tokenize): needs one layout, 'pack' or 'pad'"),
     (configs("tokenize", "pack", "clean"),
-     "data.ops (tokenize, pack, clean): the last op, and only it, must be a layout:"
-     " 'pack' or 'pad'"),
+     "data.ops (tokenize, pack, clean): 'clean' does not work on batches, so it stands before the"
+     " layout"),
     (configs("tokenize", "pad", "pack"),
-     "data.ops (tokenize, pad, pack): the last op, and only it, must be a layout:"
-     " 'pack' or 'pad'"),
+     "data.ops (tokenize, pad, pack): needs one layout, 'pack' or 'pad'"),
     (configs("clean", "pack"),
      "data.ops (clean, pack): needs one op that makes tokens, such as " + MAKERS
      + ", before the layout"),

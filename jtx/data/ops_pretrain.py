@@ -1,0 +1,447 @@
+"""Ops that make pretraining examples of documents.
+
+`split_sentences` and `encode_sentences` run once over every document. What `full_sentences`,
+`doc_sentences`, `segment_pair` or `sentence_pair` forms of documents (Liu et al. 2019, RoBERTa,
+section 4.2), and what `mask` hides, is drawn anew in every epoch.
+"""
+
+import bisect
+import dataclasses
+import functools
+import math
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from jtx.config import ConfigError
+from jtx.data import DataError
+from jtx.data.example import Example, check_text
+from jtx.data.packing import Column
+
+TOKENIZER = "text"  # the field whose tokenizer these ops take
+
+# Bits of `text_marks`.
+SENTENCE, WORD, SPECIAL = 1, 2, 4  # begins a sentence; begins a word; is a special token
+
+Piece = tuple[int, int, int]  # document, first token, the one after the last
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitSentences:
+  """Splits `text` into `sentences` by the rules of Moses (Koehn et al. 2007) for a language.
+
+  A line is at least a sentence; white space at its ends is dropped. Documents without any text
+  are dropped.
+  """
+  language: str = "en"
+
+  def __post_init__(self):
+    _splitter(self.language)
+
+  def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
+    check_text("split_sentences", ("text",), examples)
+    split = _splitter(self.language)
+    for e in examples:
+      lines = filter(None, map(str.strip, e.pop("text").splitlines()))
+      e["sentences"] = [s for line in lines for s in split(line)]
+    return [e for e in examples if e["sentences"]]
+
+
+@functools.cache
+def _splitter(language: str) -> Callable[[str], list[str]]:
+  import sentence_splitter
+  try:
+    return sentence_splitter.SentenceSplitter(language=language).split
+  except sentence_splitter.SentenceSplitterException as e:
+    raise ConfigError(f"op split_sentences: language={language!r} is not one that the library has"
+                      " rules for; try 'en'") from e
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodeSentences:
+  """The tokens of all `sentences` of a document as `text`, and `text_marks` of where they begin."""
+
+  columns = {"text": Column("tokens"), "text_marks": Column("aligned:text", "uint8")}
+  tokenizer_fields = (TOKENIZER,)
+
+  def texts_of(self, example: Example, field: str) -> list[str]:
+    """What a tokenizer of `field` is trained on."""
+    del field
+    return _sentences(example)
+
+  def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
+    for e in examples:
+      encodings = tokenizers[TOKENIZER].encode_words(_sentences(e))
+      encodings = [(ids, first) for ids, first in encodings if len(ids)]
+      ids, marks = [np.zeros(0, np.int32)], [np.zeros(0, np.uint8)]
+      for tokens, begins_word in encodings:
+        mark = np.where(begins_word, WORD, 0).astype(np.uint8)
+        mark[0] |= SENTENCE
+        ids.append(tokens)
+        marks.append(mark)
+      e["text"], e["text_marks"] = np.concatenate(ids), np.concatenate(marks)
+    return [e for e in examples if len(e["text"])]
+
+
+def _sentences(example: Example) -> list[str]:
+  if "sentences" not in example:
+    raise DataError(f"op encode_sentences: example {example['id']} has no sentences, which"
+                    f" 'split_sentences' makes; it has {', '.join(map(repr, example))}")
+  return example["sentences"]
+
+
+# ---------------------------------------------------------------------- forming examples
+
+
+class Specials(NamedTuple):
+  """The special tokens around one text and around two, as a tokenizer puts them."""
+  single: tuple[np.ndarray, np.ndarray]  # before, after
+  pair: tuple[np.ndarray, np.ndarray, np.ndarray]  # before, between, after
+  second_type: int  # the token type of a pair's second text
+
+  @classmethod
+  def of(cls, tokenizer) -> "Specials":
+    one, = tokenizer.encode_texts([""], max_length=8)
+    two, = tokenizer.encode_texts([""], [""], max_length=8)
+    return cls((one.ids[:1], one.ids[1:]), (two.ids[:1], two.ids[1:-1], two.ids[-1:]),
+               int(two.types[-1]))
+
+
+class Formed:
+  """Examples that were formed of documents; what `jtx.data.pipeline.Prepared` is to a Stream.
+
+  Args:
+    documents: Prepared, with `text` and `text_marks`.
+    specials: of the tokenizer.
+    first: the pieces of each example's first text.
+    second: the pieces of its second text; None where there is none.
+    labels: of each example; None is none.
+  """
+
+  def __init__(self, documents: Any, specials: Specials, first: list[list[Piece]],
+               second: list[Piece | None] | None = None, labels: list[int] | None = None):
+    self._documents, self._specials = documents, specials
+    self._first, self._second, self._labels = first, second, labels
+    self.columns = PAIR_COLUMNS if second is not None else COLUMNS
+    length = lambda piece: piece[2] - piece[1]
+    around = sum(map(len, specials.single if second is None else specials.pair))
+    joints = len(specials.single[1])
+    totals = [around + sum(map(length, pieces)) + joints * crossings(pieces) for pieces in first]
+    if second is not None:
+      totals = [total + length(piece) for total, piece in zip(totals, second)]
+    self._lengths = np.array(totals, np.int64)
+    # Of an example, where in which document it begins.
+    self.ids = np.array([(int(documents.ids[p[0][0]]) << 32) + p[0][1] for p in first], np.int64)
+
+  def __len__(self) -> int:
+    return len(self._first)
+
+  def lengths(self, numbers: np.ndarray, fields: Sequence[str]) -> np.ndarray:
+    """[examples, 1] token counts."""
+    del fields  # there is one
+    return self._lengths[numbers][:, None]
+
+  def example(self, i: int) -> dict[str, np.ndarray]:
+    pair = self._second is not None
+    before, *between, after = self._specials.pair if pair else self._specials.single
+    parts = [before]
+    for n, piece in enumerate(self._first[i]):
+      if n and piece[0] != self._first[i][n - 1][0]:
+        parts.append(self._specials.single[1])
+      parts.append(piece)
+    first_length = None
+    if pair:
+      parts.append(between[0])
+      first_length = sum(len(p) if isinstance(p, np.ndarray) else p[2] - p[1] for p in parts)
+      parts.append(self._second[i])
+    parts.append(after)
+    text, marks = zip(*map(self._tokens, parts))
+    result = {"text": np.concatenate(text), "text_marks": np.concatenate(marks)}
+    result["text_types"] = np.zeros(len(result["text"]), np.int32)
+    if pair:
+      result["text_types"][first_length:] = self._specials.second_type
+      result["label"] = np.int32(self._labels[i])
+    return result
+
+  def _tokens(self, part: Any) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(part, np.ndarray):
+      return part, np.full(len(part), SPECIAL, np.uint8)
+    document, start, stop = part
+    example = self._documents.example(document)
+    return example["text"][start:stop], example["text_marks"][start:stop]
+
+
+COLUMNS = {"text": Column("tokens"), "text_types": Column("aligned:text"),
+           "text_marks": Column("aligned:text", "uint8")}
+PAIR_COLUMNS = COLUMNS | {"label": Column("example")}
+
+
+def crossings(pieces: Sequence[Piece]) -> int:
+  """How often a text goes on in another document."""
+  return sum(a[0] != b[0] for a, b in zip(pieces, pieces[1:]))
+
+
+def boundaries(marks: np.ndarray, longest: int) -> list[int]:
+  """Where the sentences of a document begin, and its end; longer ones are cut into pieces."""
+  starts = [*np.flatnonzero(marks & SENTENCE).tolist(), len(marks)]
+  cut = []
+  for start, stop in zip(starts, starts[1:]):
+    cut.extend(range(start, stop, longest))
+  return [*cut, len(marks)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+  """What forming ops share; one has `_form`."""
+
+  needs = ("text", "text_marks")
+  columns = COLUMNS
+
+  def bind(self, tokenizers: Mapping[str, Any]) -> "_Bound":
+    return _Bound(self, Specials.of(tokenizers[TOKENIZER]))
+
+  def form(self, documents: Any, numbers: np.ndarray, length: int,
+           rng: np.random.Generator) -> Formed:
+    raise NotImplementedError("bind it to the tokenizers first")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bound:
+  """A forming op with the special tokens of a tokenizer."""
+  op: Any
+  specials: Specials
+
+  @property
+  def columns(self) -> dict[str, Column]:
+    return self.op.columns
+
+  def form(self, documents: Any, numbers: np.ndarray, length: int,
+           rng: np.random.Generator) -> Formed:
+    """Examples of at most `length` tokens of the documents with these numbers."""
+    formed = self.op.examples(documents, [int(n) for n in numbers], length, rng, self.specials)
+    if not len(formed):
+      raise DataError(f"no example of {length} tokens can be formed of {len(numbers)} documents")
+    return formed
+
+
+@dataclasses.dataclass(frozen=True)
+class FullSentences(_Form):
+  """Whole sentences up to a row's length, on into the next document behind a separator."""
+
+  crosses = True
+
+  def examples(self, documents, numbers, length, rng, specials) -> Formed:
+    del rng  # the order of the documents is all that is drawn
+    joint = len(specials.single[1])
+    room = length - sum(map(len, specials.single))
+    first: list[list[Piece]] = []
+    pieces: list[Piece] = []
+    used = 0
+    for number in numbers:
+      if pieces and not self.crosses:
+        first.append(pieces)
+        pieces, used = [], 0
+      ends = boundaries(documents.example(number)["text_marks"], room)
+      i = 0
+      while i < len(ends) - 1:
+        left = room - used - (joint if pieces else 0)
+        j = bisect.bisect_right(ends, ends[i] + left) - 1
+        if j > i:
+          pieces.append((number, ends[i], ends[j]))
+          used = room - left + ends[j] - ends[i]
+          i = j
+        if i < len(ends) - 1:  # the next sentence does not fit
+          first.append(pieces)
+          pieces, used = [], 0
+    if pieces:
+      first.append(pieces)
+    return Formed(documents, specials, first)
+
+
+@dataclasses.dataclass(frozen=True)
+class DocSentences(FullSentences):
+  """Whole sentences of one document up to a row's length; a document's last example is shorter."""
+
+  crosses = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pairs(_Form):
+  """Two texts, and as `label` whether the second is not what it should be.
+
+  Half of the time the second follows the first (label 0). Else (label 1) it is from
+  another document, which is drawn, or with `order` the two are swapped (Lan et al. 2020, ALBERT,
+  section 3.1). Which of the two is drawn before anything else, and what can't be both makes
+  no example, so that the label can't be told from lengths.
+  """
+  order: bool = False
+
+  columns = PAIR_COLUMNS
+
+  def examples(self, documents, numbers, length, rng, specials) -> Formed:
+    room = length - sum(map(len, specials.pair))
+    if len(numbers) < 2 and not self.order:
+      raise DataError("a second text from another document needs two documents or more; put more"
+                      " into data.window")
+    @functools.cache
+    def ends(place: int) -> list[int]:
+      return boundaries(documents.example(numbers[place])["text_marks"], room // 2)
+
+    first, second, labels = [], [], []
+    for place, number in enumerate(numbers):
+      for (a, b, c), wrong in self._split(ends(place), room, rng):
+        one, two = (number, a, b), (number, b, c)
+        if wrong and self.order:
+          one, two = two, one
+        elif wrong:
+          two = self._other(place, numbers, ends, c - b, rng)
+        first.append([one])
+        second.append(two)
+        labels.append(int(wrong))
+    return Formed(documents, specials, first, second, labels)
+
+  def _other(self, place, numbers, ends, length, rng) -> Piece:
+    """About `length` tokens of another document, from the start of a sentence on."""
+    other = int(rng.integers(len(numbers) - 1))
+    other += other >= place
+    at = ends(other)
+    i = int(rng.integers(len(at) - 1))
+    j = max(bisect.bisect_right(at, at[i] + length) - 1, i + 1)
+    return numbers[other], at[i], min(at[j], at[i] + length)
+
+  def _split(self, ends, room, rng) -> Iterator[tuple[tuple[int, int, int], bool]]:
+    """Start, middle and end of each example's tokens, and whether its second text is wrong."""
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentPair(_Pairs):
+  """Two stretches of sentences that fill a row together (Devlin et al. 2019, appendix A.2)."""
+  short: float = 0.1  # how often a pair is of a random shorter length
+
+  def __post_init__(self):
+    if not 0 <= self.short <= 1:
+      raise ConfigError(f"op segment_pair: short={self.short} must be a fraction, 0 to 1")
+
+  def _split(self, ends, room, rng):
+    i = 0
+    while len(ends) - 1 - i >= 2:
+      target = room if rng.random() >= self.short else int(rng.integers(2, room + 1))
+      wrong = rng.random() < 0.5
+      j = max(bisect.bisect_right(ends, ends[i] + target) - 1, i + 2)
+      middle = int(rng.integers(i + 1, j))
+      yield (ends[i], ends[middle], ends[j]), wrong
+      # What was replaced by another document's is still to be used.
+      i = middle if wrong and not self.order else j
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePair(_Pairs):
+  """Two single sentences."""
+
+  def _split(self, ends, room, rng):
+    i = 0
+    while len(ends) - 1 - i >= 2:
+      wrong = rng.random() < 0.5
+      yield (ends[i], ends[i + 1], ends[i + 2]), wrong
+      i += 1 if wrong and not self.order else 2
+
+
+# ----------------------------------------------------------------------------- masking
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+  """Hides tokens, to be told from the others (Devlin et al. 2019, section 3.1).
+
+  Of the n tokens in a row that are not special, max(1, round(rate * n)) are chosen, but
+  no more than a row has slots. Of the chosen, each is replaced by the mask, by a random token
+  or by itself, as `split` says. A batch gets `mlm_positions [R, K]` int32, the places of
+  the chosen in a row, in order, and `mlm_labels [R, K]` int32, what was there; -1 where a slot
+  is empty. `text_marks` is taken out.
+  """
+  rate: float = 0.15
+  split: tuple[float, float, float] = (0.8, 0.1, 0.1)  # mask, random token, the same
+  whole_words: bool = False  # chooses words, until one more would be too many tokens
+  slots: int = 0  # K, of a row; 0 is as many as a full row has chosen tokens
+
+  def __post_init__(self):
+    if not 0 < self.rate <= 1:
+      raise ConfigError(f"op mask: rate={self.rate} must be above 0 and at most 1")
+    if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-6:
+      raise ConfigError(f"op mask: split={self.split} must be three shares (mask, random token,"
+                        " the same) that add up to 1")
+    if self.slots < 0:
+      raise ConfigError(f"op mask: slots={self.slots} must not be negative")
+
+  def bind(self, tokenizers: Mapping[str, Any]) -> "BoundMask":
+    tokenizer = tokenizers[TOKENIZER]
+    if tokenizer.mask_id is None:
+      raise ConfigError("op mask: the tokenizer has no mask token; one that is trained here gets it"
+                        " by tokenizer.kind.mask=True")
+    return BoundMask(self, tokenizer.mask_id, tokenizer.plain_ids())
+
+  def alter(self, batch, generators):
+    raise NotImplementedError("bind it to the tokenizers first")
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundMask:
+  """`Mask` with what it needs to know of a tokenizer."""
+  op: Mask
+  mask_id: int
+  plain_ids: np.ndarray  # that are not special: what a random token is drawn from
+
+  def slots(self, length: int) -> int:
+    return self.op.slots or max(1, round(self.op.rate * length))
+
+  def alter(self, batch: dict[str, np.ndarray],
+            generators: Sequence[np.random.Generator]) -> dict[str, np.ndarray]:
+    """The batch with tokens hidden, each row by its own generator."""
+    text = batch["text"].copy()
+    slots = self.slots(text.shape[1])
+    positions = np.zeros((len(text), slots), np.int32)
+    labels = np.full((len(text), slots), -1, np.int32)
+    for r, rng in enumerate(generators):
+      free = (batch["text_segment_ids"][r] > 0) & (batch["text_marks"][r] & SPECIAL == 0)
+      places = self.choose(np.flatnonzero(free), batch["text_marks"][r], slots, rng)
+      positions[r, :len(places)], labels[r, :len(places)] = places, text[r, places]
+      text[r, places] = self.replace(text[r, places], rng)
+    kept = {key: value for key, value in batch.items() if key != "text_marks"}
+    return kept | {"text": text, "mlm_positions": positions, "mlm_labels": labels}
+
+  def choose(self, free: np.ndarray, marks: np.ndarray, slots: int,
+             rng: np.random.Generator) -> np.ndarray:
+    """Sorted places of the tokens to hide, of those that may be."""
+    if not len(free):
+      return free
+    number = min(slots, max(1, round(self.op.rate * len(free))))
+    if not self.op.whole_words:
+      return np.sort(rng.choice(free, number, replace=False))
+    # A word goes on where a token does not begin one, unless it is cut off from the one before.
+    begins = (marks[free] & WORD > 0) | (np.diff(free, prepend=-2) != 1)
+    words = np.split(free, np.flatnonzero(begins)[1:])
+    chosen: list[int] = []
+    for w in rng.permutation(len(words)):
+      if len(chosen) + len(words[w]) <= number:
+        chosen.extend(words[w])
+      if len(chosen) == number:
+        break
+    return np.sort(np.array(chosen, np.int64))
+
+  def replace(self, ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    mask, other, _ = self.op.split
+    draw = rng.random(len(ids))
+    random = rng.choice(self.plain_ids, len(ids))
+    return np.where(draw < mask, self.mask_id, np.where(draw < mask + other, random, ids))
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    "split_sentences": SplitSentences,
+    "encode_sentences": EncodeSentences,
+    "full_sentences": FullSentences,
+    "doc_sentences": DocSentences,
+    "segment_pair": SegmentPair,
+    "sentence_pair": SentencePair,
+    "mask": Mask,
+}

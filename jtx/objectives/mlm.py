@@ -1,0 +1,52 @@
+"""Hidden tokens, told from the others (Devlin et al. 2019, section 3.1), and what goes with it."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jtx.objectives.cross_entropy import Sums
+from jtx.objectives.texts import Batch, class_sums, text_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Mlm:
+  """Batches have `mlm_positions` and `mlm_labels` [B, K], labels -1 where a slot is empty.
+
+  Where they also have `label [B, S]`, whether each text's second half is not what it should
+  be, the model's head is trained to tell (next sentence, or sentence order), and the two mean
+  losses are added. Scores over the vocabulary are computed at the K places only.
+  """
+
+  def weights(self, batch: Batch):
+    """What the sum of each loss term is divided by: hidden tokens, and texts."""
+    weights = {"loss": (batch["mlm_labels"] >= 0).sum().astype(jnp.float32)}
+    if "label" in batch:
+      weights["pair_loss"] = pair_weights(batch).sum()
+    return weights
+
+  def model_inputs(self, batch: Batch) -> Batch:
+    return batch
+
+  def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
+    """Sums over hidden tokens of `loss` and `accuracy`, over texts of `pair_loss` and its like."""
+    def outputs(m, batch):
+      hidden = m(batch, train)
+      at = jnp.take_along_axis(hidden, batch["mlm_positions"][..., None], 1)  # [B, K, D]
+      logits = m.mlm_logits(at)
+      if "label" not in batch:
+        return logits, None
+      return logits, m.outputs(hidden, batch, batch["label"].shape[1], train)
+
+    logits, pairs = model.apply({"params": params}, batch, rngs=rngs, method=outputs)
+    labels = batch["mlm_labels"]
+    sums = class_sums(logits, labels, (labels >= 0).astype(jnp.float32))
+    if pairs is None:
+      return sums
+    pair_sums = class_sums(pairs, batch["label"], pair_weights(batch))
+    return sums | {f"pair_{name}": pair for name, pair in pair_sums.items()}
+
+
+def pair_weights(batch: Batch) -> jax.Array:
+  return text_weights(batch["text_segment_ids"], batch["label"].shape[1])
