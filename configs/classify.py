@@ -15,7 +15,7 @@ from configs import common
 
 PRESETS = ("", "tiny", "tiny,names=,scores=pearson+spearman,features=last",
            "text=a,second=b,label=c,header,names=x+y+z,scores=matthews,train=t,dev=d,others=de.tsv",
-           "max_length=64,batch=16,lr=2e-5,model=bert_tiny,epochs=4,freeze=1,decay=0.9,group")
+           "max_length=64,batch=16,lr=2e-5,model=bert_small,epochs=4,freeze=1,decay=0.9,group")
 
 
 def get_config(arg: str = ""):

@@ -18,6 +18,7 @@ from jtx.data.ops_text import OPS
 from jtx.data.tokenizer_kinds import TOKENIZERS
 from jtx.decode import METHODS
 from jtx.evals import EVALS
+from jtx.interop import presets
 from jtx.interop.presets import ENCODERS
 from jtx.models import MODELS
 from jtx.nn.positions import POSITIONS
@@ -179,7 +180,8 @@ def open_encoder(c: ConfigDict, args: ConfigDict, task: str) -> None:
     c.tokenizer.kind = tokenizer("file", path=c.init_from)
   else:
     name = args.model or "bert_mini"
-    source = huggingface.identify(choose(ENCODERS, name, "model"), name)
+    choose(ENCODERS, name, "model")
+    source = huggingface.identify(presets.fresh(name), name)
     c.tokenizer.kind = tokenizer("wordpiece", vocab_size=200 if args.tiny else 8000)
   c.model = model("encoder", **huggingface.finetuned_fields(source, task))
   if not args.init:

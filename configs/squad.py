@@ -16,7 +16,8 @@ Devlin et al. 2019 report EM 80.8 and F1 88.5 on dev of 1.1 for BERT-Base.
 from configs import common
 
 PRESETS = ("", "v2,model=modernbert_base", "tiny,stride=4",
-           "train=own.json,holdout=20,others=xquad.en.json+xquad.de.json", "dev=other.json,features=second_to_last",
+           "train=own.json,holdout=20,others=xquad.en.json+xquad.de.json",
+           "dev=other.json,features=second_to_last",
            "max_length=256,batch=16,lr=3e-5,epochs=2,freeze=1,decay=0.9,group")
 
 

@@ -15,7 +15,8 @@ Devlin et al. 2019 report F1 96.4 on dev and 92.4 on test of CoNLL-2003 for BERT
 from configs import common
 
 FORMATS = {"conll": "conll", "conllu": "conllu"}
-PRESETS = ("", "tiny,entities", "tiny,features=sum_all", "features=concat_last_four,model=distilbert",
+PRESETS = ("", "tiny,entities", "tiny,features=sum_all",
+           "features=concat_last_four,model=distilbert",
            "format=conllu,train=t.conllu.gz,dev=d.conllu.gz,others=de.conllu.gz",
            "max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9,group")
 

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import inspect
 import json
+import re
 import os
 import types
 import typing
@@ -121,6 +122,8 @@ def _fill(cfg: ConfigDict, constructor: Callable[..., Any]) -> None:
 def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> ConfigDict:
   """Sets existing keys of `cfg`; nested mappings edit nested sections.
 
+  A key may be a path, as on the command line: `model.width`, `data.ops[4].rate`.
+
   Raises:
     ConfigError: a key that `cfg` does not have, or a value of another type.
   """
@@ -129,6 +132,9 @@ def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> Co
       head, rest = key.split(".", 1)
       key, value = head, {rest: value}
     path = f"{where}.{key}"
+    if place := re.fullmatch(r"(\w+)\[(\d+)\]", key):
+      _edit_item(cfg, place[1], int(place[2]), value, path)
+      continue
     if key not in cfg:
       raise ConfigError(f"{path}: unknown key; {nearest(key, cfg.keys())}")
     old = cfg.get_ref(key).get()
@@ -149,6 +155,20 @@ def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> Co
       except TypeError as e:
         raise ConfigError(wrong) from e
   return cfg
+
+
+def _edit_item(cfg: ConfigDict, key: str, i: int, value: Any, path: str) -> None:
+  """Edits section `i` of the tuple at `key`, or puts another in its place."""
+  items = cfg[key] if key in cfg else ()
+  if not isinstance(items, tuple) or i >= len(items) or not isinstance(items[i], ConfigDict):
+    raise ConfigError(f"{path}: there is no such section; {key} has"
+                      f" {len(items) if isinstance(items, tuple) else 'no'} items")
+  if isinstance(value, ConfigDict) and "name" in value:
+    cfg[key] = (*items[:i], value, *items[i + 1:])
+  elif isinstance(value, (Mapping, ConfigDict)):
+    edit(items[i], value, path)
+  else:
+    raise ConfigError(f"{path} is a section; edit a key of it, as {path}.KEY")
 
 
 def build(registry: Registry, cfg: ConfigDict, /, *args: Any, what: str = "config",

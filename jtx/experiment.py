@@ -16,7 +16,7 @@ from jtx.data.dataset import Dataset, load_tokenizers
 from jtx.evals import EVALS
 from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
-from jtx.sharding import local_rows
+from jtx.sharding import local_rows, param_shardings
 
 CONFIG_FILE = "config.json"
 
@@ -84,6 +84,27 @@ def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
   return tuple(built)
 
 
+def with_teacher(objective, mesh) -> tuple[Any, dict[str, Any]]:
+  """The objective with the teacher that it names, if any, and the teacher's parameters.
+
+  Args:
+    objective: of a config.
+    mesh: the devices that the parameters are put on.
+  """
+  if not getattr(objective, "teacher", ""):
+    return objective, {}
+  from jtx import pretrained
+  model, params = pretrained.load_pretrained(objective.teacher)
+  if not getattr(model, "mlm", False):
+    raise ConfigError(f"objective.teacher={objective.teacher} has no head for hidden tokens; it"
+                      " needs a model such as BertForMaskedLM")
+  example = {key: jnp.zeros((1, 1), jnp.int32)
+             for key in ("text", "text_segment_ids", "text_positions")}
+  boxed = jax.eval_shape(model.init, jax.random.key(0), example)["params"]
+  return objective.taught_by(model), {
+      "teacher": jax.device_put(params, param_shardings(boxed, mesh))}
+
+
 def make_evaluators(config: ConfigDict) -> dict[str, Any]:
   return {name: build(EVALS, config.evals[name], what=f"evals.{name}") for name in config.evals}
 
@@ -111,15 +132,16 @@ def phases(config: ConfigDict) -> list[Phase]:
   """The stretches of a run.
 
   Raises:
-    ConfigError: `phases` are not shares of the run that add up to 1.
+    ConfigError: an entry of `phases` is not of its form, or the shares do not add up to 1.
   """
   if not config.phases:
     return [Phase(0, None, config.batch_size)]
-  shares = [phase[0] for phase in config.phases]
-  if any(len(phase) != 3 for phase in config.phases) or min(shares) <= 0 or (
-      abs(sum(shares) - 1) > 1e-6):
+  kinds = ([float, int, int], [int, int, int])
+  shaped = all(isinstance(phase, tuple) and [*map(type, phase)] in kinds and min(phase) > 0
+               for phase in config.phases)
+  if not shaped or abs(sum(share for share, *_ in config.phases) - 1) > 1e-6:
     raise ConfigError(f"config.phases={config.phases}: each is (share of the run, tokens a row,"
-                      " rows a batch), and the shares are above 0 and add up to 1")
+                      " rows a batch), all above 0, and the shares add up to 1")
   result, done = [], 0.0
   for share, length, batch_size in config.phases:
     result.append(Phase(round(done * config.steps), length, batch_size))

@@ -90,7 +90,8 @@ def run(config: ConfigDict, workdir: str,
   model, objective = experiment.make_model(config, data.info)
   evaluators = experiment.make_evaluators(config)
   task = Task(config, model, objective, data, mesh)
-  program = Program(config, model, objective, data.example_batch(config.batch_size), mesh)
+  objective, extra = experiment.with_teacher(objective, mesh)
+  program = Program(config, model, objective, data.example_batch(config.batch_size), mesh, extra)
   banner("model", program.describe(model))
 
   # ------------------------------------------------------------------ restore
@@ -184,22 +185,24 @@ class Program:
     objective: of `jtx.objectives`.
     example: a batch's abstract arrays.
     mesh: the devices.
+    extra: arrays on the mesh that the objective takes by name and that are not trained.
   """
 
-  def __init__(self, config: ConfigDict, model, objective, example: Mapping[str, Any], mesh):
-    self.config, self.objective, self.mesh = config, objective, mesh
+  def __init__(self, config: ConfigDict, model, objective, example: Mapping[str, Any], mesh,
+               extra: Mapping[str, Any] = {}):
+    self.config, self.objective, self.mesh, self.extra = config, objective, mesh, dict(extra)
 
     boxed = experiment.abstract_params(model, objective, example)
     self.replicated_dimensions = sharding.replicated_dimensions(boxed, mesh)
     params, axes = sharding.unbox(boxed), sharding.logical_axes(boxed)
-    self.abstract_params = params
     self.tx, self.schedule = optim.make(config.optim, config.steps, params, axes)
     everywhere = jax.NamedSharding(mesh, jax.P())
     param_shardings = sharding.param_shardings(boxed, mesh)
 
-    sums = jax.eval_shape(lambda p, b: objective(model, p, b, train=False), params, example)
+    forward = lambda p, b, extra: objective(model, p, b, train=False, **extra)
+    self.forward, self.abstract_params = forward, params
+    sums = jax.eval_shape(forward, params, example, self.extra)
     self.metric_names = (*sums, "grad_norm")
-    self.forward = lambda p, b: objective(model, p, b, train=False)["loss"][0]
     self.known_flops: dict[Any, float] = {}
     self.flops_per_step = self.flops(example)
 
@@ -219,7 +222,8 @@ class Program:
     self.jitted_init = jax.jit(init, out_shardings=self.shardings)
     self.jitted_step = jax.jit(functools.partial(train_step, config, model, objective, self.tx),
                                donate_argnums=0, out_shardings=self.shardings,
-                               in_shardings=(self.shardings, sharding.batch_sharding(mesh)))
+                               in_shardings=(self.shardings, sharding.batch_sharding(mesh),
+                                             jax.tree.map(lambda x: x.sharding, self.extra)))
 
   def init(self) -> TrainState:
     return self.jitted_init(self.config.seed)
@@ -246,14 +250,17 @@ class Program:
   def step(self, state: TrainState, batch: Mapping[str, jax.Array]) -> TrainState:
     # Without the mesh in scope the constraints on activations would silently do nothing.
     with jax.set_mesh(self.mesh):
-      return self.jitted_step(state, batch)
+      return self.jitted_step(state, batch, self.extra)
 
   def flops(self, batch: Mapping[str, Any]) -> float:
     """Floating-point operations of a step on a batch of these shapes."""
     key = tuple(x.shape for x in jax.tree.leaves(dict(batch)))
     if key not in self.known_flops:
-      # A backward pass is two products for each of the forward's (Kaplan et al. 2020, 2.1).
-      self.known_flops[key] = 3 * flops.count(self.forward, self.abstract_params, batch)
+      # A backward pass is two products for each of the forward's (Kaplan et al. 2020, 2.1), but
+      # not through what isn't trained.
+      alone, whole = (flops.count(self.forward, self.abstract_params, batch, extra)
+                      for extra in ({}, self.extra))
+      self.known_flops[key] = 2 * alone + whole
     return self.known_flops[key]
 
   def zero_sums(self) -> dict[str, jax.Array]:
@@ -280,13 +287,14 @@ class Program:
 
 
 def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransformation,
-               state: TrainState, batch: Mapping[str, jax.Array]) -> TrainState:
-  """One update of the parameters from a global batch."""
+               state: TrainState, batch: Mapping[str, jax.Array],
+               extra: Mapping[str, Any]) -> TrainState:
+  """One update of the parameters from a global batch; see `Program` for `extra`."""
   key = jax.random.fold_in(jax.random.key(config.seed), state.step)
   divisors = {k: jnp.maximum(w, 1) for k, w in objective.weights(batch).items()}
 
   def loss_fn(params, part, key):
-    sums = objective(model, params, part, train=True, rngs={"dropout": key})
+    sums = objective(model, params, part, train=True, rngs={"dropout": key}, **extra)
     return sum(sums[k][0] / d for k, d in divisors.items()), sums
 
   grad_fn = jax.grad(loss_fn, has_aux=True)

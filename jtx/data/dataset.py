@@ -10,7 +10,7 @@ from absl import logging
 import numpy as np
 
 from jtx.config import ConfigDict, ConfigError, build, write_json
-from jtx.data import DataError, pipeline
+from jtx.data import DataError, pipeline, prepared
 from jtx.data.ops_finetune import tag_names
 from jtx.data.ops_text import OPS
 from jtx.data.sources import Source, open_source
@@ -27,7 +27,7 @@ class Dataset:
     data: the config's `data` section.
     tokenizer: the config's `tokenizer` section.
     saved: tokenizers as `tokenizer_texts` gave them, from a checkpoint or workdir; without
-      them they are trained on the training sources.
+      them they are trained on the training sources, or are those that these were prepared with.
     labels: `labels` of a checkpoint; without them, an op whose names are unset takes them
       from the training sources.
   """
@@ -35,10 +35,13 @@ class Dataset:
   def __init__(self, data: ConfigDict, tokenizer: ConfigDict,
                saved: Mapping[str, str] | None = None, labels: Sequence[str] | None = None):
     self.data = data
+    self.folders = prepared.folders(data.train, data.path)  # of prepared training sources
     recipe = pipeline.build_ops(data.ops)
     self.ops = recipe.prepare
     self.fields = next(filter(pipeline.makes_tokens, self.ops)).tokenizer_fields
     self.ops = [self._with_names(op, labels) for op in self.ops]
+    if saved is None and self.folders:
+      saved = self._prepared_tokenizers(tokenizer)
     if saved is None:
       self.tokenizers = self._train_tokenizers(tokenizer)
     else:
@@ -49,10 +52,39 @@ class Dataset:
   def _with_names(self, op: Any, labels: Sequence[str] | None) -> Any:
     if getattr(op, "names", None) != ():
       return op
+    if labels is None and self.folders:
+      labels = prepared.read_manifest(self.folders[0])["labels"]
     if labels is None:
       labels = tag_names(self.sources(self.data.train), pipeline.text_ops(self.ops))
       logging.info("%d tags: %s", len(labels), " ".join(labels))
     return dataclasses.replace(op, names=tuple(labels))
+
+  def _prepared_tokenizers(self, config: ConfigDict) -> dict[str, str]:
+    """The tokenizers that the training sources were prepared with.
+
+    Raises:
+      ConfigError: the config asks for others.
+      DataError: they are missing or damaged.
+    """
+    folder = self.folders[0]
+    manifest, texts = prepared.read_manifest(folder), load_tokenizers(folder)
+    file = os.path.join(folder, TOKENIZER_FILE)
+    if texts is None:
+      raise DataError(f"{file}: does not exist; {prepared.AGAIN}")
+    if prepared.digest_of_tokenizers(texts) != manifest["tokenizer_sha256"]:
+      raise DataError(f"{file}: is not what the corpus was prepared with; restore it, or prepare the"
+                      " corpus again, into another folder")
+    keys = ({"tokenizer": prepared.tokenizer_key(section)}
+            for section in (manifest["tokenizer"], json.loads(config.to_json())))
+    found = prepared.difference(*keys)
+    if not found and config.kind.name == "file":
+      own = build(TOKENIZERS, config.kind, iter(()), what="tokenizer.kind").to_json()
+      if set(texts.values()) != {own}:
+        found = f"{config.kind.path} is none that it was prepared with"
+    if found:
+      raise ConfigError(f"{folder}: was prepared with another tokenizer: {found}; leave the config's"
+                        " as it was, or prepare the corpus again, into another folder")
+    return texts
 
   def _train_tokenizers(self, config: ConfigDict) -> dict[str, Tokenizer]:
     sources = self.sources(self.data.train)
@@ -107,8 +139,14 @@ class Dataset:
     return examples
 
   @functools.cached_property
-  def prepared_train(self) -> pipeline.Prepared:
-    return self.prepare(self.data.train)
+  def prepared_train(self) -> pipeline.Prepared | prepared.PreparedFiles:
+    if not self.folders:
+      return self.prepare(self.data.train)
+    ops = pipeline.build_ops(self.data.ops).prepare
+    for folder in self.folders:
+      prepared.check(folder, ops, self.labels, self.tokenizer_texts())
+    return prepared.PreparedFiles(self.folders, pipeline.used_columns(self.recipe),
+                                  self.recipe.layout.fields, pipeline.row_limits(self.recipe))
 
   def num_train_rows(self) -> int:
     """Rows of an epoch; packed together all at once, and not a window at a time."""

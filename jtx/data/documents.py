@@ -32,7 +32,7 @@ class FilesSource:
       found = [os.path.relpath(os.path.join(folder, file), path)
                for folder, _, files in os.walk(path) for file in files]
     else:
-      found = self._archive().namelist()
+      found = self._archive.namelist()
     self._files = sorted(file for file in found if file.endswith(ENDINGS))
     if not self._files:
       raise DataError(f"{path}: has no file that ends in {' or '.join(ENDINGS)}")
@@ -41,30 +41,38 @@ class FilesSource:
       kept = set(part.of(folders))
       self._files = [file for file in self._files if os.path.dirname(file) in kept]
 
+  @functools.cached_property
   def _archive(self) -> zipfile.ZipFile:
     try:
       return zipfile.ZipFile(self._path)
-    except FileNotFoundError as e:
+    except OSError as e:
       raise DataError(f"{self._path}: {e.strerror}") from e
     except zipfile.BadZipFile as e:
       raise DataError(f"{self._path}: neither a folder nor a zip archive ({e})") from e
+
+  def __getstate__(self) -> dict[str, Any]:
+    return {k: v for k, v in self.__dict__.items() if k != "_archive"}
 
   def __len__(self) -> int:
     return len(self._files)
 
   def __getitem__(self, i: int) -> dict[str, Any]:
     file = self._files[i]
-    if os.path.isdir(self._path):
-      with open(os.path.join(self._path, file), "rb") as f:
-        data = f.read()
-    else:
-      with self._archive() as archive:
-        data = archive.read(file)
     try:
-      return {"text": data.decode("utf-8-sig"), "file": file}
+      text = self._bytes(file).decode("utf-8-sig")
     except UnicodeDecodeError as e:
       raise DataError(f"{self._path}: {file} is not valid UTF-8 ({e.reason} at byte {e.start})"
                       ) from e
+    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as e:  # the last: encrypted
+      raise DataError(f"{self._path}: {file} can't be read ({getattr(e, 'strerror', None) or e})"
+                      ) from e
+    return {"text": text.replace("\r\n", "\n"), "file": file}
+
+  def _bytes(self, file: str) -> bytes:
+    if not os.path.isdir(self._path):
+      return self._archive.read(file)
+    with open(os.path.join(self._path, file), "rb") as f:
+      return f.read()
 
 
 class BlankLinesSource:

@@ -101,10 +101,13 @@ class Specials(NamedTuple):
 
   @classmethod
   def of(cls, tokenizer) -> "Specials":
-    one, = tokenizer.encode_texts([""], max_length=8)
-    two, = tokenizer.encode_texts([""], [""], max_length=8)
-    return cls((one.ids[:1], one.ids[1:]), (two.ids[:1], two.ids[1:-1], two.ids[-1:]),
-               int(two.types[-1]))
+    one, = tokenizer.encode_texts(["a"], max_length=64)
+    two, = tokenizer.encode_texts(["a"], ["a"], max_length=64)
+    a, = (np.flatnonzero(one.text == 0),)
+    b, c = (np.flatnonzero(two.text == t) for t in (0, 1))
+    return cls((one.ids[:a[0]], one.ids[a[-1] + 1:]),
+               (two.ids[:b[0]], two.ids[b[-1] + 1:c[0]], two.ids[c[-1] + 1:]),
+               int(two.types[c[0]]))
 
 
 class Formed:
@@ -113,7 +116,7 @@ class Formed:
   Args:
     documents: Prepared, with `text` and `text_marks`.
     specials: of the tokenizer.
-    first: the pieces of each example's first text.
+    first: the pieces of each example's first text, each of another document.
     second: the pieces of its second text; None where there is none.
     labels: of each example; None is none.
   """
@@ -126,7 +129,7 @@ class Formed:
     length = lambda piece: piece[2] - piece[1]
     around = sum(map(len, specials.single if second is None else specials.pair))
     joints = len(specials.single[1])
-    totals = [around + sum(map(length, pieces)) + joints * crossings(pieces) for pieces in first]
+    totals = [around + sum(map(length, pieces)) + joints * (len(pieces) - 1) for pieces in first]
     if second is not None:
       totals = [total + length(piece) for total, piece in zip(totals, second)]
     self._lengths = np.array(totals, np.int64)
@@ -146,7 +149,7 @@ class Formed:
     before, *between, after = self._specials.pair if pair else self._specials.single
     parts = [before]
     for n, piece in enumerate(self._first[i]):
-      if n and piece[0] != self._first[i][n - 1][0]:
+      if n:  # each piece is of another document
         parts.append(self._specials.single[1])
       parts.append(piece)
     first_length = None
@@ -174,11 +177,6 @@ class Formed:
 COLUMNS = {"text": Column("tokens"), "text_types": Column("aligned:text"),
            "text_marks": Column("aligned:text", "uint8")}
 PAIR_COLUMNS = COLUMNS | {"label": Column("example")}
-
-
-def crossings(pieces: Sequence[Piece]) -> int:
-  """How often a text goes on in another document."""
-  return sum(a[0] != b[0] for a, b in zip(pieces, pieces[1:]))
 
 
 def boundaries(marks: np.ndarray, longest: int) -> list[int]:
@@ -217,8 +215,19 @@ class _Bound:
 
   def form(self, documents: Any, numbers: np.ndarray, length: int,
            rng: np.random.Generator) -> Formed:
-    """Examples of at most `length` tokens of the documents with these numbers."""
-    formed = self.op.examples(documents, [int(n) for n in numbers], length, rng, self.specials)
+    """Examples of at most `length` tokens of the documents with these numbers.
+
+    Raises:
+      ConfigError: the special tokens fill `length`.
+      DataError: there is none.
+    """
+    pair = "label" in self.columns
+    specials = sum(map(len, self.specials.pair if pair else self.specials.single))
+    room = length - specials
+    if room < 1 + pair:
+      raise ConfigError(f"data.ops: rows of {length} tokens have no room for"
+                        f" {'two texts' if pair else 'text'} beside {specials} special tokens")
+    formed = self.op.examples(documents, [int(n) for n in numbers], room, rng, self.specials)
     if not len(formed):
       raise DataError(f"no example of {length} tokens can be formed of {len(numbers)} documents")
     return formed
@@ -230,10 +239,9 @@ class FullSentences(_Form):
 
   crosses = True
 
-  def examples(self, documents, numbers, length, rng, specials) -> Formed:
+  def examples(self, documents, numbers, room, rng, specials) -> Formed:
     del rng  # the order of the documents is all that is drawn
     joint = len(specials.single[1])
-    room = length - sum(map(len, specials.single))
     first: list[list[Piece]] = []
     pieces: list[Piece] = []
     used = 0
@@ -270,48 +278,63 @@ class _Pairs(_Form):
   """Two texts, and as `label` whether the second is not what it should be.
 
   Half of the time the second follows the first (label 0). Else (label 1) it is from
-  another document, which is drawn, or with `order` the two are swapped (Lan et al. 2020, ALBERT,
-  section 3.1). Which of the two is drawn before anything else, and what can't be both makes
-  no example, so that the label can't be told from lengths.
+  another document, or with `order` the two are swapped (Lan et al. 2020, ALBERT, section 3.1).
+  Which of the two is drawn whatever the texts are, and lengths do not tell it: what takes a
+  text's place is the second text of another pair, of nearly the same length. Where none fits
+  into the row, which takes a window of few documents, the pair is left out.
   """
   order: bool = False
 
   columns = PAIR_COLUMNS
 
-  def examples(self, documents, numbers, length, rng, specials) -> Formed:
-    room = length - sum(map(len, specials.pair))
-    if len(numbers) < 2 and not self.order:
-      raise DataError("a second text from another document needs two documents or more; put more"
-                      " into data.window")
-    @functools.cache
-    def ends(place: int) -> list[int]:
-      return boundaries(documents.example(numbers[place])["text_marks"], room // 2)
-
-    first, second, labels = [], [], []
-    for place, number in enumerate(numbers):
-      for (a, b, c), wrong in self._split(ends(place), room, rng):
-        one, two = (number, a, b), (number, b, c)
-        if wrong and self.order:
-          one, two = two, one
-        elif wrong:
-          two = self._other(place, numbers, ends, c - b, rng)
-        first.append([one])
-        second.append(two)
+  def examples(self, documents, numbers, room, rng, specials) -> Formed:
+    first: list[Piece] = []
+    second: list[Piece | None] = []
+    labels: list[int] = []
+    for number in numbers:
+      ends = boundaries(documents.example(number)["text_marks"], room // 2)
+      # A sentence that does not fit begins the next pair, so what comes first is longer. Half of
+      # the documents are gone through from their end, where it is the other way round.
+      back = self.order and rng.random() < 0.5
+      for (a, b, c), wrong in self._split([-e for e in ends[::-1]] if back else ends, room, rng):
+        if back:
+          a, b, c = -c, -b, -a
+        texts = (number, a, b), (number, b, c)
+        first.append(texts[wrong and self.order])
+        second.append(texts[not (wrong and self.order)])
         labels.append(int(wrong))
-    return Formed(documents, specials, first, second, labels)
-
-  def _other(self, place, numbers, ends, length, rng) -> Piece:
-    """About `length` tokens of another document, from the start of a sentence on."""
-    other = int(rng.integers(len(numbers) - 1))
-    other += other >= place
-    at = ends(other)
-    i = int(rng.integers(len(at) - 1))
-    j = max(bisect.bisect_right(at, at[i] + length) - 1, i + 1)
-    return numbers[other], at[i], min(at[j], at[i] + length)
+    if not self.order:
+      if len({piece[0] for piece in first}) < 2:
+        raise DataError("a second text from another document needs two documents or more that have"
+                        " two sentences; put more into data.window")
+      second = replaced(first, second, np.array(labels, bool), room, rng)
+    kept = [i for i, piece in enumerate(second) if piece is not None]
+    return Formed(documents, specials, [[first[i]] for i in kept], [second[i] for i in kept],
+                  [labels[i] for i in kept])
 
   def _split(self, ends, room, rng) -> Iterator[tuple[tuple[int, int, int], bool]]:
     """Start, middle and end of each example's tokens, and whether its second text is wrong."""
     raise NotImplementedError
+
+
+def replaced(first: list[Piece], second: list[Piece], wrong: np.ndarray, room: int,
+             rng: np.random.Generator) -> list[Piece | None]:
+  """The second texts of pairs; where one is to be wrong, that of a pair of another document.
+
+  It is the nearest in length that fits into `room` tokens beside the first, or None.
+  """
+  length = lambda piece: piece[2] - piece[1]
+  order = rng.permutation(len(second))
+  order = order[np.argsort([length(second[i]) for i in order], kind="stable")].tolist()
+  result: list[Piece | None] = list(second)
+  for rank in np.flatnonzero(wrong[order]).tolist():
+    one = first[order[rank]]
+    up = 1 if rng.random() < 0.5 else -1
+    result[order[rank]] = next(
+        (second[order[at]] for n in range(1, len(order)) for at in (rank + up * n, rank - up * n)
+         if 0 <= at < len(order) and second[order[at]][0] != one[0]
+         and length(one) + length(second[order[at]]) <= room), None)
+  return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -364,6 +387,8 @@ class Mask:
   split: tuple[float, float, float] = (0.8, 0.1, 0.1)  # mask, random token, the same
   whole_words: bool = False  # chooses words, until one more would be too many tokens
   slots: int = 0  # K, of a row; 0 is as many as a full row has chosen tokens
+
+  needs = ("text", "text_marks")
 
   def __post_init__(self):
     if not 0 < self.rate <= 1:
@@ -436,6 +461,31 @@ class BoundMask:
     return np.where(draw < mask, self.mask_id, np.where(draw < mask + other, random, ids))
 
 
+@dataclasses.dataclass(frozen=True)
+class PredictNext:
+  """Hides nothing: every token tells the next, for an encoder that sees the tokens before only.
+
+  A batch gets what `mask` gives it, K being the row's length. A text's last token tells none.
+  """
+
+  needs = ("text",)
+
+  def bind(self, tokenizers: Mapping[str, Any]) -> "PredictNext":
+    del tokenizers
+    return self
+
+  def alter(self, batch: dict[str, np.ndarray],
+            generators: Sequence[np.random.Generator]) -> dict[str, np.ndarray]:
+    del generators  # nothing is drawn
+    segments = batch["text_segment_ids"]
+    follows = np.zeros(segments.shape, bool)
+    follows[:, :-1] = (segments[:, :-1] > 0) & (segments[:, :-1] == segments[:, 1:])
+    kept = {key: value for key, value in batch.items() if key != "text_marks"}
+    places = np.arange(segments.shape[1], dtype=np.int32)
+    return kept | {"mlm_positions": np.broadcast_to(places, segments.shape),
+                   "mlm_labels": np.where(follows, np.roll(batch["text"], -1, 1), -1)}
+
+
 OPS: dict[str, Callable[..., Any]] = {
     "split_sentences": SplitSentences,
     "encode_sentences": EncodeSentences,
@@ -444,4 +494,5 @@ OPS: dict[str, Callable[..., Any]] = {
     "segment_pair": SegmentPair,
     "sentence_pair": SentencePair,
     "mask": Mask,
+    "predict_next": PredictNext,
 }

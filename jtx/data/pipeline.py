@@ -28,6 +28,7 @@ Layout = Pack | Pad
 Batch = dict[str, np.ndarray]
 
 CHUNK = 4096  # examples prepared at a time
+TOO_LONG = "longer than a row"  # why an example is dropped, where no op did it
 
 
 def rng(seed: int, *path: str | int) -> np.random.Generator:
@@ -107,8 +108,11 @@ def build_ops(configs: Sequence[ConfigDict]) -> Recipe:
   prepare = ops[:at - len(forms)]
   if forms and ops[at].group:
     raise ConfigError(f"{what}: group=True is for examples, and {names[forms[0]]!r} fills its rows")
-  if forms and not set(ops[forms[0]].needs) <= set(columns_of(ops[makers[0]])):
-    raise ConfigError(f"{what}: {names[forms[0]]!r} needs what 'encode_sentences' makes")
+  for i in (*forms, *range(at + 1, len(ops))):
+    if not set(ops[i].needs) <= set(columns_of(ops[makers[0]])):
+      raise ConfigError(f"{what}: {names[i]!r} needs what 'encode_sentences' makes")
+  if len(ops) > at + 2:
+    raise ConfigError(f"{what}: there is one op at most that works on batches")
   return Recipe(prepare, ops[forms[0]] if forms else None, ops[at], ops[at + 1:])
 
 
@@ -190,14 +194,22 @@ def prepare(sources: Sequence, recipe: Recipe, tokenizers: dict) -> Prepared:
       ids += [e["id"] for e in examples]
     offset += len(source)
     sizes.append(len(ids) - before)
-    told = ", ".join(f"{name}: {count}" for name, count in dropped.items() if count)
-    if not sizes[-1]:
-      raise DataError(f"{source.name}: data.ops dropped all of its {len(source)} examples ({told})")
-    logging.info("%s: %d of %d examples%s", source.name, sizes[-1], len(source),
-                 f" (dropped: {told})" if told else "")
+    tell_kept(source.name, len(source), sizes[-1], dropped)
   return Prepared(columns, {name: np.concatenate(parts) for name, parts in values.items()},
                   {f: np.cumsum([0, *n], dtype=np.int64) for f, n in lengths.items()},
                   np.array(ids, np.int64), sizes)
+
+
+def tell_kept(name: str, read: int, kept: int, dropped: Mapping[str, int]) -> None:
+  """Logs how many examples of a source are left, and how many were dropped by what.
+
+  Raises:
+    DataError: none is left.
+  """
+  told = ", ".join(f"{reason}: {count}" for reason, count in dropped.items() if count)
+  if not kept:
+    raise DataError(f"{name}: data.ops dropped all of its {read} examples ({told})")
+  logging.info("%s: %d of %d examples%s", name, kept, read, f" (dropped: {told})" if told else "")
 
 
 def used_columns(recipe: Recipe) -> dict[str, Column]:
@@ -216,17 +228,27 @@ def join(values: Sequence[Any], column: Column) -> np.ndarray:
 def _run(recipe: Recipe, examples: list[dict[str, Any]], tokenizers: dict,
          dropped: collections.Counter) -> list[dict[str, Any]]:
   """The examples that all ops and a row of the layout leave; counts the others by reason."""
+  examples = run_ops(recipe.prepare, examples, tokenizers, dropped)
+  limits = row_limits(recipe).items()
+  fits = [e for e in examples if all(len(e[f]) <= n for f, n in limits)]
+  dropped[TOO_LONG] += len(examples) - len(fits)
+  return fits
+
+
+def run_ops(ops: Sequence[Any], examples: list[dict[str, Any]], tokenizers: dict,
+            dropped: collections.Counter) -> list[dict[str, Any]]:
+  """The examples that preparing ops leave; counts those that they drop by the op's name."""
   names = {constructor: name for name, constructor in OPS.items()}
-  for op in recipe.prepare:
+  for op in ops:
     count = len(examples)
     examples = op(examples, tokenizers)
-    dropped[names[type(op)]] += count - len(examples)
-  if recipe.form is not None:
-    return examples
-  limits = list(zip(recipe.layout.fields, recipe.layout.lengths))
-  fits = [e for e in examples if all(len(e[f]) <= n for f, n in limits)]
-  dropped["longer than a row"] += len(examples) - len(fits)
-  return fits
+    dropped[names[type(op)]] += max(count - len(examples), 0)  # some make several of one
+  return examples
+
+
+def row_limits(recipe: Recipe) -> dict[str, int]:
+  """The most tokens of each field that an example may have; documents may be of any length."""
+  return {} if recipe.form else dict(zip(recipe.layout.fields, recipe.layout.lengths))
 
 
 # ------------------------------------------------------------------------ global order

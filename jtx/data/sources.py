@@ -48,6 +48,7 @@ def open_source(spec: str, path: str = "") -> Source:
       documents:FOLDER[:folders[:90%]]   a .txt or .md file each, of a folder or a zip archive;
                                          here, of the first 90 % of the folders in it
       blank_lines:corpus.txt             one file, blank lines between its documents
+      prepared:FOLDER                    in data.train only: what experiments.prepare made of others
       tfds:wmt14_translate/de-en:train[:1%]      NAME[/CONFIG][:SPLIT]
       embedded:number_words/cardinal:train       NAME[/SUBSET][:SPLIT]
       where SPLIT is "train" if absent.
@@ -281,6 +282,12 @@ def _open_blank_lines(spec: str, rest: str, path: str) -> Source:
   return BlankLinesSource(spec, os.path.join(path, rest))
 
 
+def _open_prepared(spec: str, rest: str, path: str) -> Source:
+  del rest, path
+  raise config.ConfigError(f"source: {spec!r} holds tokens and no texts, so it has its place in"
+                           " data.train only, for training; name what it was prepared from")
+
+
 def _open_tfds(spec: str, rest: str, path: str) -> Source:
   dataset, _, split = rest.partition(":")
   return TfdsSource(spec, dataset, split or "train", path or None)
@@ -303,6 +310,7 @@ _KINDS: dict[str, Callable[[str, str, str], Source]] = {
     "squad": _open_squad,
     "documents": _open_documents,
     "blank_lines": _open_blank_lines,
+    "prepared": _open_prepared,
     "tfds": _open_tfds,
     "embedded": _open_embedded,
 }

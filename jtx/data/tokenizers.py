@@ -121,8 +121,11 @@ class Tokenizer:
                         " text can have a mask")
     encoders = self.__dict__.setdefault("_encoders", {})
     if (max_length, special) not in encoders:
+      text_ids = self.text_ids().copy()
+      if special:
+        text_ids[self.mask_id] = self.mask_id
       encoders[max_length, special] = Encoder(
-          self.model(), (self.bos_id, self.eos_id), self.text_ids(),
+          self.model(), (self.bos_id, self.eos_id), text_ids,
           self.mask_id if special else None, max_length)
     return encoders[max_length, special]
 
@@ -213,9 +216,9 @@ class HuggingFace(Tokenizer):
     self.vocab_size = self._backend.get_vocab_size()
     # ... and unknown text to a model that has the name among its pieces, as Unigram may.
     self._text_id = np.arange(1 + max(self._backend.get_vocab().values()), dtype=np.int32)
-    self._text_id[[self.pad_id, self.bos_id, self.eos_id]] = self.unk_id
     found = self._backend.get_added_tokens_decoder()
     self.special_ids = frozenset(i for i, t in found.items() if t.special)
+    self._text_id[[self.pad_id, self.bos_id, self.eos_id, *self.special_ids]] = self.unk_id
     added = {t.content: i for i, t in found.items()}
     self.mask_id = next((added[name] for name in MASKS if name in added), None)
 

@@ -37,3 +37,11 @@ ENCODERS: dict[str, Config] = {
     "modernbert_base": {"model_type": "modernbert"},
     "modernbert_large": _sizes("modernbert", 1024, 28, intermediate_size=2624),
 }
+
+
+def fresh(name: str) -> Config:
+  """`ENCODERS[name]` for a tokenizer that jtx trains, whose padding is id 0.
+
+  RoBERTa counts positions from the id after it.
+  """
+  return ENCODERS[name] | {"pad_token_id": 0}

@@ -172,6 +172,7 @@ class Encoder(nn.Module):
   share_layers: bool = False  # one set of parameters for all layers (ALBERT)
   pattern: tuple[str, ...] = ("global",)  # kinds of layers, cycled over the depth
   window: int = 0  # of local layers, places to each side
+  causal: bool = False  # sees the tokens before only (the left-to-right ablation of BERT)
   mlm: bool = False  # has a masked language model's head
   features: FeatureConfig = FeatureConfig()  # that the head reads, of an encoder as it is
   head: HeadConfig = HeadConfig()
@@ -196,8 +197,9 @@ class Encoder(nn.Module):
     if width != self.width:
       self.embed_projection = layers.Dense((self.width,), ("factors", "embed"),
                                            init_std=self.block.init_std, dtype=dtype)
-    self.encoder = Stack(self.segments(), self.position, window=self.window,
-                         share=self.share_layers, unroll=self.unroll, remat=self.remat, dtype=dtype)
+    self.encoder = Stack(self.segments(), self.position, causal=self.causal, window=self.window,
+                         share=self.share_layers, unroll=self.unroll, remat=self.remat,
+                         dtype=dtype)
     if self.mlm:
       self.mlm_head = MlmHead(self.vocab_size, width, self.block, dtype)
     if self.features.layers:

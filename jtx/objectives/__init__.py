@@ -7,6 +7,7 @@ weights of the loss terms and of metrics.
 """
 
 from jtx.objectives.classify import Classify
+from jtx.objectives.distill import Distill
 from jtx.objectives.mlm import Mlm
 from jtx.objectives.multiple_choice import MultipleChoice
 from jtx.objectives.seq2seq import Seq2Seq
@@ -15,6 +16,7 @@ from jtx.objectives.tag import Tag
 
 OBJECTIVES = {
     "classify": Classify,
+    "distill": Distill,
     "mlm": Mlm,
     "multiple_choice": MultipleChoice,
     "seq2seq": Seq2Seq,

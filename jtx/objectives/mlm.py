@@ -18,11 +18,12 @@ class Mlm:
   be, the model's head is trained to tell (next sentence, or sentence order), and the two mean
   losses are added. Scores over the vocabulary are computed at the K places only.
   """
+  pairs: bool = True  # False leaves such labels alone
 
   def weights(self, batch: Batch):
     """What the sum of each loss term is divided by: hidden tokens, and texts."""
     weights = {"loss": (batch["mlm_labels"] >= 0).sum().astype(jnp.float32)}
-    if "label" in batch:
+    if self.pairs and "label" in batch:
       weights["pair_loss"] = pair_weights(batch).sum()
     return weights
 
@@ -31,21 +32,31 @@ class Mlm:
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
     """Sums over hidden tokens of `loss` and `accuracy`, over texts of `pair_loss` and its like."""
-    def outputs(m, batch):
-      hidden = m(batch, train)
-      at = jnp.take_along_axis(hidden, batch["mlm_positions"][..., None], 1)  # [B, K, D]
-      logits = m.mlm_logits(at)
-      if "label" not in batch:
-        return logits, None
-      return logits, m.outputs(hidden, batch, batch["label"].shape[1], train)
+    return self.sums(model, params, batch, train, rngs)[2]
 
-    logits, pairs = model.apply({"params": params}, batch, rngs=rngs, method=outputs)
+  def sums(self, model: nn.Module, params, batch: Batch, train: bool,
+           rngs) -> tuple[jax.Array, jax.Array, Sums]:
+    """Hidden states [B, T, D], scores of the vocabulary [B, K, V] at hidden tokens, and sums."""
+    def outputs(m, batch):
+      hidden, scores = hidden_and_scores(m, batch, train)
+      if not self.pairs or "label" not in batch:
+        return hidden, scores, None
+      return hidden, scores, m.outputs(hidden, batch, batch["label"].shape[1], train)
+
+    hidden, scores, pairs = model.apply({"params": params}, batch, rngs=rngs, method=outputs)
     labels = batch["mlm_labels"]
-    sums = class_sums(logits, labels, (labels >= 0).astype(jnp.float32))
-    if pairs is None:
-      return sums
-    pair_sums = class_sums(pairs, batch["label"], pair_weights(batch))
-    return sums | {f"pair_{name}": pair for name, pair in pair_sums.items()}
+    sums = class_sums(scores, labels, (labels >= 0).astype(jnp.float32))
+    if pairs is not None:
+      of_pairs = class_sums(pairs, batch["label"], pair_weights(batch))
+      sums |= {f"pair_{name}": value for name, value in of_pairs.items()}
+    return hidden, scores, sums
+
+
+def hidden_and_scores(model: nn.Module, batch: Batch, train: bool) -> tuple[jax.Array, jax.Array]:
+  """Of a bound Encoder: hidden states [B, T, D], and scores [B, K, V] at `mlm_positions`."""
+  hidden = model(batch, train)
+  at = jnp.take_along_axis(hidden, batch["mlm_positions"][..., None], 1)
+  return hidden, model.mlm_logits(at)
 
 
 def pair_weights(batch: Batch) -> jax.Array:

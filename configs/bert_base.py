@@ -1,0 +1,9 @@
+"""BERT Base (Devlin et al. 2019); see bert.py, whose arguments it takes."""
+
+from configs import bert
+
+PRESETS = ("tiny",)
+
+
+def get_config(arg: str = ""):
+  return bert.get_config(f"base,{arg}")

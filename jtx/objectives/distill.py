@@ -1,0 +1,85 @@
+"""A small model taught by a large one (Hinton et al. 2015; Sanh et al. 2019, DistilBERT)."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jtx.config import ConfigError
+from jtx.objectives.cross_entropy import Sums
+from jtx.objectives.mlm import Mlm, hidden_and_scores
+from jtx.objectives.texts import Batch, weighted_sums
+
+
+@dataclasses.dataclass(frozen=True)
+class Distill(Mlm):
+  """`mlm` with two more terms, for which batches are as for `mlm`; all three are added, weighted.
+
+  - At hidden tokens, KL(teacher || student) of the softmax of scores / temperature, times
+    temperature^2, by which its gradient keeps its size.
+  - At all tokens, 1 - the cosine of the two last hidden states, which must be of one width.
+
+  Without a teacher, as in an evaluation, it is `mlm`.
+  """
+  teacher: str = ""  # a Hugging Face folder or a workdir, of a model with the same tokenizer
+  temperature: float = 2.0
+  soft_weight: float = 5.0
+  mlm_weight: float = 2.0
+  cosine_weight: float = 1.0
+
+  def __post_init__(self):
+    if self.temperature <= 0:
+      raise ConfigError(f"objective.temperature={self.temperature} must be above 0")
+    weights = (self.soft_weight, self.mlm_weight, self.cosine_weight)
+    if min(weights) < 0 or not any(weights):
+      raise ConfigError(f"objective.soft_weight, mlm_weight and cosine_weight={weights} must not be"
+                        " negative, nor all 0")
+
+  def taught_by(self, model: nn.Module) -> "Taught":
+    """The objective with the teacher's module; its parameters come with every call."""
+    return Taught(**vars(self), model=model)
+
+
+@dataclasses.dataclass(frozen=True)
+class Taught(Distill):
+  """`Distill` with a teacher."""
+  model: nn.Module | None = None
+
+  def weights(self, batch: Batch):
+    """What the sum of each loss term is divided by: a number, over the weight of the term."""
+    weights = super().weights(batch)
+    hidden, tokens = weights.pop("loss"), (batch["text_segment_ids"] > 0).sum()
+    terms = (("loss", hidden, self.mlm_weight), ("soft_loss", hidden, self.soft_weight),
+             ("cosine_loss", tokens, self.cosine_weight))
+    return weights | {name: number / weight for name, number, weight in terms if weight}
+
+  def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None,
+               teacher: Any = None) -> Sums:
+    """Sums of `mlm`, and over hidden tokens of `soft_loss`, over all of `cosine_loss`.
+
+    Args:
+      model, params, batch, train, rngs: as of any objective.
+      teacher: the teacher's parameters; None leaves its terms out.
+    """
+    hidden, logits, sums = self.sums(model, params, batch, train, rngs)
+    if teacher is None:
+      return sums
+    taught_hidden, taught_logits = self.model.apply({"params": teacher}, batch, False,
+                                                    method=hidden_and_scores)
+    T = self.temperature
+    log_p, log_q = (jax.nn.log_softmax(x / T) for x in (taught_logits, logits))
+    kl = T**2 * jnp.sum(jnp.exp(log_p) * (log_p - log_q), -1)
+    sums |= weighted_sums((batch["mlm_labels"] >= 0).astype(jnp.float32), soft_loss=kl)
+    if self.cosine_weight:
+      if hidden.shape != taught_hidden.shape:
+        raise ConfigError(f"objective.cosine_weight={self.cosine_weight}: the teacher is"
+                          f" {taught_hidden.shape[-1]} wide and the model {hidden.shape[-1]}; give"
+                          " them one width, or the term the weight 0")
+      a, b = (x.astype(jnp.float32) for x in (hidden, taught_hidden))
+      norms = jnp.linalg.norm(a, axis=-1) * jnp.linalg.norm(b, axis=-1)
+      cosine = jnp.sum(a * b, -1) / jnp.maximum(norms, 1e-8)
+      real = (batch["text_segment_ids"] > 0).astype(jnp.float32)
+      sums |= weighted_sums(real, cosine_loss=1 - cosine)
+    return sums
