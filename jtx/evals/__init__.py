@@ -8,6 +8,7 @@ goes over its split once and yields (name, value): numbers for the metrics, and 
 from jtx.evals.answers import Answers
 from jtx.evals.classification import Classification
 from jtx.evals.loss import Loss
+from jtx.evals.ngrams import Ngrams
 from jtx.evals.tagging import Tagging
 from jtx.evals.translation import Translation
 
@@ -15,6 +16,7 @@ EVALS = {
     "answers": Answers,
     "classification": Classification,
     "loss": Loss,
+    "ngrams": Ngrams,
     "tagging": Tagging,
     "translation": Translation,
 }
