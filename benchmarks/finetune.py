@@ -44,8 +44,8 @@ TASKS = {
                    ("dev/f1", "dev/accuracy")),
     "ud_ewt": Task("tag.py:max_length=96,format=conllu,train=train.conllu.gz,dev=dev.conllu.gz,"
                    "epochs=0.5", "ud_ewt", "TokenClassification", ("dev/accuracy",)),
-    "policyqa": Task("squad.py:max_length=320,batch=16,epochs=1,train=squad_format.json,"
-                     "holdout=20",
+    "policyqa": Task("squad.py:max_length=128,stride=32,batch=16,lr=1e-4,epochs=1,"
+                     "train=squad_format.json,holdout=20",
                      "policyqa", "QuestionAnswering",
                      ("dev/exact_match", "dev/f1")),
 }

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import statistics
+import time
 import traceback
 from typing import Any, Callable
 
@@ -90,6 +91,16 @@ def ratio(values: dict[str, list[float]], ours: str, theirs: str) -> dict[str, f
   pairs = [a / b for a, b in zip(values[ours], values[theirs])]
   return {"median": median(values[ours]) / median(values[theirs]), "min": min(pairs),
           "max": max(pairs)}
+
+
+def fastest(call: Callable[[], Any]) -> float:
+  """Seconds of the fastest of ten calls, after one to warm up."""
+  times = []
+  for _ in range(11):
+    start = time.perf_counter()
+    call()
+    times.append(time.perf_counter() - start)
+  return min(times[1:])
 
 
 def reset_peak_memory() -> None:

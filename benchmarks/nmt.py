@@ -23,6 +23,8 @@ SIZES = {
     "tiny": dict(width=64, num_layers=2, block=dict(num_heads=4, ffn_dim=128)),
 }
 
+PARTS = ("train", "translate")
+
 Tokens = list[int]
 Pair = tuple[Tokens, Tokens]  # both end in the end token
 
@@ -182,7 +184,7 @@ class Jtx:
     n, dtype = (2048, jnp.float32) if self.jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
     x = jnp.ones((n, n), dtype)
     product = self.jax.jit(lambda x: x @ x)
-    return 2 * n**3 / fastest(lambda: product(x).block_until_ready())
+    return 2 * n**3 / harness.fastest(lambda: product(x).block_until_ready())
 
 
 class Marian:
@@ -311,7 +313,7 @@ class Marian:
     def product():
       x @ x
       self.synchronize()
-    return 2 * n**3 / fastest(product)
+    return 2 * n**3 / harness.fastest(product)
 
 
 def run(workdir: str, data: str, size: str, parts: Sequence[str], rounds: int, pretrain_steps: int,
@@ -420,13 +422,3 @@ def split(items: Sequence[int], size: int) -> list[Sequence[int]]:
 
 def mean_length(rows: Sequence[Tokens]) -> float:
   return sum(map(len, rows)) / len(rows)
-
-
-def fastest(call) -> float:
-  """Seconds of the fastest of ten calls, after one to warm up."""
-  times = []
-  for _ in range(11):
-    start = time.perf_counter()
-    call()
-    times.append(time.perf_counter() - start)
-  return min(times[1:])

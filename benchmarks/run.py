@@ -2,50 +2,73 @@
 
   python -m benchmarks.run --suite=nmt --data=FOLDER --workdir=runs/bench_nmt
   python -m benchmarks.run --suite=finetune --init=MODEL --data=FOLDER --workdir=runs/finetune
+  python -m benchmarks.run --suite=bert --data=documents:FOLDER
 
 The systems take turns on an otherwise idle machine. The last line is one JSON object. Needs
 the extra `parity` (PyTorch and transformers): pip install -e ".[parity]".
 """
 
 import json
+from typing import Sequence
 
 from absl import flags
 
-from benchmarks import finetune, nmt
+from benchmarks import bert, finetune, nmt
 from experiments import cli
 
-SUITES = ("nmt", "finetune")
+SUITES = ("nmt", "finetune", "bert")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the model that is trained first.")
 DATA = flags.DEFINE_string("data", "", "nmt: folder of train.en, train.de, val.en and val.de;"
                            " without it generated number words are used. finetune: folder of"
-                           " the tasks' folders.")
+                           " the tasks' folders. bert: a source of documents.")
 INIT = flags.DEFINE_string("init", "", "finetune: Hugging Face folder of the encoder.")
 TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASKS),
                                 "finetune: of the suite; may be repeated.")
 SEEDS = flags.DEFINE_integer("seeds", 3, "finetune: how many, from 0.", lower_bound=1)
-PARTS = flags.DEFINE_multi_enum("part", ["train", "translate"], ["train", "translate"],
-                                "nmt: of the suite; may be repeated.")
-ROUNDS = flags.DEFINE_integer("rounds", 5, "nmt: turns of each system.", lower_bound=1)
+PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS],
+                                "Of the suite (nmt: train, translate; bert: full, sentences);"
+                                " may be repeated; all if absent.")
+PEERS = flags.DEFINE_multi_enum("peer", list(bert.PEERS), list(bert.PEERS),
+                                "bert: beside jtx; may be repeated.")
+ROUNDS = flags.DEFINE_integer("rounds", 5, "nmt, bert: turns of each system.", lower_bound=1)
 PRETRAIN_STEPS = flags.DEFINE_integer(
     "pretrain_steps", 600, "nmt: updates before translating, so that sentences end.", lower_bound=1)
-STEPS = flags.DEFINE_integer("steps", 3, "nmt: updates of a turn.", lower_bound=1)
+STEPS = flags.DEFINE_integer("steps", 3, "nmt, bert: updates of a turn.", lower_bound=1)
 SENTENCES = flags.DEFINE_integer("sentences", 1000, "nmt: to translate in a turn.", lower_bound=1)
-SIZE = flags.DEFINE_enum("size", "base", ("base", "tiny"), "nmt: of the model; tiny tries things out.")
+SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
+                         "nmt, bert: of the model; tiny tries things out.")
+
+
+def parts(valid: Sequence[str]) -> list[str]:
+  """The suite's parts that --part names, or all of them."""
+  for part in PARTS.value or ():
+    if part not in valid:
+      raise cli.UsageError(f"--suite={SUITE.value} has no --part={part}; valid are"
+                           f" {', '.join(valid)}")
+  return list(PARTS.value or valid)
 
 
 def main() -> None:
   if SUITE.value == "finetune":
-    for flag in (INIT, DATA):
+    for flag in (INIT, DATA, WORKDIR):
       if not flag.value:
         raise cli.UsageError(f"--suite=finetune needs --{flag.name}")
     result = finetune.run(WORKDIR.value, DATA.value, INIT.value, TASKS.value, SEEDS.value)
+  elif SUITE.value == "bert":
+    result = bert.run(DATA.value, SIZE.value, parts(bert.PARTS), PEERS.value, ROUNDS.value,
+                      STEPS.value)
   else:
-    result = nmt.run(WORKDIR.value, DATA.value, SIZE.value, PARTS.value, ROUNDS.value,
+    if SIZE.value not in nmt.SIZES:
+      raise cli.UsageError(f"--suite=nmt has no --size={SIZE.value}; valid are"
+                           f" {', '.join(nmt.SIZES)}")
+    if not WORKDIR.value:
+      raise cli.UsageError("--suite=nmt needs --workdir")
+    result = nmt.run(WORKDIR.value, DATA.value, SIZE.value, parts(nmt.PARTS), ROUNDS.value,
                      PRETRAIN_STEPS.value, STEPS.value, SENTENCES.value)
   print(json.dumps(result))
 
 
 if __name__ == "__main__":
-  cli.run(main, required=("suite", "workdir"))
+  cli.run(main, required=("suite",))

@@ -2,10 +2,11 @@
 
   python -m experiments.train --config=configs/bert.py:base --workdir=runs/bert_base
 
-takes the English Wikipedia of TFDS (the paper's BooksCorpus is no longer distributed). For your
-own documents, see CORPUS_ARGS. Arguments: a size (tiny, mini, small, medium, base, large); form,
-how examples are made of documents (segment_pair and sentence_pair with next-sentence
-prediction, full_sentences and doc_sentences without); those of CORPUS_ARGS.
+takes the English Wikipedia of TFDS (the paper's BooksCorpus is no longer distributed). For
+your own documents, see CORPUS_ARGS. Arguments: a size (mini, small, medium, base, large, or
+size=tiny, since `tiny` alone is a config for trying things out); form, how examples are made
+of documents (segment_pair and sentence_pair with next-sentence prediction, full_sentences and
+doc_sentences without); those of CORPUS_ARGS.
 
 The paper trains 1,000,000 steps of 256 rows, nine tenths of them of 128 tokens and then of 512: 4
 days on 16 TPU chips for base, on 64 for large. Not yet reproduced here. GLUE and SQuAD of what

@@ -136,6 +136,34 @@ def test_edits_that_are_refused(edits, message):
   assert one_sentence(error).startswith(message)
 
 
+def sections():
+  """A config with a tuple of sections."""
+  cfg = config.ConfigDict()
+  cfg.steps = tuple(config.section(REGISTRY, "thing", size=size) for size in (1, 2))
+  return cfg
+
+
+def test_an_item_of_a_tuple_is_edited_by_its_place():
+  cfg = config.edit(sections(), {"steps[1].inner.depth": 7, "steps[1]": {"label": "b"}})
+  assert (cfg.steps[1].inner.depth, cfg.steps[1].label, cfg.steps[1].size) == (7, "b", 2)
+  assert cfg.steps[0] == sections().steps[0]
+  other = config.section(REGISTRY, "function", scale=2.0)
+  cfg = config.edit(sections(), {"steps[0]": other})
+  assert [step.name for step in cfg.steps] == ["function", "thing"]
+
+
+@pytest.mark.parametrize("edits, message", [
+    ({"steps[2].size": 3}, "config.steps[2]: there is no such section; steps has 2 items"),
+    ({"stops[0].size": 3}, "config.stops[0]: there is no such section; stops has 0 items"),
+    ({"steps[0]": 3}, "config.steps[0] is a section; edit a key of it, as config.steps[0].KEY"),
+    ({"steps[0].sise": 3}, "config.steps[0].sise: unknown key; did you mean 'size'?"),
+])
+def test_edits_of_items_that_are_refused(edits, message):
+  with pytest.raises(ConfigError) as error:
+    config.edit(sections(), edits)
+  assert one_sentence(error) == message
+
+
 # --------------------------------------------------------------------------------- build
 
 

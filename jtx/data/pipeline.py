@@ -332,7 +332,8 @@ class Stream:
     seed: of all shuffling.
     batch_size: B, rows of a global batch.
     counts: examples of each source in an epoch.
-    window: examples, or documents, that are made into rows together; 0 is an epoch.
+    window: examples, or documents, that are made into rows together; 0 is an epoch, and
+      no more are taken.
     rows: which rows of a batch this process reads; None is all. Need not be contiguous.
     cursor: as `cursor()` gave it, to start there without planning what came before.
   """
@@ -343,7 +344,9 @@ class Stream:
     if window < 0:
       raise ConfigError(f"data.window={window} must be positive, or 0 for an epoch")
     self.prepared, self.recipe, self.seed = prepared, recipe, seed
-    self.batch_size, self.window = batch_size, window or sum(counts)
+    self.batch_size = batch_size
+    # Documents repeated in one window would only make it slow to plan.
+    self.window = min(window or sum(counts), sum(counts))
     self.rows = range(batch_size) if rows is None else rows
     self.order = Order(prepared.sizes, counts, seed)
     self.plan = functools.lru_cache(8)(self._plan)

@@ -295,3 +295,15 @@ def test_the_section_of_a_config_has_the_heads_keys():
       task="classes", outputs=3))
   model = config_lib.build({"encoder": Encoder}, section)
   assert model.head == HeadConfig("classes", 3) and model.block == BERT_BLOCK
+
+
+def test_a_causal_encoder_does_not_see_what_follows():
+  model = Encoder(V, D, 2, BLOCK, causal=True)
+  params = drawn(model, batch_of((3, 7, 1)))
+  a, b = (model.apply({"params": params}, batch_of(text))[0]
+          for text in ((3, 7, 1, 20, 4), (3, 7, 1, 9, 2)))
+  close(a[:3], b[:3])
+  assert np.abs(a[3] - b[3]).max() > 1e-3
+  sees_all = dataclasses.replace(model, causal=False).apply(
+      {"params": params}, batch_of((3, 7, 1, 20, 4)))[0]
+  assert np.abs(sees_all[:3] - a[:3]).max() > 1e-3

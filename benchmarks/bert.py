@@ -1,0 +1,445 @@
+"""Pretraining BERT: jtx beside `transformers` on PyTorch and a plain Flax encoder.
+
+All have the same network, optimiser, texts and hidden tokens, so what differs is how they are
+computed. In "full" rows hold 128 tokens of running text; in "sentences" an example is a sentence,
+which the peers pad to the longest of a batch, in random order, and jtx packs. What counts is
+useful tokens, those that are no padding, by the second.
+"""
+
+import functools
+import time
+from typing import Any, Mapping, Sequence
+
+import numpy as np
+
+from benchmarks import harness
+
+LENGTH, RATE = 128, 0.15
+LEARNING_RATE, CLIP = 1e-4, 1.0
+SIZES = {"base": ("base", 16), "large": ("large", 16), "tiny": ("tiny", 4)}  # and rows of a batch
+PARTS = ("full", "sentences")
+PEERS = ("transformers", "transformers_compiled", "flax")
+
+Batch = dict[str, np.ndarray]
+
+
+# --------------------------------------------------------------------------------- data
+
+
+def make_config(data: str, size: str, seed: int = 0):
+  """The config of BERT's pretraining without a second task, on full rows."""
+  from configs import common
+  from experiments import cli
+  corpus = data or "embedded:pydocs:train"
+  c = cli.config_of([f"--config=configs/bert.py:size={SIZES[size][0]},form=full_sentences,"
+                     f"corpus={corpus}", f"--config.seed={seed}",
+                     "--config.tokenizer.kind.vocab_size=" + ("30522" if data else "8000")])
+  c = c.copy_and_resolve_references()
+  common.apply(c.unlock(), {
+      "phases": (), "batch_size": SIZES[size][1], "steps": 1000, "optim.lr": LEARNING_RATE,
+      "optim.schedule": common.schedule("constant"), "optim.optimizer.eps": 1e-6,
+      "model.unroll": -1, "data.window": 0})
+  return c.lock()
+
+
+def load_texts(data: str, size: str) -> dict[str, Any]:
+  """What all systems are given: examples of token ids with their special tokens.
+
+  Returns:
+    `full` and `sentences`, lists of int32 arrays; and what the networks are made from.
+  """
+  from jtx.data.dataset import Dataset
+  from jtx.data.ops_pretrain import SENTENCE
+  dataset = Dataset((c := make_config(data, size)).data, c.tokenizer)
+  prepared, tokenizer = dataset.prepared_train, dataset.tokenizers["text"]
+  stream = dataset.train_stream(0, 256, range(256))
+  window = stream.plan(0)
+  full = [np.concatenate([window.examples.example(i)["text"] for i in row])
+          for row in window.rows[:2048]]
+  sentences = []
+  for i in range(len(prepared)):
+    example = prepared.example(i)
+    starts = np.flatnonzero(example["text_marks"] & SENTENCE)[1:]
+    for ids in np.split(example["text"], starts)[:500]:
+      ids = ids[:LENGTH - 2]
+      sentences.append(np.concatenate([[tokenizer.bos_id], ids, [tokenizer.eos_id]]))
+  order = np.random.default_rng(0).permutation(len(sentences))[:20_000]
+  return {"full": full, "sentences": [sentences[i].astype(np.int32) for i in order],
+          "ids": dict(vocab_size=tokenizer.vocab_size, pad=tokenizer.pad_id,
+                      mask=tokenizer.mask_id, ends=(tokenizer.bos_id, tokenizer.eos_id)),
+          "tokenizers": dataset.tokenizer_texts()}
+
+
+def masked(ids: np.ndarray, about: Mapping[str, Any], seed: int) -> tuple[np.ndarray, np.ndarray]:
+  """An example with 15 % of its tokens hidden, and their labels, -100 at all others."""
+  rng = np.random.default_rng(seed)
+  free = np.flatnonzero(~np.isin(ids, about["ends"]))
+  labels = np.full(len(ids), -100, np.int32)
+  if not len(free):
+    return ids, labels
+  chosen = rng.choice(free, max(1, round(RATE * len(free))), replace=False)
+  labels[chosen] = ids[chosen]
+  hidden = ids.copy()
+  draw = rng.random(len(chosen))
+  random = rng.integers(about["vocab_size"], size=len(chosen))
+  hidden[chosen] = np.where(draw < 0.8, about["mask"], np.where(draw < 0.9, random, ids[chosen]))
+  return hidden, labels
+
+
+def padded(examples: Sequence[tuple[np.ndarray, np.ndarray]], pad_id: int) -> Batch:
+  """One example a row: `ids`, `mask` and `labels` [B, longest]."""
+  size = (len(examples), max(len(ids) for ids, _ in examples))
+  batch = {"ids": np.full(size, pad_id, np.int32), "mask": np.zeros(size, np.int32),
+           "labels": np.full(size, -100, np.int32)}
+  for r, (ids, labels) in enumerate(examples):
+    batch["ids"][r, :len(ids)], batch["labels"][r, :len(ids)] = ids, labels
+    batch["mask"][r, :len(ids)] = 1
+  return batch
+
+
+def packed(examples: Sequence[tuple[np.ndarray, np.ndarray]], rows: int) -> list[Batch]:
+  """jtx's batches of `rows` rows of 128, several examples a row."""
+  from jtx.data.packing import Column, Pack, assemble
+  layout = Pack(fields=("text",), lengths=(LENGTH,))
+  columns = {"text": Column("tokens"), "labels": Column("aligned:text")}
+  plan = layout.plan(np.array([[len(ids)] for ids, _ in examples]))
+  slots = round(RATE * LENGTH) + 2
+  batches = []
+  for start in range(0, len(plan) - rows + 1, rows):
+    part = plan[start:start + rows]
+    batch = assemble(layout, columns, [[{"text": examples[i][0], "labels": examples[i][1]}
+                                        for i in row] for row in part], part)
+    labels = np.where(batch["text_segment_ids"] > 0, batch.pop("labels"), -100)
+    # The hidden places first, in order; a row with more than there are slots loses the last.
+    order = np.argsort(labels < 0, axis=1, kind="stable")[:, :slots].astype(np.int32)
+    found = np.take_along_axis(labels, order, 1)
+    batch |= {"mlm_positions": order, "mlm_labels": np.where(found < 0, -1, found).astype(np.int32)}
+    batches.append(batch)
+  return batches
+
+
+# ------------------------------------------------------------------------------ systems
+
+
+class System:
+  """A network that is trained; one has `start` and `step`.
+
+  Args:
+    texts: of `load_texts`.
+    data, size: of `run`.
+    state: parameters by their Hugging Face name; None draws them.
+  """
+
+  def __init__(self, texts: Mapping[str, Any], data: str, size: str,
+               state: Mapping[str, np.ndarray] | None = None):
+    self.texts, self.data, self.size = texts, data, size
+    self.rows, self.number = SIZES[size][1], 0
+    self.start(state)
+
+  def examples(self, part: str, limit: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    texts = self.texts[part][:limit]
+    return [masked(ids, self.texts["ids"], i) for i, ids in enumerate(texts)]
+
+  def load(self, part: str, batch_size: int, number: int) -> None:
+    """Makes `number` batches of about `batch_size` examples, which the turns then go round."""
+    examples = self.examples(part, batch_size * number)
+    self.batches = [padded(examples[i:i + batch_size], self.texts["ids"]["pad"])
+                    for i in range(0, len(examples) - batch_size + 1, batch_size)]
+    self.useful = [int(batch["mask"].sum()) for batch in self.batches]
+
+  def turn(self, steps: int) -> float:
+    """Useful tokens a second."""
+    numbers = [(self.number + i) % len(self.batches) for i in range(steps)]
+    self.number += steps
+    start = time.perf_counter()
+    for i in numbers:
+      self.step(self.batches[i])
+    self.synchronize()
+    return sum(self.useful[i] for i in numbers) / (time.perf_counter() - start)
+
+  def reset_peak_memory(self) -> None:
+    harness.reset_peak_memory()
+
+  def peak_memory(self) -> int:
+    return harness.peak_memory()
+
+
+class Jtx(System):
+  """Our side."""
+
+  def start(self, state) -> None:
+    import jax
+    from jtx import experiment, sharding, train
+    from jtx.data.dataset import Dataset
+    self.jax = jax
+    config = make_config(self.data, self.size)
+    dataset = Dataset(config.data, config.tokenizer, self.texts["tokenizers"])
+    mesh = sharding.make_mesh(config.mesh)
+    model, objective = experiment.make_model(config, dataset.info)
+    example = packed(self.examples("full", 3 * self.rows), self.rows)[0]
+    example.pop("ids")
+    example["text_types"] = np.zeros_like(example["text"])
+    self.program = train.Program(config, model, objective, example, mesh)
+    self.place, self.model = sharding.batch_sharding(mesh), model
+    self.to_device = functools.partial(sharding.to_device, batch_size=self.rows,
+                                       sharding=self.place)
+    self.state = self.program.init()
+
+  def load(self, part: str, batch_size: int, number: int) -> None:
+    batches = packed(self.examples(part, batch_size * number), self.rows)
+    self.useful = [int((batch["text_segment_ids"] > 0).sum()) for batch in batches]
+    self.per_batch = [int((batch["ids"] >= 0).sum()) for batch in batches]
+    self.batches = []
+    for batch in batches:
+      batch = {k: v for k, v in batch.items() if k != "ids"}
+      batch["text_types"] = np.zeros_like(batch["text"])
+      self.batches.append(self.to_device(batch))
+
+  def examples_per_batch(self) -> int:
+    return round(sum(self.per_batch) / len(self.per_batch))
+
+  def step(self, batch) -> None:
+    self.state = self.program.step(self.state, batch)
+
+  def synchronize(self) -> None:
+    self.jax.block_until_ready(self.state)
+
+  def weights(self) -> dict[str, np.ndarray]:
+    """The parameters by the names of `transformers`, to start the peers from."""
+    from jtx.interop import huggingface
+    params = self.jax.device_get(self.state.params)
+    return huggingface.tensors_of(huggingface.FAMILIES["bert"], self.model, params)
+
+  def hf_config(self) -> dict[str, Any]:
+    from jtx.interop import huggingface
+    return huggingface.hf_config(self.model)
+
+  def nll(self, examples: int) -> float:
+    """Nats a hidden token, dropout off."""
+    total = weight = 0.0
+    for batch in packed(self.examples("full", examples), self.rows):
+      batch["text_types"] = np.zeros_like(batch["text"])
+      sums = self.program.objective(self.model, self.state.params,
+                                    {k: v for k, v in batch.items() if k != "ids"}, train=False)
+      total, weight = total + float(sums["loss"][0]), weight + float(sums["loss"][1])
+    return total / weight
+
+  def flops_per_token(self) -> float:
+    """Matrix-product FLOPs of a useful token, logits at hidden tokens only."""
+    return self.program.flops(self.batches[0]) / self.useful[0]
+
+  def about(self) -> dict[str, str]:
+    return {"jax": self.jax.__version__, "device": self.jax.devices()[0].device_kind}
+
+  def peak_memory(self) -> int:
+    device = self.jax.devices()[0]
+    if device.platform == "cpu":
+      return harness.peak_memory()
+    return device.memory_stats()["peak_bytes_in_use"]
+
+  def matmul_peak(self) -> float:
+    """FLOP/s of a large plain product in the dtype of the model."""
+    import jax.numpy as jnp
+    n, dtype = (2048, jnp.float32) if self.jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
+    x = jnp.ones((n, n), dtype)
+    product = self.jax.jit(lambda x: x @ x)
+    return 2 * n**3 / harness.fastest(lambda: product(x).block_until_ready())
+
+
+class Transformers(System):
+  """BertForMaskedLM of `transformers`, eager."""
+
+  compiled = False
+
+  def start(self, state) -> None:
+    import torch
+    import transformers
+    self.torch = torch
+    self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    config = transformers.BertConfig(**self.texts["hf_config"])
+    self.model = transformers.BertForMaskedLM(config)
+    if state is not None:
+      tensors = {name: torch.from_numpy(np.array(x)) for name, x in state.items()}
+      missing, unexpected = self.model.load_state_dict(tensors, strict=False)
+      left = [m for m in missing if "decoder" not in m and "position_ids" not in m]
+      if left or unexpected:
+        raise ValueError(f"the weights do not fit: missing {left}, unexpected {unexpected}")
+      self.model.tie_weights()
+    self.model.to(self.device).train()
+    plain = lambda name: name.endswith("bias") or "LayerNorm" in name
+    groups = [{"params": [p for n, p in self.model.named_parameters() if plain(n) == is_plain],
+               "weight_decay": 0.0 if is_plain else 0.01} for is_plain in (False, True)]
+    self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, eps=1e-6, fused=True)
+    self.run = torch.compile(self.model) if self.compiled else self.model
+
+  def loss(self, batch: Batch):
+    torch = self.torch
+    tensors = {name: torch.from_numpy(x).to(self.device, torch.long) for name, x in batch.items()}
+    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+      return self.run(input_ids=tensors["ids"], attention_mask=tensors["mask"],
+                      labels=tensors["labels"]).loss
+
+  def step(self, batch: Batch) -> None:
+    self.loss(batch).backward()
+    self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+    self.optimizer.step()
+    self.optimizer.zero_grad(set_to_none=True)
+
+  def nll(self, examples: int) -> float:
+    self.model.eval()
+    total = weight = 0.0
+    found = self.examples("full", examples)
+    for i in range(0, len(found) - self.rows + 1, self.rows):
+      batch = padded(found[i:i + self.rows], self.texts["ids"]["pad"])
+      number = int((batch["labels"] >= 0).sum())
+      with self.torch.no_grad():
+        total, weight = total + number * float(self.loss(batch)), weight + number
+    self.model.train()
+    return total / weight
+
+  def synchronize(self) -> None:
+    if self.device.type == "cuda":
+      self.torch.cuda.synchronize()
+
+  def peak_memory(self) -> int:
+    if self.device.type == "cuda":
+      return self.torch.cuda.max_memory_allocated()
+    return harness.peak_memory()
+
+  def reset_peak_memory(self) -> None:
+    harness.reset_peak_memory()
+    if self.device.type == "cuda":
+      self.torch.cuda.reset_peak_memory_stats()
+
+  def about(self) -> dict[str, str]:
+    import transformers
+    return {"torch": self.torch.__version__, "transformers": transformers.__version__,
+            "attention": self.model.config._attn_implementation}
+
+
+class TransformersCompiled(Transformers):
+  compiled = True
+
+
+class PlainFlax(System):
+  """An encoder as Flax's own layers make it: padding, a mask as a matrix, scores everywhere."""
+
+  def start(self, state) -> None:
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from benchmarks.plain_flax import Bert
+    self.jax = jax
+    dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+    h = self.texts["hf_config"]
+    model = Bert(h["vocab_size"], h["hidden_size"], h["num_hidden_layers"],
+                 h["num_attention_heads"], h["intermediate_size"],
+                 h["max_position_embeddings"], dtype)
+    ids = jnp.zeros((1, LENGTH), jnp.int32)
+    self.params = model.init(jax.random.key(0), ids, jnp.ones_like(ids), False)["params"]
+    tx = optax.chain(optax.clip_by_global_norm(CLIP), optax.adamw(
+        LEARNING_RATE, eps=1e-6, weight_decay=0.01,
+        mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params)))
+    self.opt_state, self.key = tx.init(self.params), jax.random.key(1)
+
+    def loss_fn(params, batch, key):
+      logits = model.apply({"params": params}, batch["ids"], batch["mask"], True,
+                           rngs={"dropout": key})
+      hidden = batch["labels"] >= 0
+      nll = optax.softmax_cross_entropy_with_integer_labels(
+          logits, jnp.where(hidden, batch["labels"], 0))
+      return jnp.sum(nll * hidden) / hidden.sum()
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def update(params, opt_state, batch, key):
+      grads = jax.grad(loss_fn)(params, batch, key)
+      updates, opt_state = tx.update(grads, opt_state, params)
+      return optax.apply_updates(params, updates), opt_state
+
+    self.update = update
+
+  def load(self, part: str, batch_size: int, number: int) -> None:
+    super().load(part, batch_size, number)
+    # One length, since another one would be compiled anew.
+    pad = lambda x, value: np.pad(x, ((0, 0), (0, LENGTH - x.shape[1])), constant_values=value)
+    fill = {"ids": self.texts["ids"]["pad"], "mask": 0, "labels": -100}
+    self.batches = [{name: pad(x, fill[name]) for name, x in batch.items()}
+                    for batch in self.batches]
+
+  def step(self, batch: Batch) -> None:
+    self.number_done = getattr(self, "number_done", 0) + 1
+    self.params, self.opt_state = self.update(self.params, self.opt_state, batch,
+                                              self.jax.random.fold_in(self.key, self.number_done))
+
+  def synchronize(self) -> None:
+    self.jax.block_until_ready(self.params)
+
+
+SYSTEMS = {"jtx": Jtx, "transformers": Transformers,
+           "transformers_compiled": TransformersCompiled, "flax": PlainFlax}
+
+
+# ------------------------------------------------------------------------------- running
+
+
+def run(data: str, size: str, parts: Sequence[str], peers: Sequence[str], rounds: int,
+        steps: int) -> dict[str, Any]:
+  """What it returns is printed as JSON.
+
+  Args:
+    data: source of documents, as in a config; "" is the documentation of Python's library.
+    size: a key of SIZES.
+    parts: of PARTS.
+    peers: of PEERS.
+    rounds: turns of each system.
+    steps: updates of a turn.
+  """
+  texts = load_texts(data, size)
+  ours = harness.Worker(Jtx, texts=texts, data=data, size=size)
+  texts["hf_config"] = ours.call("hf_config")
+  state = ours.call("weights")
+  workers = {"jtx": ours} | {
+      name: harness.Worker(SYSTEMS[name], texts=texts, data=data, size=size, state=state)
+      for name in peers}
+  result = {"suite": "bert", "size": size, "data": "own" if data else "pydocs", "rounds": rounds,
+            "machine": harness.machine() | ours.call("about")}
+  if "transformers" in workers:
+    result["machine"] |= workers["transformers"].call("about")
+    examples = 2 * SIZES[size][1]
+    nll = {name: workers[name].call("nll", examples) for name in ("jtx", "transformers")}
+    print(f"nll: {nll}", flush=True)
+    if abs(nll["jtx"] - nll["transformers"]) > 1e-3 * nll["jtx"]:
+      raise harness.WorkerError(f"the systems do not compute the same function: {nll}")
+    result["nll"] = nll
+  peak = result["matmul_peak_flops"] = ours.call("matmul_peak")
+  print(f"matrix product peak {peak / 1e9:.4g} GFLOP/s", flush=True)
+  for part in parts:
+    result[part] = measure(workers, part, SIZES[size][1], rounds, steps, peak)
+  for worker in workers.values():
+    worker.close()
+  return result
+
+
+def measure(workers: Mapping[str, harness.Worker], part: str, rows: int, rounds: int, steps: int,
+            peak: float) -> dict[str, Any]:
+  """Useful tokens a second of all systems in turns, after one turn of each to warm up."""
+  number = steps * (rounds + 2)
+  # The peers get as many examples a batch as jtx has in its rows.
+  workers["jtx"].call("load", part, 8 * rows if part == "sentences" else rows, number)
+  batch_size = workers["jtx"].call("examples_per_batch")
+  for name, worker in workers.items():
+    if name != "jtx":
+      worker.call("load", part, batch_size, number)
+  turns = {name: functools.partial(worker.call, "turn", steps)
+           for name, worker in workers.items()}
+  for name, worker in workers.items():
+    turns[name]()
+    worker.call("reset_peak_memory")
+  values = harness.alternate(rounds, turns)
+  medians = {name: harness.median(rates) for name, rates in values.items()}
+  flops = workers["jtx"].call("flops_per_token")
+  return {"tokens_per_s": medians, "all": values, "examples_per_batch": batch_size,
+          "ratio": {name: harness.ratio(values, "jtx", name) for name in workers if name != "jtx"},
+          "share_of_matmul_peak": {name: rate * flops / peak for name, rate in medians.items()},
+          "peak_memory_bytes": {name: worker.call("peak_memory")
+                                for name, worker in workers.items()}}
