@@ -145,7 +145,8 @@ def inputs(batch: Mapping[str, np.ndarray], fields: Sequence[str]) -> dict[str, 
                      "end_positions": tensor(batch["end"][:, 0].astype(np.int64))}
   if "tags" in batch:
     tags = batch["tags"][:, :longest].astype(np.int64)
-    return result | {"labels": tensor(np.where(tags < 0, -100, tags))}
+    none = (tags < 0) | (batch["text_segment_ids"][:, :longest] == 0)
+    return result | {"labels": tensor(np.where(none, -100, tags))}
   label = batch["label"][:, 0]
   return result | {"labels": tensor(label.astype(np.float32 if label.dtype.kind == "f"
                                                  else np.int64))}

@@ -22,11 +22,12 @@ MODEL = dict(width=32, num_layers=1, position=dict(max_length=64),
 
 
 def sentences(number, seed):
-  """(words, place of the town): names come before a verb, a town after "in"."""
+  """Words: names come before a verb, a town after "in", and what follows is of any length."""
   rng = np.random.default_rng(seed)
   for _ in range(number):
     a, b = rng.choice(NAMES, 2)
-    yield [a, rng.choice(["met", "saw"]), b, "in", rng.choice(PLACES), "."]
+    rest = ["and", "left", "it", "again"][:rng.integers(5)]
+    yield [a, rng.choice(["met", "saw"]), b, "in", rng.choice(PLACES), ".", *rest]
 
 
 def write_files(folder):
