@@ -37,6 +37,7 @@ setuptools.setup(
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],
         "aot": ["jax[tpu]"],
+        "beam": ["apache-beam>=2.77"],
         "interop": INTEROP,
         "notebooks": NOTEBOOKS,
         "parity": ["torch==2.13.0", "transformers==5.23.0", *INTEROP],

@@ -293,7 +293,7 @@ def test_nan_stops_before_any_save(tmp_path):
     ({"model.vocab_size": 7}, ConfigError, "config.model.vocab_size=7 does not fit the data"),
     ({"data.train": ("text:no.en,no.de",)}, DataError, "no.en"),
     ({"data.train": ()}, ConfigError, "data.train"),
-    ({"data.ops": ()}, ConfigError, "must be a layout"),
+    ({"data.ops": ()}, ConfigError, "needs one layout, 'pack' or 'pad'"),
     ({"model.block.num_kv_heads": 3}, ConfigError, "does not divide"),
     ({"model.remat": "ful"}, ConfigError, "did you mean 'full'"),
     ({"optim.accumulate": 8}, ConfigError, "accumulate"),

@@ -72,8 +72,8 @@ class Dataset:
     if texts is None:
       raise DataError(f"{file}: does not exist; {prepared.AGAIN}")
     if prepared.digest_of_tokenizers(texts) != manifest["tokenizer_sha256"]:
-      raise DataError(f"{file}: is not what the corpus was prepared with; restore it, or prepare the"
-                      " corpus again, into another folder")
+      raise DataError(f"{file}: is not what the corpus was prepared with; restore it, or prepare"
+                      " the corpus again, into another folder")
     keys = ({"tokenizer": prepared.tokenizer_key(section)}
             for section in (manifest["tokenizer"], json.loads(config.to_json())))
     found = prepared.difference(*keys)
@@ -82,8 +82,8 @@ class Dataset:
       if set(texts.values()) != {own}:
         found = f"{config.kind.path} is none that it was prepared with"
     if found:
-      raise ConfigError(f"{folder}: was prepared with another tokenizer: {found}; leave the config's"
-                        " as it was, or prepare the corpus again, into another folder")
+      raise ConfigError(f"{folder}: was prepared with another tokenizer: {found}; leave the"
+                        " config's as it was, or prepare the corpus again, into another folder")
     return texts
 
   def _train_tokenizers(self, config: ConfigDict) -> dict[str, Tokenizer]:
@@ -165,11 +165,18 @@ class Dataset:
       rows: of a batch, that this process reads.
       cursor: where a stream of the same data stood.
       length: tokens of a row; None is what the layout says.
+
+    Raises:
+      ConfigError: examples may be longer than `length`.
     """
     prepared, recipe = self.prepared_train, self.recipe
     counts = pipeline.mixture_sizes(prepared.sizes, self.data.weights, self.data.smoothing)
     if length is not None:
       lengths = (length,) * len(recipe.layout.fields)
+      if recipe.form is None and length < max(recipe.layout.lengths):
+        raise ConfigError(f"config.phases: rows of {length} tokens are too short for examples of up"
+                          f" to lengths={recipe.layout.lengths}, which the layout keeps; give it"
+                          " the shortest phase's")
       recipe = recipe._replace(layout=dataclasses.replace(recipe.layout, lengths=lengths))
     return pipeline.Stream(prepared, recipe, seed=seed, batch_size=batch_size, counts=counts,
                            window=self.data.window, rows=rows, cursor=cursor)

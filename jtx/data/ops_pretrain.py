@@ -203,6 +203,19 @@ class _Form:
     raise NotImplementedError("bind it to the tokenizers first")
 
 
+class Opened:
+  """Documents that are read once, however many examples are formed of them."""
+
+  def __init__(self, documents: Any):
+    self.ids = documents.ids
+    self._documents, self._read = documents, {}
+
+  def example(self, number: int) -> dict[str, np.ndarray]:
+    if number not in self._read:
+      self._read[number] = self._documents.example(number)
+    return self._read[number]
+
+
 @dataclasses.dataclass(frozen=True)
 class _Bound:
   """A forming op with the special tokens of a tokenizer."""
@@ -227,7 +240,8 @@ class _Bound:
     if room < 1 + pair:
       raise ConfigError(f"data.ops: rows of {length} tokens have no room for"
                         f" {'two texts' if pair else 'text'} beside {specials} special tokens")
-    formed = self.op.examples(documents, [int(n) for n in numbers], room, rng, self.specials)
+    formed = self.op.examples(Opened(documents), [int(n) for n in numbers], room, rng,
+                              self.specials)
     if not len(formed):
       raise DataError(f"no example of {length} tokens can be formed of {len(numbers)} documents")
     return formed
@@ -280,8 +294,8 @@ class _Pairs(_Form):
   Half of the time the second follows the first (label 0). Else (label 1) it is from
   another document, or with `order` the two are swapped (Lan et al. 2020, ALBERT, section 3.1).
   Which of the two is drawn whatever the texts are, and lengths do not tell it: what takes a
-  text's place is the second text of another pair, of nearly the same length. Where none fits
-  into the row, which takes a window of few documents, the pair is left out.
+  text's place is the second text of another pair, of nearly the same length. That takes windows
+  of some tens of documents; where none fits into the row, the pair is left out.
   """
   order: bool = False
 

@@ -17,6 +17,7 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
+import re
 import threading
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 import uuid
@@ -33,7 +34,8 @@ from jtx.data.sources import Source, open_source
 # A record a chunk, for reading at random. A shard is written by one thread; others make others.
 WRITER = "group_size:1,zstd:3,max_parallelism:1"
 SAMPLES = 64  # examples of a source by which it is known again
-TEMPORARY = ".tmp"
+# What a run that was killed may leave: names of `written` and of `write_json`.
+TEMPORARY = re.compile(r"(\d{5,}\.(arrayrecord|npz)\.[0-9a-f]{32}|[a-z]+\.json)\.tmp")
 
 
 class Shard(NamedTuple):
@@ -89,11 +91,10 @@ def prepare(data: ConfigDict, tokenizer: ConfigDict, output: str, *, shard_size:
     ConfigError: the folder has something else, or the config can't be used.
     DataError: a source can't be used, or none of its examples is left.
   """
+  if os.path.exists(output) and not os.path.isdir(output):
+    raise ConfigError(f"--output={output}: is a file; choose a new folder")
   os.makedirs(output, exist_ok=True)
   with locked(output):
-    for name in os.listdir(output):
-      if name.endswith(TEMPORARY):  # of a run that was killed
-        os.remove(os.path.join(output, name))
     plan = begin(data, tokenizer, output, shard_size)
     if beam is not None:
       from jtx.data import beam as on_beam
@@ -147,6 +148,7 @@ def begin(data: ConfigDict, tokenizer: ConfigDict, output: str, shard_size: int)
   known = known_of(output)
   if known is not None:
     check_same(known, begun, output)
+  remove_temporaries(output)
   # A tokenizer that is not trained is read again, since its file may have changed.
   trained = tokenizer.kind.name != "file"
   saved = load_tokenizers(output) if known is not None and trained else None
@@ -179,6 +181,12 @@ def begin(data: ConfigDict, tokenizer: ConfigDict, output: str, shard_size: int)
               dataset.tokenizers, form, shards, begun)
 
 
+def remove_temporaries(output: str) -> None:
+  for name in os.listdir(output):
+    if TEMPORARY.fullmatch(name):
+      os.remove(os.path.join(output, name))
+
+
 def fingerprint(source: Source) -> str:
   """A digest of some of a source's examples, the first and the last among them."""
   places = np.linspace(0, len(source) - 1, min(SAMPLES, len(source))).astype(int).tolist()
@@ -203,9 +211,9 @@ def known_of(output: str) -> dict[str, Any] | None:
     path = os.path.join(output, name)
     if os.path.exists(path):
       return prepared.read_object(path, keys)
-  if others := sorted(os.listdir(output)):
-    raise ConfigError(f"--output={output}: has {others[0]} and is no folder that experiments.prepare"
-                      " made; choose a new one")
+  if others := sorted(set(os.listdir(output)) - {prepared.UNFINISHED + ".tmp"}):
+    raise ConfigError(f"--output={output}: has {others[0]} and is no folder that"
+                      " experiments.prepare made; choose a new one")
   return None
 
 
@@ -219,8 +227,8 @@ def check_same(known: Mapping[str, Any], begun: Mapping[str, Any], output: str) 
       "data": {"ops": tree["ops"], "train": [source["name"] for source in tree["sources"]]},
       "tokenizer": prepared.tokenizer_key(tree["tokenizer"]), "--shard_size": tree["shard_size"]}
   if found := prepared.difference(about(known), about(begun)):
-    raise ConfigError(f"--output={output}: was prepared from another config: {found}; choose another"
-                      " folder, or the same config to go on")
+    raise ConfigError(f"--output={output}: was prepared from another config: {found}; choose"
+                      " another folder, or the same config to go on")
 
 
 def finish(plan: Plan) -> dict[str, Any]:
@@ -234,6 +242,7 @@ def finish(plan: Plan) -> dict[str, Any]:
     dropped = sum((collections.Counter(shard["dropped"]) for shard in own), collections.Counter())
     source |= {"kept": sum(shard["examples"] for shard in own), "dropped": dict(dropped)}
     pipeline.tell_kept(source["name"], source["read"], source["kept"], dropped)
+  remove_temporaries(plan.output)  # a machine of Beam that was lost may have left some
   write_json(manifest, os.path.join(plan.output, prepared.MANIFEST))
   with contextlib.suppress(FileNotFoundError):
     os.remove(os.path.join(plan.output, prepared.UNFINISHED))
@@ -267,26 +276,38 @@ def make_shard(plan: Plan, number: int) -> bool:
           ids.append(example["id"])
           counts.append(plan.format.counts(example))
     finally:
-      writer.close()
+      close(writer, records)
     counts = np.array(counts, np.int32).reshape(-1, len(plan.format.fields))
     about = {
         "file": os.path.basename(records), "source": shard.source, "examples": len(ids),
         "tokens": dict(zip(plan.format.fields, counts.sum(0, dtype=np.int64).tolist())),
         "dropped": {reason: count for reason, count in dropped.items() if count},
         "bytes": os.path.getsize(temporary), "sha256": sha256(temporary)}
-  with written(index) as temporary:
-    prepared.write_index(prepared.Index(np.array(ids, np.int64), counts, about), temporary)
+  with written(index) as temporary, open(temporary, "wb") as f:
+    f.write(prepared.index_bytes(prepared.Index(np.array(ids, np.int64), counts, about)))
   return True
 
 
-def is_finished(plan: Plan, number: int) -> bool:
-  records = plan.file(number, prepared.RECORDS)
+def close(writer: array_record.ArrayRecordWriter, path: str) -> None:
+  """Raises DataError where a file could not be written, as on a full disk."""
   try:
-    about = prepared.read_index(plan.file(number, prepared.INDEX)).about
-    prepared.check_size(records, about["bytes"])
+    writer.close()
+  except RuntimeError as e:
+    raise DataError(f"{path}: can't be written ({e})") from e
+
+
+def is_finished(plan: Plan, number: int) -> bool:
+  """Whether a shard's files are there and good."""
+  records, path = (plan.file(number, ending) for ending in (prepared.RECORDS, prepared.INDEX))
+  try:
+    index = prepared.read_index(path)
+    prepared.check_size(records, index.about["bytes"])
   except DataError:
     return False
-  return sha256(records) == about["sha256"]
+  with open(path, "rb") as f:  # the zip archive does not check all of its own bytes
+    if f.read() != prepared.index_bytes(index):
+      return False
+  return sha256(records) == index.about["sha256"]
 
 
 def sha256(path: str) -> str:
@@ -297,7 +318,7 @@ def sha256(path: str) -> str:
 @contextlib.contextmanager
 def written(path: str) -> Iterator[str]:
   """A name to write a file under, which gets its own name when all went well."""
-  temporary = f"{path}.{uuid.uuid4().hex}{TEMPORARY}"
+  temporary = f"{path}.{uuid.uuid4().hex}.tmp"
   try:
     yield temporary
     os.replace(temporary, path)

@@ -13,7 +13,7 @@ A folder has
 A record is, without gaps and little-endian,
 
   int64                the example's id
-  int32 [F]            its tokens in each field, so a field is a column of kind "tokens"
+  int32 [F]            its tokens in each field; a field is a column of the kind "tokens"
   columns              in the manifest's order, in the dtype that it calls `stored`: as many values
                        as the field has tokens, or one where the column's kind is "example"
 
@@ -27,6 +27,7 @@ import collections
 import dataclasses
 import functools
 import hashlib
+import io
 import json
 import os
 from typing import Any, Mapping, NamedTuple, Sequence
@@ -173,8 +174,8 @@ def read_object(path: str, keys: Sequence[str]) -> dict[str, Any]:
     raise DataError(f"{path}: is not valid JSON ({e})") from e
   version = found.get("version") if isinstance(found, dict) else None
   if version != VERSION:
-    raise DataError(f"{path}: is of version {version}, and this jtx reads version {VERSION}; prepare"
-                    " the corpus again, into another folder")
+    raise DataError(f"{path}: is of version {version}, and this jtx reads version {VERSION};"
+                    " prepare the corpus again, into another folder")
   if missing := [key for key in keys if key not in found]:
     raise DataError(f"{path}: has no {missing[0]!r}; {AGAIN}")
   return found
@@ -210,14 +211,16 @@ def read_index(path: str) -> Index:
       return Index(arrays["ids"], arrays["counts"], about)
   except FileNotFoundError as e:
     raise DataError(f"{path}: does not exist, though it is the index of a shard; {AGAIN}") from e
-  except (zipfile.BadZipFile, ValueError, KeyError, EOFError, OSError, NotImplementedError) as e:
+  except (zipfile.BadZipFile, ValueError, KeyError, OSError, EOFError, RuntimeError) as e:
     raise DataError(f"{path}: is damaged ({_first_line(e)}); {AGAIN}") from e
 
 
-def write_index(index: Index, path: str) -> None:
+def index_bytes(index: Index) -> bytes:
+  """What a shard's index is as a file."""
   about = np.frombuffer(json.dumps(index.about).encode(), np.uint8)
-  with open(path, "wb") as f:
-    np.savez(f, ids=index.ids, counts=index.counts, about=about)
+  file = io.BytesIO()
+  np.savez(file, ids=index.ids, counts=index.counts, about=about)
+  return file.getvalue()
 
 
 def _first_line(error: Exception) -> str:
@@ -236,8 +239,8 @@ def folders(specs: Sequence[str], path: str) -> list[str]:
   found = [os.path.join(path, spec.removeprefix(PREFIX)) for spec in specs
            if spec.startswith(PREFIX)]
   if found and len(found) != len(specs):
-    raise config.ConfigError(f"data.train={tuple(specs)} mixes prepared sources with others; prepare"
-                             " all of them, together or each into its folder")
+    raise config.ConfigError(f"data.train={tuple(specs)} mixes prepared sources with others;"
+                             " prepare all of them, together or each into its folder")
   return found
 
 
@@ -255,8 +258,9 @@ def check(folder: str, ops: Sequence[Any], labels: Sequence[str],
   about = lambda ops, labels: {"data": {"ops": ops}, "labels": list(labels)}
   found = difference(about(manifest["ops"], manifest["labels"]), about(described(ops), labels))
   if found:
-    raise config.ConfigError(f"{folder}: was prepared by another config: {found}; prepare the corpus"
-                             " again, into another folder, or train what it was prepared for")
+    raise config.ConfigError(f"{folder}: was prepared by another config: {found}; train with the"
+                             " ops that it was prepared by, or prepare the corpus again, into"
+                             " another folder")
   if manifest["tokenizer_sha256"] != digest_of_tokenizers(tokenizers):
     raise config.ConfigError(f"{folder}: was prepared with another tokenizer than the one of this"
                              " run; prepare the corpus again, into another folder")
