@@ -16,6 +16,7 @@ from jtx import config
 from jtx.models import MODELS
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder, HeadConfig
+from jtx.models.features import FeatureConfig
 from jtx.nn.attention import Attention, Context, LayerKind
 from jtx.nn.block import NORM_POSITIONS, BlockConfig
 from jtx.nn.layers import ACTIVATIONS
@@ -24,6 +25,8 @@ from jtx.nn.positions import POSITIONS, Alibi, Attached, Learned, Position, Rope
 from jtx.nn.stack import Segment, Stack
 from jtx.objectives import OBJECTIVES
 from jtx.objectives.classify import Classify
+from jtx.objectives.distill import Distill
+from jtx.objectives.mlm import Mlm
 from jtx.objectives.multiple_choice import MultipleChoice
 from jtx.objectives.seq2seq import Seq2Seq
 from jtx.objectives.span import Span
@@ -67,11 +70,18 @@ CHANGES = {
         "share_layers": ({}, True),
         "pattern": (dict(pattern=("local",), window=1), ("global", "local")),
         "window": (dict(pattern=("local",), window=1), 2),
+        "causal": ({}, True),
         "mlm": ({}, True),
+        "features": ({}, FeatureConfig((-1,))),
         "head": ({}, HeadConfig("classes", 2)),
         "unroll": ({}, 2),
         "remat": ({}, "full"),
         "dtype": ({}, "bfloat16"),
+    },
+    FeatureConfig: {
+        "layers": ({}, (2,)),
+        "combine": (dict(layers=(1, 2)), "sum"),
+        "lstm_layers": ({}, 1),
     },
     HeadConfig: {
         "task": (dict(task="embedding", outputs=None), "choice"),
@@ -133,6 +143,9 @@ CHANGES = {
     Alibi: {},
     T5Bias: {"num_buckets": ({}, 8), "max_distance": ({}, 64), "init_std": ({}, 0.5)},
     Classify: {"loss": ({}, "squared_error")},
+    Distill: {"pairs": ({}, False), "temperature": ({}, 3.0), "soft_weight": ({}, 1.0),
+              "mlm_weight": ({}, 1.0), "cosine_weight": ({}, 2.0)},
+    Mlm: {"pairs": ({}, False)},
     MultipleChoice: {},
     Span: {},
     Tag: {},
@@ -143,6 +156,7 @@ CHANGES = {
 REQUIRED = {
     EncDec: MODEL,
     Encoder: ENCODER,
+    FeatureConfig: dict(layers=(1,)),
     HeadConfig: HEAD,
     BlockConfig: BLOCK,
     Attention: dict(num_heads=2),
@@ -151,6 +165,7 @@ REQUIRED = {
 }
 
 EXEMPT = {
+    (Distill, "teacher"): "a folder to load from: see test_distill.py",
     (BlockConfig, "kernel"): "all kernels are one function; which runs is in test_attention.py",
     (Attention, "kernel"): "as above",
 }
@@ -163,8 +178,13 @@ def program(instance) -> str:
       return model_program(instance, Seq2Seq(1))
     case Encoder():
       return text_program(instance, Probe())
+    case FeatureConfig():
+      return text_program(Encoder(**ENCODER, features=instance), Probe())
     case HeadConfig():
       return text_program(Encoder(**{**MODEL, "head": instance}), Probe())
+    case Mlm():  # and Distill
+      model = Encoder(**MODEL, mlm=True, head=HeadConfig("next_sentence"))
+      return text_program(model, Total(instance, model))
     case Classify() | MultipleChoice():
       return text_program(Encoder(**ENCODER), instance)
     case Span() | Tag():
@@ -206,6 +226,24 @@ class Probe:
     return {"loss": (outputs.sum(), 1)}
 
 
+class Total:
+  """What the train step makes of an objective's terms; a model that is taught teaches itself."""
+
+  def __init__(self, objective, model):
+    self.objective, self.taught = objective, isinstance(objective, Distill)
+    if self.taught:
+      self.objective = objective.taught_by(model)
+
+  def model_inputs(self, batch):
+    return batch
+
+  def __call__(self, model, params, batch, train, rngs):
+    extra = {"teacher": params} if self.taught else {}
+    sums = self.objective(model, params, batch, train=train, rngs=rngs, **extra)
+    weights = self.objective.weights(batch)
+    return {"loss": (sum(sums[name][0] / weight for name, weight in weights.items()), 1)}
+
+
 def text_program(model, objective) -> str:
   tokens = jnp.arange(12).reshape(2, 6) % 9 + 1
   row = {"": tokens, "_segment_ids": tokens * 0 + 1, "_positions": tokens * 0 + jnp.arange(6),
@@ -213,6 +251,7 @@ def text_program(model, objective) -> str:
   batch = {f"{f}{suffix}": value for f in ("text", "choice_0", "choice_1")
            for suffix, value in row.items()}
   batch |= dict.fromkeys(("label", "start", "end"), jnp.zeros((2, 1), int)) | {"tags": tokens % 2}
+  batch |= {"mlm_positions": tokens[:, :2] % 6, "mlm_labels": tokens[:, :2]}
 
   def loss(params, batch, key):
     return objective(model, params, batch, train=True, rngs={"dropout": key})["loss"][0]
