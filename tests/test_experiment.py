@@ -58,8 +58,8 @@ def test_phases_and_epochs_exclude_each_other():
   config = tiny_config(phases=((1.0, 32, 8),), epochs=2.0)
   with pytest.raises(ConfigError) as e:
     experiment.with_steps(config, None)
-  assert str(e.value) == ("config.epochs and config.phases exclude each other: a phase is a share of"
-                          " config.steps")
+  assert str(e.value) == (
+      "config.epochs and config.phases exclude each other: a phase is a share of config.steps")
 
 
 def pretraining(**edits):
@@ -157,7 +157,8 @@ def test_examples_that_are_not_formed_need_room_in_every_phase():
   config = tiny_config()
   data = Dataset(config.data, config.tokenizer)
   longest = max(data.recipe.layout.lengths)
-  assert data.train_stream(0, 4, range(4), length=longest + 8).batch(0)["src"].shape[1] == longest + 8
+  longer = data.train_stream(0, 4, range(4), length=longest + 8).batch(0)
+  assert longer["src"].shape == (4, longest + 8)
   with pytest.raises(ConfigError) as e:
     stream_of(tiny_config(phases=((0.5, longest, 8), (0.5, longest - 1, 8))), data)
   assert str(e.value) == (

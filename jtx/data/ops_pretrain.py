@@ -8,7 +8,6 @@ section 4.2), and what `mask` hides, is drawn anew in every epoch.
 import bisect
 import dataclasses
 import functools
-import math
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np

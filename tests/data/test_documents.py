@@ -21,7 +21,8 @@ FILES = {
     "a/picture.png": b"\xff\xd8",
     "a/txt": b"no ending",
 }
-DOCUMENTS = [{"text": "Grüße 😀", "file": "a/deep/er.txt"}, {"text": "# one\n", "file": "b/1.md"},
+DOCUMENTS = [{"text": "Grüße 😀", "file": "a/deep/er.txt"},
+             {"text": "# one\n", "file": "b/1.md"},
              {"text": "two\n\nlines\n", "file": "b/2.txt"}, {"text": "", "file": "c.txt"}]
 
 
@@ -168,7 +169,8 @@ def test_blank_lines_part_documents(tmp_path, end, mark):
 def test_a_last_document_needs_no_blank_line(tmp_path):
   for content in (b"a\n\nb", b"a\n\nb\n", b"\n\na\n\n\n\nb\n\n"):
     write(tmp_path, {"a.txt": content})
-    assert [e["text"] for e in all_of(open_source("blank_lines:a.txt", str(tmp_path)))] == ["a", "b"]
+    source = open_source("blank_lines:a.txt", str(tmp_path))
+    assert [e["text"] for e in all_of(source)] == ["a", "b"]
 
 
 def test_bad_files_of_blank_lines(tmp_path):

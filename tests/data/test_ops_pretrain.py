@@ -605,7 +605,8 @@ def test_the_number_chosen_is_the_rounded_share(n, rate, slots):
 def test_every_place_is_as_likely(whole_words):
   """Of 40 tokens that may be hidden, in two parts of a row, 6 are; also where they are words."""
   rows, places_ = 8000, np.r_[1:25, 26:42]
-  batch = {"text": np.full((rows, 50), 7, np.int32), "text_segment_ids": np.ones((rows, 50), np.int32),
+  batch = {"text": np.full((rows, 50), 7, np.int32),
+           "text_segment_ids": np.ones((rows, 50), np.int32),
            "text_marks": np.full((rows, 50), SPECIAL, np.uint8)}
   batch["text_marks"][:, places_] = WORD
   op = Mask(rate=0.15, whole_words=whole_words)
