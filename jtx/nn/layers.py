@@ -62,11 +62,11 @@ class Dense(nn.Module):
 
 
 def kernel_init(std: float | None, num_in: int, rank: int) -> Callable[..., jax.Array]:
-  """Glorot uniform over the true fan-in and fan-out, or a normal cut off at 2 std."""
+  """Glorot uniform over the true fan-in and fan-out, or a normal of this standard deviation."""
   if std is None:
     return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=tuple(range(num_in)),
                                             out_axis=tuple(range(num_in, rank)))
-  return nn.initializers.truncated_normal(std)
+  return nn.initializers.normal(std)
 
 
 class Embed(nn.Module):
