@@ -340,7 +340,7 @@ class PlainFlax(System):
     tx = optax.chain(optax.clip_by_global_norm(CLIP), optax.adamw(
         LEARNING_RATE, eps=1e-6, weight_decay=0.01,
         mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params)))
-    self.opt_state, self.key = tx.init(self.params), jax.random.key(1)
+    self.opt_state, self.key, self.steps = tx.init(self.params), jax.random.key(1), 0
 
     def loss_fn(params, batch, key):
       logits = model.apply({"params": params}, batch["ids"], batch["mask"], True,
@@ -367,9 +367,9 @@ class PlainFlax(System):
                     for batch in self.batches]
 
   def step(self, batch: Batch) -> None:
-    self.number_done = getattr(self, "number_done", 0) + 1
+    self.steps += 1
     self.params, self.opt_state = self.update(self.params, self.opt_state, batch,
-                                              self.jax.random.fold_in(self.key, self.number_done))
+                                              self.jax.random.fold_in(self.key, self.steps))
 
   def synchronize(self) -> None:
     self.jax.block_until_ready(self.params)

@@ -32,4 +32,6 @@ def get_config(arg: str = ""):
   c.steps = 90_000
   if args.tiny:
     bert.shrink(c)
+    if not args.teacher:  # without one, what is left of the objective
+      c.objective = common.objective("mlm")
   return c

@@ -16,6 +16,7 @@ from jtx.data.dataset import Dataset, load_tokenizers
 from jtx.evals import EVALS
 from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
+from jtx.objectives.distill import Distill
 from jtx.sharding import local_rows, param_shardings
 
 CONFIG_FILE = "config.json"
@@ -91,8 +92,11 @@ def with_teacher(objective, mesh) -> tuple[Any, dict[str, Any]]:
     objective: of a config.
     mesh: the devices that the parameters are put on.
   """
-  if not getattr(objective, "teacher", ""):
+  if not isinstance(objective, Distill):
     return objective, {}
+  if not objective.teacher:
+    raise ConfigError("objective.teacher is unset; it names the folder or workdir of the model that"
+                      " teaches")
   from jtx import pretrained
   model, params = pretrained.load_pretrained(objective.teacher)
   if not getattr(model, "mlm", False):

@@ -110,6 +110,8 @@ def test_a_teacher_is_loaded_from_a_folder(params, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, extra["teacher"], teacher)
   assert objective.model.num_layers == 3
   assert experiment.with_teacher(Mlm(), mesh) == (Mlm(), {})
+  with pytest.raises(ConfigError, match="objective.teacher is unset; it names the folder"):
+    experiment.with_teacher(Distill(), mesh)
   bare = dataclasses.replace(TEACHER, mlm=False)
   pretrained.save_pretrained(str(tmp_path / "bare"), bare, drawn(bare, BATCH))
   with pytest.raises(ConfigError, match="has no head for hidden tokens"):
