@@ -157,14 +157,8 @@ class System:
     self.synchronize()
     return sum(self.useful[i] for i in numbers) / (time.perf_counter() - start)
 
-  def reset_peak_memory(self) -> None:
-    harness.reset_peak_memory()
 
-  def peak_memory(self) -> int:
-    return harness.peak_memory()
-
-
-class Jtx(System):
+class Jtx(harness.JaxSide, System):
   """Our side."""
 
   def start(self, state) -> None:
@@ -228,25 +222,8 @@ class Jtx(System):
     """Matrix-product FLOPs of a useful token, logits at hidden tokens only."""
     return self.program.flops(self.batches[0]) / self.useful[0]
 
-  def about(self) -> dict[str, str]:
-    return {"jax": self.jax.__version__, "device": self.jax.devices()[0].device_kind}
 
-  def peak_memory(self) -> int:
-    device = self.jax.devices()[0]
-    if device.platform == "cpu":
-      return harness.peak_memory()
-    return device.memory_stats()["peak_bytes_in_use"]
-
-  def matmul_peak(self) -> float:
-    """FLOP/s of a large plain product in the dtype of the model."""
-    import jax.numpy as jnp
-    n, dtype = (2048, jnp.float32) if self.jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
-    x = jnp.ones((n, n), dtype)
-    product = self.jax.jit(lambda x: x @ x)
-    return 2 * n**3 / harness.fastest(lambda: product(x).block_until_ready())
-
-
-class Transformers(System):
+class Transformers(harness.TorchSide, System):
   """BertForMaskedLM of `transformers`, eager."""
 
   compiled = False
@@ -297,31 +274,12 @@ class Transformers(System):
     self.model.train()
     return total / weight
 
-  def synchronize(self) -> None:
-    if self.device.type == "cuda":
-      self.torch.cuda.synchronize()
-
-  def peak_memory(self) -> int:
-    if self.device.type == "cuda":
-      return self.torch.cuda.max_memory_allocated()
-    return harness.peak_memory()
-
-  def reset_peak_memory(self) -> None:
-    harness.reset_peak_memory()
-    if self.device.type == "cuda":
-      self.torch.cuda.reset_peak_memory_stats()
-
-  def about(self) -> dict[str, str]:
-    import transformers
-    return {"torch": self.torch.__version__, "transformers": transformers.__version__,
-            "attention": self.model.config._attn_implementation}
-
 
 class TransformersCompiled(Transformers):
   compiled = True
 
 
-class PlainFlax(System):
+class PlainFlax(harness.JaxSide, System):
   """An encoder as Flax's own layers make it: padding, a mask as a matrix, scores everywhere."""
 
   def start(self, state) -> None:

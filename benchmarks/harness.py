@@ -123,3 +123,50 @@ def machine() -> dict[str, Any]:
       names = re.findall(r"model name\s*: (.*)", f.read())
     model = names[0] if names else model
   return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
+
+
+class JaxSide:
+  """What workers that run JAX share; they have `jax`."""
+
+  def about(self) -> dict[str, str]:
+    return {"jax": self.jax.__version__, "device": self.jax.devices()[0].device_kind}
+
+  def reset_peak_memory(self) -> None:
+    reset_peak_memory()
+
+  def peak_memory(self) -> int:
+    device = self.jax.devices()[0]
+    if device.platform == "cpu":
+      return peak_memory()
+    return device.memory_stats()["peak_bytes_in_use"]
+
+  def matmul_peak(self) -> float:
+    """FLOP/s of a large plain product in the dtype of the model."""
+    import jax.numpy as jnp
+    n, dtype = (2048, jnp.float32) if self.jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
+    x = jnp.ones((n, n), dtype)
+    product = self.jax.jit(lambda x: x @ x)
+    return 2 * n**3 / fastest(lambda: product(x).block_until_ready())
+
+
+class TorchSide:
+  """What workers that run PyTorch share; they have `torch`, `device` and `model`."""
+
+  def about(self) -> dict[str, str]:
+    import transformers
+    return {"torch": self.torch.__version__, "transformers": transformers.__version__,
+            "attention": self.model.config._attn_implementation}
+
+  def synchronize(self) -> None:
+    if self.device.type == "cuda":
+      self.torch.cuda.synchronize()
+
+  def reset_peak_memory(self) -> None:
+    reset_peak_memory()
+    if self.device.type == "cuda":
+      self.torch.cuda.reset_peak_memory_stats()
+
+  def peak_memory(self) -> int:
+    if self.device.type == "cuda":
+      return self.torch.cuda.max_memory_allocated()
+    return peak_memory()

@@ -52,7 +52,7 @@ def make_config(data: str, size: str, steps: int):
   return c
 
 
-class Jtx:
+class Jtx(harness.JaxSide):
   """Our side. Loads the model of `workdir`, training it first where it is not finished."""
 
   def __init__(self, workdir: str, data: str, size: str, steps: int):
@@ -166,28 +166,8 @@ class Jtx:
                                    method="decode")[0], method="logits")
     return flops.count(encode, self.params) + BEAM * flops.count(decode, self.params)
 
-  def reset_peak_memory(self) -> None:
-    harness.reset_peak_memory()
 
-  def peak_memory(self) -> int:
-    device = self.jax.devices()[0]
-    if device.platform == "cpu":
-      return harness.peak_memory()
-    return device.memory_stats()["peak_bytes_in_use"]
-
-  def about(self) -> dict[str, str]:
-    return {"jax": self.jax.__version__, "device": self.jax.devices()[0].device_kind}
-
-  def matmul_peak(self) -> float:
-    """FLOP/s of a large plain product in the dtype of the model."""
-    import jax.numpy as jnp
-    n, dtype = (2048, jnp.float32) if self.jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
-    x = jnp.ones((n, n), dtype)
-    product = self.jax.jit(lambda x: x @ x)
-    return 2 * n**3 / harness.fastest(lambda: product(x).block_until_ready())
-
-
-class Marian:
+class Marian(harness.TorchSide):
   """The peer's side.
 
   Args:
@@ -285,25 +265,6 @@ class Marian:
 
   def translations(self) -> list[Tokens]:
     return self.results
-
-  def synchronize(self) -> None:
-    if self.device.type == "cuda":
-      self.torch.cuda.synchronize()
-
-  def reset_peak_memory(self) -> None:
-    harness.reset_peak_memory()
-    if self.device.type == "cuda":
-      self.torch.cuda.reset_peak_memory_stats()
-
-  def peak_memory(self) -> int:
-    if self.device.type == "cuda":
-      return self.torch.cuda.max_memory_allocated()
-    return harness.peak_memory()
-
-  def about(self) -> dict[str, str]:
-    import transformers
-    return {"torch": self.torch.__version__, "transformers": transformers.__version__,
-            "attention": self.model.config._attn_implementation}
 
   def matmul_peak(self) -> float:
     n, dtype = (2048, self.torch.float32) if self.device.type == "cpu" else (
