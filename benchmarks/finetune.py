@@ -1,18 +1,19 @@
 """Fine-tuning one encoder on many tasks: jtx beside `transformers` on PyTorch.
 
-Both start from the same files and are given the same batches in the same order, learning-rate
-schedule, weight decay and clipping; fresh heads and dropout differ, so scores are compared as
-pairs over seeds. The peer computes with its own classes and optimiser, and its outputs are
+Both start from the same parameters, the fresh head included, and are given the same batches in
+the same order, learning-rate schedule, weight decay and clipping; dropout differs, so scores are
+compared as pairs over seeds. The peer computes with its own classes and optimiser, and its outputs are
 scored by the evaluators that score ours, since what is compared is training. Finished runs
 are kept in the workdir, so that the command can be ended and called again.
 """
 
+import itertools
 import json
 import os
 import shutil
 import statistics
 import time
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -53,6 +54,7 @@ SYSTEMS = ("jtx", "transformers")
 
 
 def make_config(task: str, data: str, init: str, seed: int):
+  """The config of a task, its encoder from the folder `init`."""
   from experiments import cli
   folder = os.path.join(os.path.abspath(data), TASKS[task].folder)
   c = cli.config_of([f"--config=configs/{TASKS[task].config},init={init},group",
@@ -60,6 +62,26 @@ def make_config(task: str, data: str, init: str, seed: int):
   with c.unlocked():
     c.checkpoint.every, c.checkpoint.keep = 1_000_000, 1  # the last only
   return c
+
+
+def write_start(task: str, data: str, init: str, seed: int,
+                workdir: str) -> dict[str, float]:
+  """Writes the folder that both systems start from: `init` with a head that the seed draws."""
+  import torch
+  import transformers
+  from jtx.data.dataset import Dataset
+  config = make_config(task, data, init, seed)
+  peer = TASKS[task].peer
+  by_class = peer in ("SequenceClassification", "TokenClassification")
+  labels = Dataset(config.data, config.tokenizer).labels if by_class else ()
+  torch.manual_seed(seed)
+  model = getattr(transformers, f"AutoModelFor{peer}").from_pretrained(
+      init, **({"num_labels": max(len(labels), 1)} if by_class else {}))
+  model.save_pretrained(workdir)
+  for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+    if os.path.exists(os.path.join(init, name)):
+      shutil.copy(os.path.join(init, name), workdir)
+  return {}
 
 
 def finetune_jtx(task: str, data: str, init: str, seed: int, workdir: str) -> dict[str, float]:
@@ -85,16 +107,16 @@ def train_peer(config, dataset, peer: str):
   from jtx.config import build
   torch.manual_seed(config.seed)
   config = experiment.with_steps(config, dataset)
-  by_class = peer in ("SequenceClassification", "TokenClassification")
-  outputs = {"num_labels": max(len(dataset.labels), 1)} if by_class else {}
-  model = getattr(transformers, f"AutoModelFor{peer}").from_pretrained(config.init_from, **outputs)
+  model = getattr(transformers, f"AutoModelFor{peer}").from_pretrained(config.init_from)
+  adam = config.optim.optimizer
 
   # As the Trainer of `transformers` does it: biases and norms do not decay.
   plain = lambda name: name.endswith("bias") or "LayerNorm" in name
   groups = [{"params": [p for n, p in model.named_parameters() if plain(n) == is_plain],
-             "weight_decay": 0.0 if is_plain else config.optim.optimizer.weight_decay}
+             "weight_decay": 0.0 if is_plain else adam.weight_decay}
             for is_plain in (False, True)]
-  optimizer = torch.optim.AdamW(groups, lr=config.optim.lr, betas=(0.9, 0.999), eps=1e-8)
+  optimizer = torch.optim.AdamW(groups, lr=config.optim.lr, betas=(adam.b1, adam.b2),
+                                eps=adam.eps)
   # Ours counts the first update as 1, where get_linear_schedule_with_warmup begins with 0.
   rate = build(optim.SCHEDULES, config.optim.schedule, config.optim.lr, config.steps)
   schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -185,23 +207,31 @@ def predict(model, examples: Sequence[Mapping[str, Any]], fields: Sequence[str],
 
 
 class System:
-  """One fine-tuning in a process of its own."""
+  """One fine-tuning, or the writing of its start, in a process of its own."""
 
   def __init__(self, name: str):
-    self.finetune = {"jtx": finetune_jtx, "transformers": finetune_transformers}[name]
+    self.function = {"start": write_start, "jtx": finetune_jtx,
+                     "transformers": finetune_transformers}[name]
 
   def run(self, kwargs: dict[str, Any]) -> dict[str, float]:
     start = time.perf_counter()
-    results = self.finetune(**kwargs)
+    results = self.function(**kwargs)
     return {k: v for k, v in results.items() if isinstance(v, (int, float))} | {
         "seconds": time.perf_counter() - start, "peak_memory_bytes": harness.peak_memory()}
 
 
-def runs(tasks: Sequence[str], seeds: int) -> Iterator[tuple[str, int, str]]:
-  for task in tasks:
-    for seed in range(seeds):
-      for system in SYSTEMS:
-        yield task, seed, system
+def run_once(system: str, path: str, **kwargs: Any) -> dict[str, float]:
+  """Results of one run, read from `path`.json when it finished earlier."""
+  if not os.path.exists(path + ".json"):
+    worker = harness.Worker(System, name=system)
+    result = worker.call("run", dict(workdir=path, **kwargs))
+    worker.close()
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".json", "w", encoding="utf-8") as f:
+      json.dump(result, f)
+    shutil.rmtree(os.path.join(path, "checkpoints"), ignore_errors=True)
+  with open(path + ".json", encoding="utf-8") as f:
+    return json.load(f)
 
 
 def run(workdir: str, data: str, init: str, tasks: Sequence[str], seeds: int) -> dict[str, Any]:
@@ -215,21 +245,14 @@ def run(workdir: str, data: str, init: str, tasks: Sequence[str], seeds: int) ->
     seeds: how many, from 0.
   """
   results = {}
-  for task, seed, system in runs(tasks, seeds):
-    path = os.path.join(workdir, f"{task}-{seed}-{system}")
-    if not os.path.exists(path + ".json"):
-      worker = harness.Worker(System, name=system)
-      result = worker.call("run", dict(task=task, data=data, init=init, seed=seed, workdir=path))
-      worker.close()
-      os.makedirs(workdir, exist_ok=True)
-      with open(path + ".json", "w", encoding="utf-8") as f:
-        json.dump(result, f)
-      shutil.rmtree(os.path.join(path, "checkpoints"), ignore_errors=True)
-    with open(path + ".json", encoding="utf-8") as f:
-      results[task, seed, system] = json.load(f)
-    told = " ".join(f"{k}={results[task, seed, system][k]:.4f}" for k in TASKS[task].scores)
-    print(f"{task} seed {seed} {system}: {told}"
-          f" in {results[task, seed, system]['seconds']:.0f} s", flush=True)
+  for task, seed in itertools.product(tasks, range(seeds)):
+    path = lambda system: os.path.join(workdir, f"{task}-{seed}-{system}")
+    run_once("start", path("start"), task=task, data=data, init=init, seed=seed)
+    for system in SYSTEMS:
+      result = run_once(system, path(system), task=task, data=data, init=path("start"), seed=seed)
+      results[task, seed, system] = result
+      told = " ".join(f"{k}={result[k]:.4f}" for k in TASKS[task].scores)
+      print(f"{task} seed {seed} {system}: {told} in {result['seconds']:.0f} s", flush=True)
 
   table = {}
   for task in tasks:

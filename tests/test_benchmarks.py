@@ -83,8 +83,8 @@ def test_finished_runs_are_not_run_again(tmp_path, monkeypatch, capsys):
       self.name = name
 
     def call(self, method, kwargs):
-      calls.append((kwargs["task"], kwargs["seed"], self.name))
-      if len(calls) == 4:
+      calls.append((kwargs["task"], kwargs["seed"], self.name, os.path.basename(kwargs["init"])))
+      if len(calls) == 6:
         raise harness.WorkerError("killed")
       return {"dev/accuracy": 0.5 + 0.1 * kwargs["seed"], "seconds": 2.0, "peak_memory_bytes": 7}
 
@@ -96,8 +96,11 @@ def test_finished_runs_are_not_run_again(tmp_path, monkeypatch, capsys):
   with pytest.raises(harness.WorkerError):
     run()
   result = run()
-  assert calls == [("sst2", 0, "jtx"), ("sst2", 0, "transformers"), ("sst2", 1, "jtx"),
-                   *2 * [("sst2", 1, "transformers")]]
+  # Both systems of a seed start from what its "start" wrote.
+  assert calls == [("sst2", 0, "start", "init"), ("sst2", 0, "jtx", "sst2-0-start"),
+                   ("sst2", 0, "transformers", "sst2-0-start"), ("sst2", 1, "start", "init"),
+                   ("sst2", 1, "jtx", "sst2-1-start"),
+                   *2 * [("sst2", 1, "transformers", "sst2-1-start")]]
   table = result["tasks"]["sst2"]
   assert table["dev/accuracy"]["jtx"][0] == pytest.approx(0.55)
   assert table["dev/accuracy"]["difference"] == (0.0, 0.0)
