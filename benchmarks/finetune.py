@@ -46,9 +46,11 @@ TASKS = {
     "ud_ewt": Task("tag.py:max_length=96,format=conllu,train=train.conllu.gz,dev=dev.conllu.gz,"
                    "epochs=0.5", "ud_ewt", "TokenClassification", ("dev/accuracy",)),
     "policyqa": Task("squad.py:max_length=128,stride=32,batch=16,lr=1e-4,epochs=1,"
-                     "train=squad_format.json,holdout=20",
+                     "train=squad_format.json,holdout=20,"
+                     "others=../xquad/xquad.en.json+../xquad/xquad.de.json",
                      "policyqa", "QuestionAnswering",
-                     ("dev/exact_match", "dev/f1")),
+                     tuple(f"{split}/{score}" for split in ("dev", "xquad_en", "xquad_de")
+                           for score in ("exact_match", "f1"))),
 }
 SYSTEMS = ("jtx", "transformers")
 

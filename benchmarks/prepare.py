@@ -22,11 +22,11 @@ TASKS = ("texts", "sentences")
 SYSTEMS = ("jtx", "datasets")
 
 
-def make_config(task: str, source: str, path: str, tokenizer: str, length: int):
+def make_config(task: str, source: str, tokenizer: str, length: int):
   """A config that pretrains on `source`; without `tokenizer` one is trained."""
   from configs import common
   c = common.get_config()
-  c.data.path, c.data.train = path, (source,)
+  c.data.train = (source,)
   kind = common.tokenizer("wordpiece", vocab_size=30_000, mask=True)
   c.tokenizer.kind = common.tokenizer("file", path=tokenizer) if tokenizer else kind
   pack = common.op("pack", fields=("text",), lengths=(length,))
@@ -149,15 +149,13 @@ class PeerSentences(PeerTexts):
     return result
 
 
-def run(workdir: str, source: str = "embedded:pydocs:train", path: str = "", tokenizer: str = "",
-        workers: int = 1, rounds: int = 5, length: int = 128, batch_size: int = 256,
-        batches: int = 100) -> dict[str, Any]:
+def run(workdir: str, source: str, tokenizer: str = "", workers: int = 1, rounds: int = 5,
+        length: int = 128, batch_size: int = 256, batches: int = 100) -> dict[str, Any]:
   """What it returns can be printed as JSON.
 
   Args:
     workdir: for all files.
     source: documents; see `jtx.data.sources.open_source`.
-    path: folder that the source's files are relative to.
     tokenizer: a tokenizer's file; "" trains one on the documents first.
     workers: processes of each system; 1 is the system's own alone.
     rounds: turns of each system.
@@ -166,7 +164,7 @@ def run(workdir: str, source: str = "embedded:pydocs:train", path: str = "", tok
     batches: that are read in a turn.
   """
   os.makedirs(workdir, exist_ok=True)
-  config = dict(source=source, path=path, tokenizer=tokenizer, length=length)
+  config = dict(source=source, tokenizer=tokenizer, length=length)
   if not tokenizer:
     from jtx.data.dataset import Dataset
     trained = make_config("texts", **config)

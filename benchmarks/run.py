@@ -3,6 +3,7 @@
   python -m benchmarks.run --suite=nmt --data=FOLDER --workdir=runs/bench_nmt
   python -m benchmarks.run --suite=finetune --init=MODEL --data=FOLDER --workdir=runs/finetune
   python -m benchmarks.run --suite=bert --data=documents:FOLDER
+  python -m benchmarks.run --suite=prepare --data=documents:FOLDER --workdir=runs/bench_prepare
 
 The systems take turns on an otherwise idle machine. The last line is one JSON object. Needs
 the extra `parity` (PyTorch and transformers): pip install -e ".[parity]".
@@ -13,16 +14,18 @@ from typing import Sequence
 
 from absl import flags
 
-from benchmarks import bert, finetune, nmt
+from benchmarks import bert, finetune, nmt, prepare
 from experiments import cli
 
-SUITES = ("nmt", "finetune", "bert")
+SUITES = ("nmt", "finetune", "bert", "prepare")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the model that is trained first.")
+WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
+                              " finetune, prepare: for what is written.")
 DATA = flags.DEFINE_string("data", "", "nmt: folder of train.en, train.de, val.en and val.de;"
                            " without it generated number words are used. finetune: folder of"
-                           " the tasks' folders. bert: a source of documents.")
+                           " the tasks' folders. bert, prepare: a source of documents;"
+                           " without it the documentation of Python's library is used.")
 INIT = flags.DEFINE_string("init", "", "finetune: Hugging Face folder of the encoder.")
 TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASKS),
                                 "finetune: of the suite; may be repeated.")
@@ -32,13 +35,22 @@ PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS],
                                 " may be repeated; all if absent.")
 PEERS = flags.DEFINE_multi_enum("peer", list(bert.PEERS), list(bert.PEERS),
                                 "bert: beside jtx; may be repeated.")
-ROUNDS = flags.DEFINE_integer("rounds", 5, "nmt, bert: turns of each system.", lower_bound=1)
+ROUNDS = flags.DEFINE_integer("rounds", 5, "nmt, bert, prepare: turns of each system.", lower_bound=1)
 PRETRAIN_STEPS = flags.DEFINE_integer(
     "pretrain_steps", 600, "nmt: updates before translating, so that sentences end.", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", 3, "nmt, bert: updates of a turn.", lower_bound=1)
 SENTENCES = flags.DEFINE_integer("sentences", 1000, "nmt: to translate in a turn.", lower_bound=1)
 SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
                          "nmt, bert: of the model; tiny tries things out.")
+
+TOKENIZER = flags.DEFINE_string("tokenizer", "", "prepare: its file; without it one is trained.")
+WORKERS = flags.DEFINE_integer("workers", 1, "prepare: processes of each system.", lower_bound=1)
+
+
+def need(*needed: flags.FlagHolder) -> None:
+  for flag in needed:
+    if not flag.value:
+      raise cli.UsageError(f"--suite={SUITE.value} needs --{flag.name}")
 
 
 def parts(valid: Sequence[str]) -> list[str]:
@@ -52,19 +64,20 @@ def parts(valid: Sequence[str]) -> list[str]:
 
 def main() -> None:
   if SUITE.value == "finetune":
-    for flag in (INIT, DATA, WORKDIR):
-      if not flag.value:
-        raise cli.UsageError(f"--suite=finetune needs --{flag.name}")
+    need(INIT, DATA, WORKDIR)
     result = finetune.run(WORKDIR.value, DATA.value, INIT.value, TASKS.value, SEEDS.value)
   elif SUITE.value == "bert":
     result = bert.run(DATA.value, SIZE.value, parts(bert.PARTS), PEERS.value, ROUNDS.value,
                       STEPS.value)
+  elif SUITE.value == "prepare":
+    need(WORKDIR)
+    result = prepare.run(WORKDIR.value, DATA.value or "embedded:pydocs:train", TOKENIZER.value,
+                         WORKERS.value, ROUNDS.value)
   else:
     if SIZE.value not in nmt.SIZES:
       raise cli.UsageError(f"--suite=nmt has no --size={SIZE.value}; valid are"
                            f" {', '.join(nmt.SIZES)}")
-    if not WORKDIR.value:
-      raise cli.UsageError("--suite=nmt needs --workdir")
+    need(WORKDIR)
     result = nmt.run(WORKDIR.value, DATA.value, SIZE.value, parts(nmt.PARTS), ROUNDS.value,
                      PRETRAIN_STEPS.value, STEPS.value, SENTENCES.value)
   print(json.dumps(result))

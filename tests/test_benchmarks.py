@@ -119,7 +119,7 @@ def test_preparing_beside_datasets(tmp_path):
   pytest.importorskip("datasets", reason="needs the package `datasets`")
   (tmp_path / "docs.txt").write_text(
       "Ann met Bob. They went (at last).\n\nDr. Smith saw Kim.\nA line, and <eos> in it!\n" * 20)
-  result = prepare.run(str(tmp_path / "out"), "blank_lines:docs.txt", str(tmp_path), rounds=1,
+  result = prepare.run(str(tmp_path / "out"), f"blank_lines:{tmp_path}/docs.txt", rounds=1,
                        length=16, batch_size=2, batches=3)
   for task in prepare.TASKS:  # that the numbers of tokens are equal is checked there
     values = result["tasks"][task]["tokens_per_second"]

@@ -1,5 +1,7 @@
 """Fine-tuning beside `transformers`: without dropout, both end with the same parameters."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ TASKS = {
     "number": ("classify.py:names=,scores=pearson,dev=val.tsv", "SequenceClassification",
                {"num_labels": 1}, "pearson"),
     "tag": ("tag.py:entities,dev=val.conll", "TokenClassification", {"num_labels": 2}, "accuracy"),
-    "span": ("squad.py:stride=1,train=train.json,dev=val.json", "QuestionAnswering", {},
+    "span": ("squad.py:stride=1,train=train.equal.json,dev=val.json", "QuestionAnswering", {},
              "exact_match"),
     "choice": ("choose.py:prompt=0,first=1,choices=2,label=3,train=train.choices,dev=val.choices",
                "MultipleChoice", {}, "accuracy"),
@@ -36,6 +38,12 @@ WITHOUT_GRADIENT = {"span": ("qa_outputs.bias", "layer.1.output.LayerNorm.bias")
 def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp("texts")
   write_files(folder)
+  # In a batch of the peer's, scores at padding count as places of the answer, which ours leave
+  # out: here there is no padding, since every context ends after its first sentence.
+  corpus = json.loads((folder / "train.json").read_text())
+  for paragraph in corpus["data"][0]["paragraphs"]:
+    paragraph["context"] = paragraph["context"].partition(".")[0] + "."
+  (folder / "train.equal.json").write_text(json.dumps(corpus))
   return folder
 
 
@@ -54,7 +62,10 @@ def test_both_systems_end_with_the_same_parameters(task, folder, tmp_path):
   jtx.save_pretrained(path, *jtx.load_pretrained(str(tmp_path / "without_tokenizer")), tokenizer)
   config = cli.config_of([
       f"--config=configs/{arguments},init={path},max_length=80,batch=16,epochs=2,lr=1e-3,group",
-      f"--config.data.path={folder}", "--config.checkpoint.every=1000"])
+      f"--config.data.path={folder}", "--config.checkpoint.every=1000",
+      # Far above rounding: with the usual 1e-8, where a gradient is almost 0 its rounding alone
+      # decides which way Adam steps.
+      "--config.optim.optimizer.eps=1e-5"])
 
   workdir = str(tmp_path / "workdir")
   results = train.run(config, workdir, jax.devices()[:1])
@@ -67,10 +78,9 @@ def test_both_systems_end_with_the_same_parameters(task, folder, tmp_path):
   assert ours.keys() == theirs.keys()
   for name in ours:
     moved = np.abs(theirs[name] - before[name]).max()
-    # Where the gradient is 0 but for rounding, Adam makes steps of what rounding left.
     if not name.endswith(("key.bias", *WITHOUT_GRADIENT.get(task, ()))):
-      assert moved > 0.002, name
-      assert np.abs(ours[name] - theirs[name]).max() < 0.02 * moved, name
+      assert moved > 1e-4, name
+      assert np.abs(ours[name] - theirs[name]).max() < 0.005 * moved, name
 
   other = finetune.evaluate_peer(model, config, loaded.data)
   assert other[f"dev/{score}"] == pytest.approx(results[f"dev/{score}"], abs=5e-3)
