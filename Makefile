@@ -1,7 +1,7 @@
 # make train       train the number-words translator: data in the box, minutes on two cores
 # make test        the fast tests
 # make test-slow   the tests that train or compile something
-# make test-parity the tests against PyTorch and transformers, which it installs
+# make test-parity the tests against PyTorch, transformers and others, which it installs
 # make notebooks   write notebooks/*.ipynb from their texts, notebooks/*.py
 # make clean       remove the environment and what was built
 #

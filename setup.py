@@ -40,7 +40,8 @@ setuptools.setup(
         "beam": ["apache-beam>=2.77"],
         "interop": INTEROP,
         "notebooks": NOTEBOOKS,
-        "parity": ["torch==2.13.0", "transformers==5.23.0", *INTEROP],
+        "parity": ["apache-beam>=2.77", "datasets>=5.2", "torch==2.13.0", "transformers==5.23.0",
+                   *INTEROP],
         "test": TEST,
     },
 )

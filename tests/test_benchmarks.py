@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from benchmarks import finetune, harness, nmt, prepare
+from benchmarks import finetune, harness, nmt
 
 
 class Counter:
@@ -113,17 +113,3 @@ def test_every_task_is_a_config():
     config = finetune.make_config(name, "data", "", 3)
     assert config.seed == 3 and config.data.path.endswith(finetune.TASKS[name].folder)
     assert config.data.ops[-1].group
-
-
-def test_preparing_beside_datasets(tmp_path):
-  pytest.importorskip("datasets", reason="needs the package `datasets`")
-  (tmp_path / "docs.txt").write_text(
-      "Ann met Bob. They went (at last).\n\nDr. Smith saw Kim.\nA line, and <eos> in it!\n" * 20)
-  result = prepare.run(str(tmp_path / "out"), f"blank_lines:{tmp_path}/docs.txt", rounds=1,
-                       length=16, batch_size=2, batches=3)
-  for task in prepare.TASKS:  # that the numbers of tokens are equal is checked there
-    values = result["tasks"][task]["tokens_per_second"]
-    assert result["tasks"][task]["ratio"]["median"] == pytest.approx(
-        values["jtx"] / values["datasets"])
-  assert result["tasks"]["texts"]["tokens"] == result["tasks"]["sentences"]["tokens"] + 21 > 400
-  assert len(result["read"]["all"]) == 1

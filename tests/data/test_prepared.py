@@ -774,18 +774,3 @@ def test_a_shard_in_another_ones_place(tmp_path):
   files.example(6)
   with pytest.raises(DataError, match="00000.arrayrecord: record 2 is not the one that the"):
     files.example(2)
-
-
-# ---------------------------------------------------------------------------------- Beam
-
-
-# What runs a pipeline for DirectRunner, which looks for something to download first.
-LOCAL = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
-
-
-def test_beam_writes_the_same_bytes(documents, tmp_path):
-  pytest.importorskip("apache_beam", reason="needs Apache Beam: the extra `beam`")
-  config = documents_config(documents)
-  prepare(config, tmp_path / "here", shard_size=20)
-  prepare(config, tmp_path / "beam", shard_size=20, beam=[f"--runner={LOCAL}"])
-  assert contents(tmp_path / "here") == contents(tmp_path / "beam")
