@@ -1,0 +1,42 @@
+"""A small BERT from scratch on a shelf of books: an evening on two CPU cores.
+
+  python -m experiments.train --config=configs/bert_books.py:corpus=BOOKS,vocab=vocab.txt \
+    --workdir=runs/bert_books
+
+BOOKS is a folder, or a zip archive of one, with a folder for each author that holds the books as
+.txt or .md files; the last twentieth of the authors is held out. BERT Mini (4 layers of 256)
+without the second task learns hidden tokens in rows of 128 and then of 512 that stay within one
+book. There is no dropout, since it passes over its data hardly more than once. What counting alone
+would tell of the hidden tokens is reported in the end (`counts`).
+
+Arguments: those of CORPUS_ARGS in bert.py; with `val`, both that and `corpus` are sources. A student
+of what comes out: see distilbert.py.
+"""
+
+from configs import bert, common
+
+PRESETS = ("", "tiny", "corpus=books.zip,vocab=vocab.txt",
+           "corpus=documents:train,val=documents:val,language=de")
+
+
+def get_config(arg: str = ""):
+  args = common.parse_args(arg, **bert.CORPUS_ARGS)
+  if not args.corpus:
+    args.corpus, args.val = "embedded:pydocs:train", args.val or "embedded:pydocs:val"
+  elif not args.val:
+    books = f"documents:{args.corpus}:folders"
+    args.corpus, args.val = f"{books}[:95%]", f"{books}[95%:]"
+  c = common.get_config()
+  bert.pretrain(c, args, "bert_mini", "BertForMaskedLM", common.op("doc_sentences"),
+                phases=((0.9, 128, 32), (0.1, 512, 8)),
+                tokenizer=common.tokenizer("wordpiece", vocab_size=8192, mask=True))
+  common.apply(c, {"model": dict(unroll=-1, block=dict(dropout=0.0, attention_dropout=0.0))})
+  c.optim.lr, c.optim.clip_norm = 1e-3, 1.0
+  c.optim.optimizer = common.optimizer("adamw", eps=1e-6, weight_decay=0.01)
+  c.optim.schedule = common.schedule("linear", warmup=0.05)
+  c.steps, c.log_every, c.checkpoint.every = 5000, 50, 250
+  c.evals.val.every = 500
+  c.evals.counts = common.evaluator("ngrams", source=(args.val,))
+  if args.tiny:
+    bert.shrink(c)
+  return c
