@@ -31,7 +31,6 @@ import tempfile
 
 from absl import logging
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from configs import common, nmt_numbers

@@ -1,4 +1,4 @@
-"""A small run that all tests of training share."""
+"""What tests of several files share."""
 
 import contextlib
 import importlib
@@ -7,6 +7,7 @@ import pathlib
 import sys
 
 from absl import flags
+import numpy as np
 
 from configs import nmt_numbers
 
@@ -46,3 +47,16 @@ def command(name: str):
     for flag in set(flags.FLAGS) - before:
       delattr(flags.FLAGS, flag)
     del sys.modules[module.__name__]
+
+
+def chi_square(counts, expected=None):
+  """Standard deviations by which the counts are less even than chance makes them."""
+  counts = np.asarray(counts, float)
+  expected = counts.mean() if expected is None else expected
+  freedom = len(counts) - 1
+  return (((counts - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
+
+
+def assert_share(count, total, p, errors=3):
+  """That `count` of `total` is what draws of probability p give, within standard errors."""
+  assert abs(count - p * total) <= errors * np.sqrt(total * p * (1 - p))

@@ -16,7 +16,7 @@ from configs import common
 from jtx import config as config_lib
 from jtx import experiment, pretrained, sharding, train
 from jtx.config import ConfigError, flatten
-from jtx.data import pipeline
+from jtx.data import pipeline, recipes
 from jtx.data.dataset import Dataset
 from jtx.data.tokenizer_kinds import wordpiece
 from jtx.models.encoder import Encoder, HeadConfig
@@ -59,7 +59,7 @@ def make_program(config, mesh_shape, vocab_size=None):
   mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1, "context": 1} | mesh_shape,
                             jax.devices()[:math.prod(mesh_shape.values())])
   sharding.check_batch(config.batch_size, mesh, "batch_size")
-  recipe = pipeline.build_ops(config.data.ops).bind({"text": tokenizer()})
+  recipe = recipes.build_ops(config.data.ops).bind({"text": tokenizer()})
   kind = config.tokenizer.kind
   size = vocab_size or (kind.vocab_size if "vocab_size" in kind else 30_000)  # a file's
   info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}

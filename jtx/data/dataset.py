@@ -10,7 +10,7 @@ from absl import logging
 import numpy as np
 
 from jtx.config import ConfigDict, ConfigError, build, write_json
-from jtx.data import DataError, pipeline, prepared
+from jtx.data import DataError, pipeline, prepared, recipes
 from jtx.data.ops_finetune import tag_names
 from jtx.data.ops_text import OPS
 from jtx.data.sources import Source, open_source
@@ -36,9 +36,9 @@ class Dataset:
                saved: Mapping[str, str] | None = None, labels: Sequence[str] | None = None):
     self.data = data
     self.folders = prepared.folders(data.train, data.path)  # of prepared training sources
-    recipe = pipeline.build_ops(data.ops)
+    recipe = recipes.build_ops(data.ops)
     self.ops = recipe.prepare
-    self.fields = next(filter(pipeline.makes_tokens, self.ops)).tokenizer_fields
+    self.fields = next(filter(recipes.makes_tokens, self.ops)).tokenizer_fields
     self.ops = [self._with_names(op, labels) for op in self.ops]
     if saved is None and self.folders:
       saved = self._prepared_tokenizers(tokenizer)
@@ -55,7 +55,7 @@ class Dataset:
     if labels is None and self.folders:
       labels = prepared.read_manifest(self.folders[0])["labels"]
     if labels is None:
-      labels = tag_names(self.sources(self.data.train), pipeline.text_ops(self.ops))
+      labels = tag_names(self.sources(self.data.train), recipes.text_ops(self.ops))
       logging.info("%d tags: %s", len(labels), " ".join(labels))
     return dataclasses.replace(op, names=tuple(labels))
 
@@ -91,7 +91,7 @@ class Dataset:
     groups = [self.fields] if config.shared else [(f,) for f in self.fields]
     result = {}
     for fields in groups:
-      text = pipeline.texts(sources, self.ops, fields)
+      text = recipes.texts(sources, self.ops, fields)
       result |= dict.fromkeys(fields, build(TOKENIZERS, config.kind, text, what="tokenizer.kind"))
     for field, tokenizer in result.items():
       logging.info("tokenizer of %s: %s, %d tokens", field, config.kind.name, tokenizer.vocab_size)
@@ -122,7 +122,7 @@ class Dataset:
 
   def examples(self, specs: Sequence[str], limit: int = 0) -> list[dict[str, Any]]:
     """The cleaned text of a split: `limit` examples spread over it, or all for 0."""
-    examples = self.after(pipeline.text_ops(self.ops), specs)
+    examples = self.after(recipes.text_ops(self.ops), specs)
     return spread(examples, limit) if limit else examples
 
   def encoded(self, specs: Sequence[str]) -> list[dict[str, Any]]:
@@ -139,14 +139,14 @@ class Dataset:
     return examples
 
   @functools.cached_property
-  def prepared_train(self) -> pipeline.Prepared | prepared.PreparedFiles:
+  def prepared_train(self) -> recipes.Prepared | prepared.PreparedFiles:
     if not self.folders:
       return self.prepare(self.data.train)
-    ops = pipeline.build_ops(self.data.ops).prepare
+    ops = recipes.build_ops(self.data.ops).prepare
     for folder in self.folders:
       prepared.check(folder, ops, self.labels, self.tokenizer_texts())
-    return prepared.PreparedFiles(self.folders, pipeline.used_columns(self.recipe),
-                                  self.recipe.layout.fields, pipeline.row_limits(self.recipe))
+    return prepared.PreparedFiles(self.folders, recipes.used_columns(self.recipe),
+                                  self.recipe.layout.fields, recipes.row_limits(self.recipe))
 
   def num_train_rows(self) -> int:
     """Rows of an epoch; packed together all at once, and not a window at a time."""
@@ -191,14 +191,14 @@ class Dataset:
     results = []
     for text in texts:
       examples = [{"id": 0, **dict.fromkeys(self.fields, text)}]
-      for op in pipeline.text_ops(self.ops):
+      for op in recipes.text_ops(self.ops):
         if not isinstance(op, OPS["fields"]):  # a line has no fields yet
           examples = op(examples, self.tokenizers)
       results.append(examples[0][field] if examples else "")
     return results
 
-  def prepare(self, specs: Sequence[str]) -> pipeline.Prepared:
-    return pipeline.prepare(self.sources(specs), self.recipe, self.tokenizers)
+  def prepare(self, specs: Sequence[str]) -> recipes.Prepared:
+    return recipes.prepare(self.sources(specs), self.recipe, self.tokenizers)
 
   def eval_batches(self, specs: Sequence[str], batch_size: int,
                    rows: Sequence[int]) -> Iterator[pipeline.Batch]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jtx.config import ConfigError
 from jtx.data import DataError
-from jtx.data import ops_finetune, ops_pretrain
+from jtx.data import ops_finetune, ops_masking, ops_pretrain
 from jtx.data.example import Example, check_text
 from jtx.data.packing import Column, Pack, Pad
 
@@ -118,6 +118,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "filter_length": FilterLength,
     **ops_finetune.OPS,
     **ops_pretrain.OPS,
+    **ops_masking.OPS,
     "pack": Pack,
     "pad": Pad,
 }

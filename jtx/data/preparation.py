@@ -27,7 +27,7 @@ from array_record.python import array_record_module as array_record
 import numpy as np
 
 from jtx.config import ConfigDict, ConfigError, write_json
-from jtx.data import DataError, pipeline, prepared
+from jtx.data import DataError, prepared, recipes
 from jtx.data.dataset import TOKENIZER_FILE, Dataset, load_tokenizers, save_tokenizers
 from jtx.data.sources import Source, open_source
 
@@ -139,7 +139,7 @@ def begin(data: ConfigDict, tokenizer: ConfigDict, output: str, shard_size: int)
   sources = tuple(open_source(spec, data.path) for spec in data.train)
   begun = {
       "version": prepared.VERSION,
-      "ops": prepared.described(pipeline.build_ops(data.ops).prepare),
+      "ops": prepared.described(recipes.build_ops(data.ops).prepare),
       "tokenizer": json.loads(tokenizer.to_json()),
       "shard_size": shard_size,
       "sources": [{"name": source.name, "read": len(source), "fingerprint": fingerprint(source)}
@@ -241,7 +241,7 @@ def finish(plan: Plan) -> dict[str, Any]:
     own = [shard for shard in shards if shard["source"] == number]
     dropped = sum((collections.Counter(shard["dropped"]) for shard in own), collections.Counter())
     source |= {"kept": sum(shard["examples"] for shard in own), "dropped": dict(dropped)}
-    pipeline.tell_kept(source["name"], source["read"], source["kept"], dropped)
+    recipes.tell_kept(source["name"], source["read"], source["kept"], dropped)
   remove_temporaries(plan.output)  # a machine of Beam that was lost may have left some
   write_json(manifest, os.path.join(plan.output, prepared.MANIFEST))
   with contextlib.suppress(FileNotFoundError):
@@ -268,10 +268,10 @@ def make_shard(plan: Plan, number: int) -> bool:
   with written(records) as temporary:
     writer = array_record.ArrayRecordWriter(temporary, WRITER)
     try:
-      for start in range(shard.start, shard.stop, pipeline.CHUNK):
-        places = range(start, min(start + pipeline.CHUNK, shard.stop))
+      for start in range(shard.start, shard.stop, recipes.CHUNK):
+        places = range(start, min(start + recipes.CHUNK, shard.stop))
         examples = [{**source[i], "id": shard.offset + i} for i in places]
-        for example in pipeline.run_ops(plan.ops, examples, plan.tokenizers, dropped):
+        for example in recipes.run_ops(plan.ops, examples, plan.tokenizers, dropped):
           writer.write(plan.format.encode(example))
           ids.append(example["id"])
           counts.append(plan.format.counts(example))

@@ -37,7 +37,7 @@ from array_record.python import array_record_module as array_record
 import numpy as np
 
 from jtx import config
-from jtx.data import DataError, pipeline
+from jtx.data import DataError, recipes
 from jtx.data.ops_text import OPS
 from jtx.data.packing import Column
 
@@ -72,7 +72,7 @@ class Format:
   def of(cls, ops: Sequence[Any], tokenizers: Mapping[str, Any]) -> "Format":
     """The format of what some ops make."""
     small = max(len(t.text_ids()) for t in tokenizers.values()) <= 1 << 16
-    made = {name: column for op in ops for name, column in pipeline.columns_of(op).items()}
+    made = {name: column for op in ops for name, column in recipes.columns_of(op).items()}
     dtype = lambda column: "uint16" if column.kind == "tokens" and small else column.dtype
     return cls(tuple(Stored(name, column, np.dtype(dtype(column)).newbyteorder("<"))
                      for name, column in made.items()))
@@ -93,7 +93,7 @@ class Format:
   @functools.cached_property
   def _places(self) -> tuple[tuple[Stored, int | None], ...]:
     """Each column with the number of the field that it is as long as."""
-    fields = (pipeline.field_of(name, column) for name, column, _ in self.stored)
+    fields = (recipes.field_of(name, column) for name, column, _ in self.stored)
     return tuple((stored, None if field is None else self.fields.index(field))
                  for stored, field in zip(self.stored, fields))
 
@@ -267,7 +267,7 @@ def check(folder: str, ops: Sequence[Any], labels: Sequence[str],
 
 
 class PreparedFiles:
-  """What `jtx.data.pipeline.Prepared` is to a Stream, in files: examples are read when asked for.
+  """What `jtx.data.recipes.Prepared` is to a Stream, in files: examples are read when asked for.
 
   In memory are the ids and token counts. Threads may share it; pickled, it is opened anew.
 
@@ -323,8 +323,8 @@ class PreparedFiles:
       self._lengths.append(len(kept))
     for number, source in enumerate(manifest["sources"]):
       kept = kept_by_source[number]
-      dropped = source["dropped"] | {pipeline.TOO_LONG: source["kept"] - kept}
-      pipeline.tell_kept(source["name"], source["read"], kept, dropped)
+      dropped = source["dropped"] | {recipes.TOO_LONG: source["kept"] - kept}
+      recipes.tell_kept(source["name"], source["read"], kept, dropped)
       self.sizes.append(kept)
     return parts
 

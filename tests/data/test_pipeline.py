@@ -11,13 +11,15 @@ import pytest
 
 from jtx.config import ConfigError, section
 from jtx.data import DataError
-from jtx.data import pipeline
-from jtx.data.ops_text import OPS, Clean, FilterLength, Tokenize
-from jtx.data.ops_pretrain import (DocSentences, EncodeSentences, FullSentences, Mask, SegmentPair,
+from jtx.data import pipeline, recipes
+from jtx.data.ops_masking import Mask
+from jtx.data.ops_pretrain import (DocSentences, EncodeSentences, FullSentences, SegmentPair,
                                    SentencePair, SplitSentences)
+from jtx.data.ops_text import OPS, Clean, FilterLength, Tokenize
 from jtx.data.packing import Pack, Pad
-from jtx.data.pipeline import (Order, Phases, Recipe, Stream, build_ops, eval_batches,
-                               example_batch, iterate, mixture_sizes, prepare)
+from jtx.data.pipeline import (Order, Phases, Stream, eval_batches, example_batch, iterate,
+                               mixture_sizes)
+from jtx.data.recipes import Recipe, build_ops, prepare
 from jtx.data.tokenizer_kinds import wordpiece
 
 PACK = Pack(lengths=(24, 20), max_segments=4, open_rows=6)
@@ -482,7 +484,7 @@ def test_prepare_keeps_tokens_ids_and_sizes():
 def test_prepare_is_the_same_in_chunks_of_any_size(monkeypatch, chunk):
   ops = (Clean(), Tokenize(), FilterLength(max_length=11))
   expected = prepared_of(30, 20, ops=ops)
-  monkeypatch.setattr(pipeline, "CHUNK", chunk)
+  monkeypatch.setattr(recipes, "CHUNK", chunk)
   prepared = prepared_of(30, 20, ops=ops)
   assert_same(prepared.values, expected.values)
   assert_same(prepared.offsets, expected.offsets)
@@ -528,12 +530,12 @@ def test_fields_that_no_layout_lists_are_not_kept():
 
 
 def test_texts_are_what_the_ops_before_tokenize_leave(monkeypatch):
-  monkeypatch.setattr(pipeline, "CHUNK", 2)
+  monkeypatch.setattr(recipes, "CHUNK", 2)
   ops = [Clean(), Tokenize(), FilterLength(max_length=1)]
   source = ListSource("s0", 3)
-  assert list(pipeline.texts([source], ops, ("src", "tgt"))) == [
+  assert list(recipes.texts([source], ops, ("src", "tgt"))) == [
       "s0 0", "0", "s0 1 s", "1 t t t t t t t", "s0 2 s s", "2 t"]
-  assert list(pipeline.texts([source, source], ops, ("tgt",))) == (
+  assert list(recipes.texts([source, source], ops, ("tgt",))) == (
       ["0", "1 t t t t t t t", "2 t"] * 2)
 
 
