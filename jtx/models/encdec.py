@@ -11,6 +11,7 @@ from jtx.config import ConfigError
 from jtx.nn import layers
 from jtx.nn.attention import Context, Projections
 from jtx.nn.block import BlockConfig
+from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Position, Sinusoidal
 from jtx.nn.stack import Segment, Stack
 from jtx.sharding import constrain
@@ -97,7 +98,7 @@ class EncDec(nn.Module):
     if self.output_bias:
       self.bias = layers.param(self, "output_bias", nn.initializers.zeros, (self.vocab_size,),
                                ("vocab",))
-    self.dropout = nn.Dropout(self.block.dropout)
+    self.dropout = Dropout(self.block.dropout)
 
     def stack(num_layers, causal):
       return Stack((Segment(self.block, num_layers, self.pattern),), self.position, causal,
@@ -206,4 +207,4 @@ class EncDec(nn.Module):
     has_table = self.position.embedding_table(self.width) is not None
     x = self.position.embed(x, positions, self.position_table if has_table else None)
     x = constrain(x, "batch", "length", None)
-    return self.dropout(x, deterministic=not train)
+    return self.dropout(x, train)

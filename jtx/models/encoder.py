@@ -16,6 +16,7 @@ from jtx.models.features import FeatureConfig, Features
 from jtx.nn import layers
 from jtx.nn.attention import Context
 from jtx.nn.block import BlockConfig
+from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Learned, Position
 from jtx.nn.stack import Segment, Stack
 from jtx.sharding import constrain
@@ -98,7 +99,7 @@ class Head(nn.Module):
                     name="transform")(x)
     if c.task == "embedding":
       return x.astype(jnp.float32)
-    x = nn.Dropout(c.dropout, deterministic=not train)(x)
+    x = Dropout(c.dropout)(x, train)
     outputs = OUTPUTS.get(c.task, c.outputs)
     if outputs is None:
       raise ConfigError(f"head.outputs must be set: head.task={c.task!r}")
@@ -193,7 +194,7 @@ class Encoder(nn.Module):
       self.position_table = layers.param(self, "position_embedding", nn.initializers.normal(std),
                                          shape, axes)
     self.embed_norm = self.block.make_norm(None)
-    self.dropout = nn.Dropout(self.block.dropout)
+    self.dropout = Dropout(self.block.dropout)
     if width != self.width:
       self.embed_projection = layers.Dense((self.width,), ("factors", "embed"),
                                            init_std=self.block.init_std, dtype=dtype)
@@ -270,7 +271,7 @@ class Encoder(nn.Module):
       x += self.type_table[types].astype(x.dtype)
     has_table = self.position.embedding_table(x.shape[-1]) is not None
     x = self.position.embed(x, batch["text_positions"], self.position_table if has_table else None)
-    x = self.dropout(self.embed_norm(x), deterministic=not train)
+    x = self.dropout(self.embed_norm(x), train)
     if x.shape[-1] != self.width:
       x = self.embed_projection(x)
     return constrain(x, "batch", "length", None)

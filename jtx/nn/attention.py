@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from jtx.config import ConfigError, nearest
 from jtx.nn import masks
+from jtx.nn.dropout import dropout
 from jtx.nn.layers import Dense, param
 from jtx.nn.masks import Mask, Rows
 from jtx.nn.positions import Position
@@ -106,9 +107,7 @@ def attend_xla(q, k, v, *, mask, rows, bias, q_index, k_index, scale, score_vect
     logits += bias
   allowed = masks.materialize(mask, T, S, rows, q_index, k_index)
   weights = masked_softmax(logits, allowed)
-  if dropout_key is not None and dropout_rate > 0:
-    keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
-    weights = jnp.where(keep, weights / (1 - dropout_rate), 0)
+  weights = dropout(weights, dropout_rate, dropout_key)
   # Heads first, then moved: asked for "btkgh", XLA on CPU takes ten times as long over few queries.
   out = jnp.einsum("bkgts,bskh->bkgth", weights.reshape(B, K, N // K, T, S).astype(v.dtype), v)
   out = jnp.moveaxis(out.reshape(B, N, T, v.shape[-1]), 1, 2)

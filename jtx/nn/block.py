@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jtx.config import ConfigError
 from jtx.nn import layers
 from jtx.nn.attention import Attention, Context, LayerKind, Projections
+from jtx.nn.dropout import Dropout
 from jtx.nn.masks import FULL, Rows
 from jtx.nn.positions import Position
 from jtx.sharding import constrain
@@ -124,7 +125,7 @@ class Block(nn.Module):
     y = sublayer(y)
     if c.norm_position == "sandwich":
       y = c.make_norm(f"{name}_out")(y)
-    y = x + nn.Dropout(c.dropout, deterministic=not ctx.train)(y)
+    y = x + Dropout(c.dropout)(y, ctx.train)
     if c.norm_position == "post":
       y = c.make_norm(name)(y)
     return constrain(y, "batch", "length", None)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.config import ConfigError, nearest
+from jtx.nn.dropout import Dropout
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -142,7 +143,7 @@ class FeedForward(nn.Module):
       h = activate(self.activation, dense("gate")(x)) * dense("in")(x)
     else:
       h = activate(self.activation, dense("in")(x))
-    h = nn.Dropout(self.dropout, deterministic=not train)(h)
+    h = Dropout(self.dropout)(h, train)
     return Dense((x.shape[-1],), ("mlp", "embed"), use_bias=self.use_bias, init_std=self.init_std,
                  dtype=self.dtype, name="out")(h)
 
