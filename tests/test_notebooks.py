@@ -8,7 +8,7 @@ import pytest
 
 from notebooks import build
 
-NAMES = ("train_translator", "transformer_parts")
+NAMES = ("pretrain_bert", "train_translator", "transformer_parts")
 REPOSITORY = "jtx-research/jtx"
 
 
