@@ -111,13 +111,14 @@ def full_cases():
   yield from ((n, "", s, i) for n, s, i in ITEMS)
 
 
-def with_first_items_only():
-  """All items are for `make test-slow`."""
-  for case in full_cases():
-    yield pytest.param(*case, marks=pytest.mark.slow) if case[3] else case
+def every_config_and_first_items():
+  """Presets and further items are for `make test-slow`."""
+  for name, preset, sweep, item in full_cases():
+    marks = [pytest.mark.slow] if preset or item else []
+    yield pytest.param(name, preset, sweep, item, marks=marks)
 
 
-@pytest.mark.parametrize("name,preset,sweep,item", list(with_first_items_only()))
+@pytest.mark.parametrize("name,preset,sweep,item", list(every_config_and_first_items()))
 def test_full_size_train_state_on_a_mesh(name, preset, sweep, item):
   config = config_of(name, preset, sweep, item)
   program = make_program(config, {"data": 2, "fsdp": 2, "tensor": 2})

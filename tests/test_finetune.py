@@ -202,6 +202,7 @@ def test_a_tokenizer_that_is_not_the_models(published, folder, tmp_path):
     train.run(config, str(tmp_path), jax.devices()[:1])
 
 
+@pytest.mark.slow
 def test_features_leave_the_encoder_as_it_was(folder, tmp_path):
   config = config_for("tag", folder, steps=3, **{
       "model.features.layers": (0, -1), "model.features.combine": "sum",
