@@ -2,9 +2,10 @@
 
 Both start from the same parameters, the fresh head included, and are given the same batches in
 the same order, learning-rate schedule, weight decay and clipping; dropout differs, so scores are
-compared as pairs over seeds. The peer computes with its own classes and optimiser, and its outputs are
-scored by the evaluators that score ours, since what is compared is training. Finished runs
-are kept in the workdir, so that the command can be ended and called again.
+compared as pairs over seeds. The peer computes with its own classes and optimiser (its loss of
+answers lets padding compete, which ours leaves out), and its outputs are scored by the evaluators
+that score ours, since what is compared is training. Finished runs are kept in the workdir, so that
+the command can be ended and called again.
 """
 
 import itertools

@@ -35,7 +35,8 @@ PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS],
                                 " may be repeated; all if absent.")
 PEERS = flags.DEFINE_multi_enum("peer", list(bert.PEERS), list(bert.PEERS),
                                 "bert: beside jtx; may be repeated.")
-ROUNDS = flags.DEFINE_integer("rounds", 5, "nmt, bert, prepare: turns of each system.", lower_bound=1)
+ROUNDS = flags.DEFINE_integer("rounds", 5, "nmt, bert, prepare: turns of each system.",
+                              lower_bound=1)
 PRETRAIN_STEPS = flags.DEFINE_integer(
     "pretrain_steps", 600, "nmt: updates before translating, so that sentences end.", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", 3, "nmt, bert: updates of a turn.", lower_bound=1)

@@ -1,21 +1,21 @@
 """A small BERT from scratch on a shelf of books: an evening on two CPU cores.
 
-  python -m experiments.train --config=configs/bert_books.py:corpus=BOOKS,vocab=vocab.txt \
-    --workdir=runs/bert_books
+  python -m experiments.train \
+    --config=configs/bert_books.py:corpus=documents:BOOKS,vocab=vocab.txt --workdir=runs/bert_books
 
 BOOKS is a folder, or a zip archive of one, with a folder for each author that holds the books as
-.txt or .md files; the last twentieth of the authors is held out. BERT Mini (4 layers of 256)
-without the second task learns hidden tokens in rows of 128 and then of 512 that stay within one
-book. There is no dropout, since it passes over its data hardly more than once. What counting alone
-would tell of the hidden tokens is reported in the end (`counts`).
+.txt or .md files; without `val` the last twentieth of the authors is held out. BERT Mini (4 layers
+of 256) without the second task learns hidden tokens in rows of 128 and then of 512 that stay
+within one book. There is no dropout, since it passes over its data hardly more than once. What
+counting alone would tell of the hidden tokens is reported in the end (`counts`).
 
-Arguments: those of CORPUS_ARGS in bert.py; with `val`, both that and `corpus` are sources. A student
-of what comes out: see distilbert.py.
+Arguments: those of CORPUS_ARGS in bert.py. A student of what comes out: see distilbert.py.
 """
 
 from configs import bert, common
+from jtx.config import ConfigError
 
-PRESETS = ("", "tiny", "corpus=books.zip,vocab=vocab.txt",
+PRESETS = ("", "tiny", "corpus=documents:books.zip,vocab=vocab.txt",
            "corpus=documents:train,val=documents:val,language=de")
 
 
@@ -24,8 +24,10 @@ def get_config(arg: str = ""):
   if not args.corpus:
     args.corpus, args.val = "embedded:pydocs:train", args.val or "embedded:pydocs:val"
   elif not args.val:
-    books = f"documents:{args.corpus}:folders"
-    args.corpus, args.val = f"{books}[:95%]", f"{books}[95%:]"
+    if not args.corpus.startswith("documents:"):
+      raise ConfigError(f"config argument corpus={args.corpus!r}: only of documents:PATH can folders"
+                        " be held out; give val, a source to evaluate on")
+    args.corpus, args.val = (f"{args.corpus}:folders{part}" for part in ("[:95%]", "[95%:]"))
   c = common.get_config()
   bert.pretrain(c, args, "bert_mini", "BertForMaskedLM", common.op("doc_sentences"),
                 phases=((0.9, 128, 32), (0.1, 512, 8)),

@@ -5,7 +5,7 @@
 #
 # BERT (Devlin et al. 2019) hides one token in seven of its text and learns to tell what it was from
 # what stands on both sides. What it learns on text without labels helps it on a task for which
-# there are few. Here all of this happens on two CPU cores in three minutes: the text is the
+# there are few. Here all of this happens on two CPU cores in a few minutes: the text is the
 # documentation inside Python's standard library, so nothing is downloaded, and the task is to tell
 # sentences of the language reference from those of docstrings.
 #

@@ -198,6 +198,15 @@ def test_the_decoded_length_fits_learned_positions():
       assert asked <= config.model.position.max_length
 
 
+def test_the_last_authors_are_held_out():
+  config = config_of("bert_books", "corpus=documents:books.zip")
+  held_out = ("documents:books.zip:folders[95%:]",)
+  assert config.data.train == ("documents:books.zip:folders[:95%]",)
+  assert config.evals.val.source == config.evals.counts.source == held_out
+  with pytest.raises(ConfigError, match="corpus='jsonl:a': only of documents:PATH can folders"):
+    config_of("bert_books", "corpus=jsonl:a")
+
+
 @pytest.mark.parametrize("files", ["", ",files"])
 def test_every_task_of_glue_has_its_texts_label_and_scores(files):
   tasks = module("glue").TASKS

@@ -2,8 +2,8 @@
 
 Examples are tokenised once, as the recipe says. The stream of examples is an endless sequence of
 epochs, each a permutation; fixed windows of the stream are packed into rows, and the rows of a
-window are permuted. Everything up to the batch can be looked up at random, so the step number is the
-data position: any number of processes, workers or threads reads the same batches.
+window are permuted. Everything up to the batch can be looked up at random, so the step number is
+the data position: any number of processes, workers or threads reads the same batches.
 """
 
 import bisect

@@ -43,12 +43,12 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 def kept(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
   """bool array of a shape, in which each value is False with probability `rate`.
 
-  The generators of `jax.random` take a hundred instructions and more a number, on a CPU as much
-  as a third of a training step. Here the key gives two words, each row (along the last axis)
-  hashes its number with both, and a value hashes its column with those of its row: ten
-  instructions. The hash is of the form of MurmurHash3's finaliser, with the constants that
-  Wellons' search (hash-prospector) found to have the least bias. It is a function of the key
-  and the place alone, so the mesh does not change it.
+  The default generator of `jax.random` runs twenty rounds of a cipher for every value, which takes
+  a CPU forty times as long as reading and writing the array. Here the key gives two words, each
+  row (along the last axis) hashes its number with both, and a value hashes its column with those
+  of its row: ten instructions. The hash is of the form of MurmurHash3's finaliser, with the
+  constants that Wellons' search (hash-prospector) found to have the least bias. It is a function
+  of the key and the place alone, so the mesh does not change it.
   """
   *rows, columns = shape if shape else (1,)
   words = jax.random.bits(key, (2,), jnp.uint32)
