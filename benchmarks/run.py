@@ -4,6 +4,7 @@
   python -m benchmarks.run --suite=finetune --init=MODEL --data=FOLDER --workdir=runs/finetune
   python -m benchmarks.run --suite=bert --data=documents:FOLDER
   python -m benchmarks.run --suite=prepare --data=documents:FOLDER --workdir=runs/bench_prepare
+  python -m benchmarks.run --suite=vit_b16
 
 The systems take turns on an otherwise idle machine. The last line is one JSON object. Needs
 the extra `parity` (PyTorch and transformers): pip install -e ".[parity]".
@@ -14,10 +15,10 @@ from typing import Sequence
 
 from absl import flags
 
-from benchmarks import bert, finetune, nmt, prepare
+from benchmarks import bert, finetune, nmt, prepare, vit
 from experiments import cli
 
-SUITES = ("nmt", "finetune", "bert", "prepare")
+SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
@@ -30,22 +31,25 @@ INIT = flags.DEFINE_string("init", "", "finetune: Hugging Face folder of the enc
 TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASKS),
                                 "finetune: of the suite; may be repeated.")
 SEEDS = flags.DEFINE_integer("seeds", 3, "finetune: how many, from 0.", lower_bound=1)
-PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS],
-                                "Of the suite (nmt: train, translate; bert: full, sentences);"
-                                " may be repeated; all if absent.")
+PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PARTS],
+                                "Of the suite (nmt: train, translate; bert: full, sentences;"
+                                " vit_b16: step, images); may be repeated; all if absent.")
 PEERS = flags.DEFINE_multi_enum("peer", list(bert.PEERS), list(bert.PEERS),
-                                "bert: beside jtx; may be repeated.")
-ROUNDS = flags.DEFINE_integer("rounds", 5, "nmt, bert, prepare: turns of each system.",
+                                "bert, vit_b16: beside jtx; may be repeated; the latter has no"
+                                " flax.")
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each system, but for finetune.",
                               lower_bound=1)
 PRETRAIN_STEPS = flags.DEFINE_integer(
     "pretrain_steps", 600, "nmt: updates before translating, so that sentences end.", lower_bound=1)
-STEPS = flags.DEFINE_integer("steps", 3, "nmt, bert: updates of a turn.", lower_bound=1)
+STEPS = flags.DEFINE_integer("steps", 3, "nmt, bert, vit_b16: updates of a turn.",
+                             lower_bound=1)
 SENTENCES = flags.DEFINE_integer("sentences", 1000, "nmt: to translate in a turn.", lower_bound=1)
 SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
-                         "nmt, bert: of the model; tiny tries things out.")
+                         "nmt, bert, vit_b16: of the model; tiny tries things out.")
 
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "prepare: its file; without it one is trained.")
-WORKERS = flags.DEFINE_integer("workers", 1, "prepare: processes of each system.", lower_bound=1)
+WORKERS = flags.DEFINE_integer("workers", 1, "prepare: processes of each system. vit_b16: that"
+                               " read images.", lower_bound=0)
 
 
 def need(*needed: flags.FlagHolder) -> None:
@@ -70,8 +74,16 @@ def main() -> None:
   elif SUITE.value == "bert":
     result = bert.run(DATA.value, SIZE.value, parts(bert.PARTS), PEERS.value, ROUNDS.value,
                       STEPS.value)
+  elif SUITE.value == "vit_b16":
+    if SIZE.value not in vit.SIZES:
+      raise cli.UsageError(f"--suite=vit_b16 has no --size={SIZE.value}; valid are"
+                           f" {', '.join(vit.SIZES)}")
+    result = vit.run(SIZE.value, parts(vit.PARTS), [p for p in PEERS.value if p in vit.PEERS],
+                     ROUNDS.value, STEPS.value, WORKERS.value)
   elif SUITE.value == "prepare":
     need(WORKDIR)
+    if not WORKERS.value:
+      raise cli.UsageError("--suite=prepare needs --workers of 1 or more")
     result = prepare.run(WORKDIR.value, DATA.value or "embedded:pydocs:train", TOKENIZER.value,
                          WORKERS.value, ROUNDS.value)
   else:

@@ -21,6 +21,7 @@ from jtx.evals import EVALS
 from jtx.interop import presets
 from jtx.interop.presets import ENCODERS
 from jtx.models import MODELS
+from jtx.nn.grid_positions import GRID_POSITIONS
 from jtx.nn.positions import POSITIONS
 from jtx.objectives import OBJECTIVES
 
@@ -33,6 +34,7 @@ op = functools.partial(section, OPS)
 evaluator = functools.partial(section, EVALS)
 method = functools.partial(section, METHODS)
 position = functools.partial(section, POSITIONS)
+grid_position = functools.partial(section, GRID_POSITIONS)
 
 
 def get_config() -> ConfigDict:
@@ -48,7 +50,8 @@ def get_config() -> ConfigDict:
 
   c.optim = optim.defaults()
 
-  c.init_from = ""  # a Hugging Face folder whose parameters training starts from; "" is fresh
+  # A Hugging Face folder or a workdir whose parameters training starts from; "" is fresh.
+  c.init_from = ""
 
   c.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1, "context": 1})
 

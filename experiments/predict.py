@@ -1,4 +1,4 @@
-"""What a trained encoder says of each line: classes, tags, answers, choices, embeddings, tokens.
+"""What a trained model says of each line or image: classes, tags, answers, embeddings and more.
 
   python -m experiments.predict --workdir=W --input=F [--output=F]
 
@@ -6,6 +6,9 @@ W is a workdir of jtx or a folder of Hugging Face. A line of the input is an obj
 (a file that ends in .jsonl) or text: a text, a pair of texts with a tab between them, or
 words with spaces between them for tags. A line of the output is an object of JSON; the order
 is kept. What an object needs depends on the model's head: see jtx/predictions.py.
+
+Of a vision transformer the input is a folder of images, an image, or a text file with the path of
+one a line; the output has the path, and the five likeliest classes or a vector.
 """
 
 import json
@@ -15,12 +18,14 @@ from absl import flags
 from experiments import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run, or of Hugging Face.")
-INPUT = flags.DEFINE_string("input", "-", "UTF-8 text or .jsonl; - is text on standard input.")
+INPUT = flags.DEFINE_string(
+    "input", "-", "UTF-8 text or .jsonl, - is text on standard input; or a folder of images, or a"
+    " list of their paths.")
 OUTPUT = flags.DEFINE_string("output", "-", "File to write; - is standard output.")
 MAX_LENGTH = flags.DEFINE_integer(
     "max_length", 256, "Tokens that a text is cut to, and of the windows of a context.",
     lower_bound=8)
-BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Texts at a time.", lower_bound=1)
+BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Texts or images at a time.", lower_bound=1)
 
 
 def read_inputs(path: str, by_word: bool) -> list[dict]:
@@ -35,18 +40,43 @@ def read_inputs(path: str, by_word: bool) -> list[dict]:
   return [dict(zip(("text", "second"), line.split("\t", 1))) for line in lines]
 
 
+def of_images(model, params) -> list[dict]:
+  """What is written of each image."""
+  from jtx import predict, pretrained
+  from jtx.predict_images import TOP, ImagePredictor, listed_images
+  paths = listed_images(INPUT.value)
+  by_class = model.head.task == "classes"
+  run = ImagePredictor(WORKDIR.value, model, params, "predict" if by_class else "features",
+                       BATCH_SIZE.value)
+  if not by_class:
+    return [{"path": path, "embedding": x.tolist()} for path, x in zip(paths, run(paths))]
+  labels = pretrained.labels(WORKDIR.value) or [f"LABEL_{i}" for i in range(model.head.outputs)]
+  results = []
+  for path, x in zip(paths, run(paths)):
+    label, scores = predict.prediction(x[0], labels)
+    best = sorted(scores, key=scores.get, reverse=True)[:TOP]
+    results.append({"path": path, "label": label, "scores": {name: scores[name] for name in best}})
+  return results
+
+
 def main() -> None:
   import jtx
   from jtx import predict, pretrained, predictions
   model, params = jtx.load_pretrained(WORKDIR.value)
+  if hasattr(model, "image"):
+    write(of_images(model, params))
+    return
   inputs = read_inputs(INPUT.value, model.head.task == "tags")
   trained = predictions.Trained(
       model, params, predict.tokenizer_of(WORKDIR.value, model),
       pretrained.labels(WORKDIR.value) or (), predict.longest(model, MAX_LENGTH.value),
       batch_size=BATCH_SIZE.value)
-  text = "".join(json.dumps(output, ensure_ascii=False) + "\n"
-                 for output in predictions.predict(trained, inputs))
-  cli.write_text(OUTPUT.value, text)
+  write(predictions.predict(trained, inputs))
+
+
+def write(outputs: list[dict]) -> None:
+  cli.write_text(OUTPUT.value, "".join(json.dumps(output, ensure_ascii=False) + "\n"
+                                       for output in outputs))
 
 
 if __name__ == "__main__":

@@ -104,19 +104,26 @@ def _fill(cfg: ConfigDict, constructor: Callable[..., Any]) -> None:
   for key, (hint, default) in fields(constructor).items():
     kind = _plain_type(hint)
     if dataclasses.is_dataclass(kind) and isinstance(default, kind):
-      values = {f: getattr(default, f) for f in fields(type(default))}
-      if hasattr(kind, "registry"):  # one of several constructors, chosen by name
-        registry = kind.registry()
-        name = next(n for n, c in registry.items() if c is type(default))
-        cfg[key] = section(registry, name, **values)
-      else:
-        cfg[key] = fields_section(kind, **values)
+      values = edits_of(default)
+      # A section already where it is one of several constructors, chosen by name.
+      cfg[key] = values if isinstance(values, ConfigDict) else fields_section(kind, **values)
     elif isinstance(default, ConfigDict):
       cfg[key] = default
     elif default is None or default is inspect.Parameter.empty:
       cfg[key] = config_dict.placeholder(kind)
     else:
       cfg[key] = default
+
+
+def edits_of(value: Any) -> Any:
+  """A dataclass as `edit` takes it: its fields, or a section where it is chosen by name."""
+  if not dataclasses.is_dataclass(value):
+    return value
+  edits = {key: edits_of(getattr(value, key)) for key in fields(type(value))}
+  if not hasattr(value, "registry"):
+    return edits
+  registry = value.registry()
+  return section(registry, next(n for n, c in registry.items() if c is type(value)), **edits)
 
 
 def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> ConfigDict:

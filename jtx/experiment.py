@@ -16,10 +16,10 @@ from jtx.data.dataset import Dataset, load_tokenizers
 from jtx.evals import EVALS
 from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
-from jtx.objectives.distill import Distill
 from jtx.sharding import local_rows, param_shardings
 
 CONFIG_FILE = "config.json"
+LABELLED = ("classes", "tags")  # tasks of heads whose outputs are the data's labels
 
 # Keys that do not change what is computed: a workdir may be resumed with others.
 FREE_KEYS = ("mesh", "log_every", "checkpoint", "evals", "decode", "data.threads", "data.workers",
@@ -76,6 +76,8 @@ def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
     for key, value in info.items():
       *path, last = key.split(".")
       node = functools.reduce(lambda node, part: node[part] if part in node else {}, path, cfg)
+      if path == ["head"] and "task" in node and node["task"] not in LABELLED:
+        continue  # labels that the model is not asked for
       if last in node and node[last] is None:
         node[last] = value
       elif last in node and node[last] != value:
@@ -92,20 +94,16 @@ def with_teacher(objective, mesh) -> tuple[Any, dict[str, Any]]:
     objective: of a config.
     mesh: the devices that the parameters are put on.
   """
-  if not isinstance(objective, Distill):
+  if not hasattr(objective, "taught_by"):
     return objective, {}
   if not objective.teacher:
     raise ConfigError("objective.teacher is unset; it names the folder or workdir of the model that"
                       " teaches")
   from jtx import pretrained
   model, params = pretrained.load_pretrained(objective.teacher)
-  if not getattr(model, "mlm", False):
-    raise ConfigError(f"objective.teacher={objective.teacher} has no head for hidden tokens; it"
-                      " needs a model such as BertForMaskedLM")
-  example = {key: jnp.zeros((1, 1), jnp.int32)
-             for key in ("text", "text_segment_ids", "text_positions")}
-  boxed = jax.eval_shape(model.init, jax.random.key(0), example)["params"]
-  return objective.taught_by(model), {
+  objective = objective.taught_by(model)
+  boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  return objective, {
       "teacher": jax.device_put(params, param_shardings(boxed, mesh))}
 
 

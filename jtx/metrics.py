@@ -180,10 +180,11 @@ class Progress:
     total_steps: of the run.
     start: the step that it goes on from.
     num_devices: that share them.
+    unit: what the loss is a mean of.
   """
 
-  def __init__(self, total_steps: int, start: int, num_devices: int):
-    self._total_steps = total_steps
+  def __init__(self, total_steps: int, start: int, num_devices: int, unit: str = "tokens"):
+    self._total_steps, self._unit = total_steps, unit
     self._num_devices = num_devices
     self._step, self._time, self._paused = start, time.monotonic(), 0.0
 
@@ -196,14 +197,14 @@ class Progress:
     finally:
       self._paused += time.monotonic() - begin
 
-  def log(self, step: int, scalars: Mapping[str, float], tokens: float, flops: float) -> None:
-    """Logs a line; `tokens` were trained on since the last one, by `flops` on all devices."""
+  def log(self, step: int, scalars: Mapping[str, float], number: float, flops: float) -> None:
+    """Logs a line; so many units were trained on since the last one, by `flops` on all devices."""
     now = time.monotonic()
     seconds = now - self._time - self._paused
-    logging.info("%s", self.line(step, scalars, tokens, flops, seconds))
+    logging.info("%s", self.line(step, scalars, number, flops, seconds))
     self._step, self._time, self._paused = step, now, 0.0
 
-  def line(self, step: int, scalars: Mapping[str, float], tokens: float, flops: float,
+  def line(self, step: int, scalars: Mapping[str, float], number: float, flops: float,
            seconds: float) -> str:
     """The line of `step` when training took `seconds` since the last one."""
     rate = (step - self._step) / max(seconds, 1e-9)
@@ -215,7 +216,7 @@ class Progress:
     parts = [f"step {step}/{self._total_steps}"]
     if "loss" in scalars:
       parts.append(f"loss {scalars['loss']:.4f}")
-    parts += [f"{rate:.3g} steps/s", f"{_si(tokens / max(seconds, 1e-9))}tokens/s", speed]
+    parts += [f"{rate:.3g} steps/s", f"{_si(number / max(seconds, 1e-9))}{self._unit}/s", speed]
     if rate > 0:
       left = datetime.timedelta(seconds=round((self._total_steps - step) / rate))
       parts.append(f"{left} left")

@@ -69,8 +69,9 @@ def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any
   parts = [per_layer(core, stacked), optax.scale_by_learning_rate(schedule)]
   if optim.clip_norm:
     parts = [optax.clip_by_global_norm(optim.clip_norm), *parts]
-  if optim.lr_mults:
-    mults = multipliers(optim.lr_mults, params, stacked)
+  fixed = {path for path, names in axes.items() if "fixed_positions" in names}
+  if optim.lr_mults or fixed:
+    mults = multipliers(optim.lr_mults, params, stacked, fixed)
     trained = jax.tree.map(lambda m: (m != 0).astype(np.float32), mults)
     parts = [scale_by(trained), *parts, scale_by(mults)]
   return optax.chain(*parts), schedule
@@ -376,8 +377,8 @@ def layer_path(path: str, layer: int) -> str:
   raise ValueError(f"stacked parameter {path} is not under a component layers or layers_K")
 
 
-def multipliers(lr_mults: Iterable[tuple[str, float]], params: Any, stacked: Collection[str]
-                ) -> Any:
+def multipliers(lr_mults: Iterable[tuple[str, float]], params: Any, stacked: Collection[str],
+                fixed: Collection[str] = ()) -> Any:
   """The learning rate's factor for every parameter.
 
   Args:
@@ -385,6 +386,7 @@ def multipliers(lr_mults: Iterable[tuple[str, float]], params: Any, stacked: Col
       decides; 1 where none is.
     params: nested dict of (abstract) parameters.
     stacked: paths of parameters that have a leading axis of layers.
+    fixed: paths of parameters that no run trains.
 
   Returns:
     Nested dict of float32 arrays that broadcast to the parameters: [layers, 1, ...] where
@@ -408,6 +410,7 @@ def multipliers(lr_mults: Iterable[tuple[str, float]], params: Any, stacked: Col
       result[path] = np.array(mults, np.float32).reshape(-1, *(1,) * (len(x.shape) - 1))
     else:
       result[path] = np.array(factor(path), np.float32)
+  result |= {path: np.zeros_like(result[path]) for path in fixed}
   if unmatched:
     path = next((p for p in result if p in stacked), next(iter(result)))
     example = layer_path(path, 0) if path in stacked else path

@@ -4,6 +4,7 @@
   vectors = embed(["a text", "another"])  # [2, D]
   classify = Classifier(DIR)
   classify(["a text"])  # [Prediction(label="1", scores={...})]
+  classify(["cat.jpg"])  # likewise, where DIR has a vision transformer
 
 Texts of any number and lengths are sorted by length, padded to one of few shapes and run by
 a program that is compiled once a shape.
@@ -147,12 +148,12 @@ class Prediction(NamedTuple):
 
 
 class Classifier:
-  """Texts, or pairs of texts, to their classes.
+  """Texts, pairs of texts, or images to their classes.
 
   Args:
     directory: a Hugging Face directory or a jtx workdir with a head for classes.
     max_length: tokens that a text or pair is cut to.
-    batch_size: texts at a time.
+    batch_size: texts or images at a time.
   """
 
   def __init__(self, directory: str, *, max_length: int = 256, batch_size: int = 64):
@@ -162,13 +163,23 @@ class Classifier:
       raise ConfigError(f"{directory}: its head is for {model.head.task!r}, not for classes")
     self.labels = (pretrained.labels(directory)
                    or tuple(f"LABEL_{i}" for i in range(model.head.outputs)))
+    self.of_images = hasattr(model, "image")
+    if self.of_images:
+      from jtx.predict_images import ImagePredictor
+      self.predictor = ImagePredictor(directory, model, params, batch_size=batch_size)
+      return
     self.tokenizer = tokenizer_of(directory, model)
     self.max_length = longest(model, max_length)
     self.predictor = Predictor(model, params, batch_size=batch_size)
 
-  def __call__(self, texts: Sequence[str],
+  def __call__(self, texts: Sequence[Any],
                second: Sequence[str] | None = None) -> list[Prediction]:
-    """The class of each text, or of each pair of `texts[i]` and `second[i]`, in order."""
+    """The class of each text, of each pair of `texts[i]` and `second[i]`, or image, in order.
+
+    An image is a path, the bytes of a file, or a uint8 array [H, W, C].
+    """
+    if self.of_images:
+      return [prediction(x[0], self.labels) for x in self.predictor(list(texts))]
     examples = encode(self.tokenizer, list(texts), second and list(second), self.max_length)
     return [prediction(x, self.labels) for x in self.predictor(examples)]
 

@@ -54,46 +54,69 @@ def load_pretrained(directory: str, architecture: str | None = None,
 
 
 def load_params(directory: str, model: Any) -> tuple[Any, list[str]]:
-  """Parameters for fine-tuning `model`, an Encoder, from a Hugging Face model.
+  """Parameters for fine-tuning `model` from a trained one.
 
   Args:
-    directory: config.json and model.safetensors.
-    model: its layers and embeddings must be those of the files; its heads may differ.
+    directory: as for `load_pretrained`.
+    model: an Encoder or Vit. Its layers and embeddings must be those of the directory; its heads
+      may differ, and so may the size of its images, for which positions are interpolated.
 
   Returns:
-    A tree of float32 NumPy arrays, and the paths of the heads' parameters that the files do
-    not have, which are not in the tree.
+    A tree of float32 NumPy arrays, and the paths of the heads' parameters that the directory
+    does not have, which are not in the tree.
 
   Raises:
-    ConfigError: a field of the model is not that of the files; the sentence names it.
+    ConfigError: a field of the model is not that of the directory; the sentence names it.
     DataError: weights that can't be used.
   """
   from jtx.interop import huggingface
-  return huggingface.load_params(directory, model)
+  if huggingface.is_hf(directory):
+    return huggingface.load_params(directory, model)
+  return load_params_of_workdir(directory, model)
 
 
-def load_tokenizer(directory: str) -> Any:
-  """The tokenizer of a directory: of a workdir with several, that of its first field.
+def trunk_fields(directory: str, name: str) -> dict[str, Any]:
+  """The fields of a trained model without its heads, for a config that goes on from it.
 
   Args:
-    directory: as for `load_pretrained`, or one of tokenizer files alone.
-
-  Returns:
-    A `jtx.data.tokenizers.Tokenizer`.
+    directory: as for `load_pretrained`.
+    name: of `jtx.models.MODELS`, the kind of model that is wanted.
 
   Raises:
-    DataError: there is none, or it can't be read.
+    ConfigError: it is of another kind.
   """
-  from jtx.data import dataset
-  from jtx.data.tokenizers import Tokenizer
-  from jtx.interop import huggingface
-  config = os.path.join(directory, "config.json")
-  if not os.path.exists(config) or huggingface.is_hf(directory):
-    return Tokenizer.load(directory)
-  texts = dataset.load_tokenizers(directory)
-  if not texts:
-    raise DataError(f"{directory} has no {dataset.TOKENIZER_FILE}")
-  return Tokenizer.from_json(next(iter(texts.values())))
+  from jtx.interop import attributes, huggingface
+  if huggingface.is_hf(directory):
+    source = huggingface.open_source(directory)
+    found = source.family.model
+    fields = attributes.model_fields(source.family, source.config, False, "none", source.path)
+  else:
+    fields = huggingface.read_config(directory)["model"]
+    found = fields.pop("name")
+  if found != name:
+    raise ConfigError(f"{directory} holds a model of the kind {found!r}, not {name!r}")
+  from jtx.config import from_plain
+  heads = ("head", "decoder", "mlm")
+  return {key: from_plain(value) for key, value in fields.items() if key not in heads}
+
+
+def load_params_of_workdir(directory: str, model: Any) -> tuple[Any, list[str]]:
+  import jax
+  import numpy as np
+  from flax.traverse_util import flatten_dict, unflatten_dict
+  from jtx.interop import attributes
+  from jtx.interop.huggingface import param_shapes
+  theirs, params = load_pretrained(directory)
+  if type(theirs) is not type(model):
+    raise ConfigError(f"{directory} holds a {type(theirs).__name__}, not a {type(model).__name__}")
+  attributes.check_trunk(model, theirs, directory)
+  flat = flatten_dict(jax.tree.map(np.asarray, params), sep="/")
+  if hasattr(model, "resized"):
+    flat = model.resized(flat, theirs)
+  shapes = param_shapes(model)
+  found = {path: np.asarray(x) for path, x in flat.items()
+           if path in shapes and x.shape == shapes[path]}
+  return unflatten_dict(found, sep="/"), [path for path in shapes if path not in found]
 
 
 def save_pretrained(directory: str, model: Any, params: Any, tokenizer: Any = None,
@@ -143,16 +166,17 @@ def load_tokenizer(directory: str) -> Any:
   """The tokenizer of a model's text, a jtx.data.tokenizers.Tokenizer.
 
   Args:
-    directory: as for `load_pretrained`; one of Hugging Face has tokenizer.json or vocab.txt.
+    directory: as for `load_pretrained`, or one of tokenizer files alone: tokenizer.json or
+      vocab.txt. Of a workdir with several it is that of the first field.
 
   Raises:
     DataError: there is none, or it can't be read.
   """
-  from jtx.data import DataError
   from jtx.data.dataset import load_tokenizers
   from jtx.data.tokenizers import Tokenizer
   from jtx.interop import huggingface
-  if huggingface.is_hf(directory):
+  alone = not os.path.exists(os.path.join(directory, huggingface.CONFIG))
+  if alone or huggingface.is_hf(directory):
     return Tokenizer.load(directory)
   if is_converted(directory):
     texts = load_tokenizers(directory)

@@ -370,7 +370,9 @@ def write(items: Sequence[Item], failed: Mapping[str, str], workdir: str) -> Non
 def run(items: Sequence[Item], workdir: str, parts: Sequence[Share]) -> tuple[dict[str, str], int]:
   """Runs what is not finished, as many at a time as there are `parts`.
 
-  A signal that ends this process ends the runs first; a run that fails does not.
+  A signal that ends this process ends the runs first; a run that fails does not. Runs keep what
+  they compile in `workdir`/compiled, for runs that differ in numbers only, unless
+  JAX_COMPILATION_CACHE_DIR names another folder.
 
   Returns:
     How runs failed, a sentence by the name of the item; and the signal that stopped the sweep,
@@ -378,6 +380,8 @@ def run(items: Sequence[Item], workdir: str, parts: Sequence[Share]) -> tuple[di
   """
   failed: dict[str, str] = {}
   write(items, failed, workdir)
+  compiled = os.path.join(os.path.abspath(workdir), "compiled")
+  env = {"JAX_COMPILATION_CACHE_DIR": compiled, **os.environ}
   waiting = collections.deque(
       i for i in items if not finished(i.config, os.path.join(workdir, i.name)))
   free, running = list(parts), []
@@ -396,7 +400,7 @@ def run(items: Sequence[Item], workdir: str, parts: Sequence[Share]) -> tuple[di
         while waiting and free:
           item = waiting.popleft()
           try:
-            running.append(_Run(item, os.path.join(workdir, item.name), free[-1]))
+            running.append(_Run(item, os.path.join(workdir, item.name), free[-1], env))
             free.pop()
             logging.info("%d/%d start  %s", ended, total, item.name)
           except BlockingIOError:
@@ -426,7 +430,7 @@ class _Run:
     BlockingIOError: another process runs there.
   """
 
-  def __init__(self, item: Item, folder: str, share: Share):
+  def __init__(self, item: Item, folder: str, share: Share, env: Mapping[str, str]):
     self.item, self.share, self._folder = item, share, folder
     self._start = time.monotonic()
     os.makedirs(folder, exist_ok=True)
@@ -439,7 +443,7 @@ class _Run:
         # A session of its own, so that Ctrl-C reaches only us, and the run's workers end with it.
         self.process = subprocess.Popen(
             item.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            env={**os.environ, **share.env}, start_new_session=True)
+            env={**env, **share.env}, start_new_session=True)
 
   def age(self) -> str:
     return str(datetime.timedelta(seconds=round(time.monotonic() - self._start)))

@@ -112,7 +112,7 @@ def run(config: ConfigDict, workdir: str,
 
   # --------------------------------------------------------------------- loop
   writer = metrics.MetricWriter(workdir, resume_step=start)
-  progress = metrics.Progress(config.steps, start, mesh.size)
+  progress = metrics.Progress(config.steps, start, mesh.size, objective.unit)
   batches = pipeline.iterate(stream, start, config.steps, threads=config.data.threads,
                              workers=config.data.workers)
   logging.info("compiling the train step")
@@ -129,7 +129,7 @@ def run(config: ConfigDict, workdir: str,
       scalars = metrics.summarize(host)
       scalars["lr"] = float(program.schedule(step - 1))
       writer.write(step, scalars)
-      progress.log(step, scalars, tokens=float(host["loss"][1]), flops=flops_done)
+      progress.log(step, scalars, float(host["loss"][1]), flops_done)
       state, flops_done = state.replace(sums=program.zero_sums()), 0.0
 
     # Before the save, so that a restart from it does not find the evaluation missing.

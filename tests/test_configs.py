@@ -63,9 +63,10 @@ def make_program(config, mesh_shape, vocab_size=None):
   kind = config.tokenizer.kind
   size = vocab_size or (kind.vocab_size if "vocab_size" in kind else 30_000)  # a file's
   info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}
-  if names := next((op.names for op in recipe.prepare if hasattr(op, "names")), None):
+  ops = (*recipe.prepare, *recipe.augment)
+  if names := next((op.names for op in ops if hasattr(op, "names")), None):
     info["head.outputs"] = len(names)
-  elif names == ():  # tags, which are collected from the training data
+  elif names == ():  # tags or classes, which are collected from the training data
     info["head.outputs"] = 3
   model, objective = experiment.make_model(config, info)
   experiment.make_evaluators(config)
@@ -79,11 +80,12 @@ def tiny_batch(sections):
   config = config_lib.from_plain(json.loads(sections))
   data = Dataset(config.data, config.tokenizer)
   stream = data.train_stream(0, config.batch_size, range(config.batch_size))
-  return train.without_ids(stream.batch(0)), data.info["vocab_size"]
+  return train.without_ids(stream.batch(0)), data.info
 
 
 def test_the_folder_has_the_promised_configs():
   assert {"nmt_base", "nmt_big", "nmt_multi30k", "nmt_numbers", "nmt_text"} <= set(NAMES)
+  assert {"vit", "vit_b16", "deit", "deit3", "mae", "vit_cifar10", "vit_digits"} <= set(NAMES)
   assert set(FINETUNING) <= set(NAMES)
   assert len(ITEMS) >= 18
 
@@ -146,9 +148,11 @@ def test_one_real_step_at_tiny_size(name, preset, sweep, item):
   config = config_of(name, preset, sweep, item)
   shared = ("data", "tokenizer", "batch_size")
   plain = json.loads(config.to_json())
-  batch, vocab_size = tiny_batch(json.dumps({key: plain[key] for key in shared}))
-  with config.unlocked():
-    config.tokenizer.kind.vocab_size = vocab_size
+  batch, info = tiny_batch(json.dumps({key: plain[key] for key in shared}))
+  vocab_size = info["vocab_size"] if "vocab_size" in info else 0  # there is none of images
+  if vocab_size:
+    with config.unlocked():
+      config.tokenizer.kind.vocab_size = vocab_size
   program = make_program(config, {"data": 1})
   state = program.step(program.init(), sharding.to_device(
       batch, config.batch_size, sharding.batch_sharding(program.mesh)))
@@ -190,7 +194,7 @@ def test_the_decoded_length_fits_learned_positions():
   """A learned table must hold every position that training and decoding can ask for."""
   for name, preset, sweep, item in full_cases():
     config = config_of(name, preset, sweep, item)
-    if config.model.position.name == "learned":
+    if config.model.name != "vit" and config.model.position.name == "learned":
       layout, = (op for op in config.data.ops if "lengths" in op)
       asked = max([*layout.lengths, *(length for _, length, _ in config.phases)])
       if "tgt" in layout.fields:

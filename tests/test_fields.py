@@ -5,6 +5,7 @@ its initialisation, loss and gradient must change with it. A new field fails the
 it is in `CHANGES`.
 """
 
+import dataclasses
 import functools
 import re
 
@@ -17,8 +18,12 @@ from jtx.models import MODELS
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.models.features import FeatureConfig
+from jtx.models.resnet import ResnetConfig
+from jtx.models.vit import DecoderConfig, ImageConfig, ImageHeadConfig, PrefixConfig, Vit
 from jtx.nn.attention import Attention, Context, LayerKind
-from jtx.nn.block import NORM_POSITIONS, BlockConfig
+from jtx.nn.block import NORM_POSITIONS, BlockConfig, ResidualConfig
+from jtx.nn.grid_positions import (GRID_POSITIONS, GridPosition, LearnedGrid, Learned2d,
+                                   RelativeBias, Rope2d, Sincos2d)
 from jtx.nn.layers import ACTIVATIONS
 from jtx.nn.masks import CAUSAL, Rows
 from jtx.nn.positions import POSITIONS, Alibi, Attached, Learned, Position, Rope, Sinusoidal, T5Bias
@@ -26,6 +31,8 @@ from jtx.nn.stack import Segment, Stack
 from jtx.objectives import OBJECTIVES
 from jtx.objectives.classify import Classify
 from jtx.objectives.distill import Distill
+from jtx.objectives.distill_classes import DistillClasses
+from jtx.objectives.mae import Mae
 from jtx.objectives.mlm import Mlm
 from jtx.objectives.multiple_choice import MultipleChoice
 from jtx.objectives.seq2seq import Seq2Seq
@@ -34,6 +41,11 @@ from jtx.objectives.tag import Tag
 from jtx.sharding import unbox
 
 BLOCK = dict(num_heads=2, ffn_dim=8)
+IMAGE = dict(image=ImageConfig(size=4, channels=1, mean=(0.5,), std=(0.5,)), patch_size=2, width=8,
+             num_layers=2, block=BlockConfig(**BLOCK, norm_position="pre"))
+IMAGE_HEAD = dict(task="classes", outputs=2)
+VIT = {**IMAGE, "head": ImageHeadConfig(**IMAGE_HEAD)}
+MAE = {**IMAGE, "decoder": DecoderConfig(1, 8, 2, 8)}
 MODEL = dict(vocab_size=11, width=8, num_layers=2, block=BlockConfig(**BLOCK))
 HEAD = dict(task="classes", outputs=1)
 ENCODER = {**MODEL, "head": HeadConfig(**HEAD)}
@@ -78,6 +90,67 @@ CHANGES = {
         "remat": ({}, "full"),
         "dtype": ({}, "bfloat16"),
     },
+    Vit: {
+        "image": ({}, ImageConfig(size=8, channels=1, mean=(0.5,), std=(0.5,))),
+        "patch_size": ({}, 1),
+        "width": ({}, 16),
+        "num_layers": ({}, 3),
+        "block": ({}, BlockConfig(num_heads=4, norm_position="pre")),
+        "position": ({}, Rope2d()),
+        "position_at": ({}, "layers"),
+        "prefix": ({}, PrefixConfig(registers=1)),
+        "stem": (dict(patch_size=1), ResnetConfig((1,), 4, 2)),
+        "head": ({}, ImageHeadConfig("classes", 3)),
+        "decoder": ({}, DecoderConfig(1, 8, 2, 8)),
+        "unroll": ({}, 2),
+        "remat": ({}, "full"),
+        "dtype": ({}, "bfloat16"),
+    },
+    ImageConfig: {
+        "size": ({}, 8),
+        "channels": ({}, 3),
+        "mean": ({}, (0.4,)),
+        "std": ({}, (0.4,)),
+    },
+    PrefixConfig: {
+        "cls": ({}, False),
+        "distillation": ({}, True),
+        "registers": ({}, 2),
+    },
+    ImageHeadConfig: {
+        "task": (dict(outputs=None, task="none"), "embedding"),
+        "outputs": ({}, 3),
+        "pool": ({}, "attention"),
+        "norm": ({}, True),
+        "transform": ({}, "tanh"),
+        "distilled": ({}, True),
+        "dropout": ({}, 0.5),
+        "zero": ({}, True),
+    },
+    DecoderConfig: {
+        "num_layers": ({}, 2),
+        "width": ({}, 16),
+        "num_heads": ({}, 4),
+        "ffn_dim": ({}, 16),
+        "masked": ({}, 0.5),
+        "position": ({}, Sincos2d()),
+    },
+    ResnetConfig: {
+        "stages": ({}, (1, 1)),
+        "width": ({}, 8),
+        "groups": ({}, 4),
+    },
+    ResidualConfig: {
+        "layer_scale": ({}, 0.1),
+        "drop_path": ({}, 0.1),
+        "uniform": (dict(drop_path=0.5), True),
+    },
+    GridPosition: {},
+    LearnedGrid: {"init": ({}, "sincos"), "init_std": ({}, 0.5), "of_prefix": ({}, False)},
+    Learned2d: {"init_std": ({}, 0.5)},
+    Sincos2d: {"base": ({}, 100.0), "order": ({}, "column_row")},
+    RelativeBias: {"init_std": ({}, 0.5)},
+    Rope2d: {"base": ({}, 50.0), "pairing": ({}, "interleaved")},
     FeatureConfig: {
         "layers": ({}, (2,)),
         "combine": (dict(layers=(1, 2)), "sum"),
@@ -111,6 +184,7 @@ CHANGES = {
         "attention_dropout": ({}, 0.5),
         "ffn_dropout": ({}, 0.5),
         "init_std": ({}, 0.02),
+        "residual": ({}, ResidualConfig(layer_scale=0.1)),
     },
     Attention: {
         "num_heads": (dict(head_dim=4), 4),
@@ -130,6 +204,9 @@ CHANGES = {
         "cross": ({}, True),
         "share": ({}, True),
         "window": (dict(segments=(Segment(BlockConfig(**BLOCK), 2, ("local",)),), window=1), 2),
+        "position_at": (dict(position=Learned()), "layers"),
+        "final_norm": (dict(segments=(Segment(BlockConfig(**BLOCK, norm_position="pre"), 2),)),
+                       False),
         "unroll": ({}, -1),
         "remat": ({}, "dots"),
         "dtype": ({}, jnp.bfloat16),
@@ -142,7 +219,11 @@ CHANGES = {
            "ntk_scale": ({}, 2.0), "local_base": ({}, 50.0)},
     Alibi: {},
     T5Bias: {"num_buckets": ({}, 8), "max_distance": ({}, 64), "init_std": ({}, 0.5)},
-    Classify: {"loss": ({}, "squared_error")},
+    Classify: {"loss": ({}, "squared_error"), "label_smoothing": ({}, 0.1)},
+    DistillClasses: {"loss": ({}, "sigmoid"), "label_smoothing": ({}, 0.1), "mixup": ({}, 0.5),
+                     "cutmix": ({}, 0.5), "kind": ({}, "soft"), "weight": ({}, 0.3),
+                     "temperature": (dict(kind="soft"), 2.0)},
+    Mae: {"normalize": ({}, False)},
     Distill: {"pairs": ({}, False), "temperature": ({}, 3.0), "soft_weight": ({}, 1.0),
               "mlm_weight": ({}, 1.0), "cosine_weight": ({}, 2.0)},
     Mlm: {"pairs": ({}, False)},
@@ -157,6 +238,11 @@ REQUIRED = {
     EncDec: MODEL,
     Encoder: ENCODER,
     FeatureConfig: dict(layers=(1,)),
+    Vit: VIT,
+    ImageConfig: dict(size=4, channels=1, mean=(0.5,), std=(0.5,)),
+    ImageHeadConfig: IMAGE_HEAD,
+    DecoderConfig: dict(num_layers=1, width=8, num_heads=2, ffn_dim=8),
+    ResnetConfig: dict(stages=(1,), width=4, groups=2),
     HeadConfig: HEAD,
     BlockConfig: BLOCK,
     Attention: dict(num_heads=2),
@@ -166,6 +252,10 @@ REQUIRED = {
 
 EXEMPT = {
     (Distill, "teacher"): "a folder to load from: see test_distill.py",
+    (DistillClasses, "teacher"): "likewise: see test_image_objectives.py",
+    (Classify, "mixup"): "of images: see DistillClasses",
+    (Classify, "cutmix"): "of images: see DistillClasses",
+    (LearnedGrid, "trained"): "of the optimiser: see test_optim.py",
     (BlockConfig, "kernel"): "all kernels are one function; which runs is in test_attention.py",
     (Attention, "kernel"): "as above",
 }
@@ -182,6 +272,32 @@ def program(instance) -> str:
       return text_program(Encoder(**ENCODER, features=instance), Probe())
     case HeadConfig():
       return text_program(Encoder(**{**MODEL, "head": instance}), Probe())
+    case Vit():
+      return image_program(instance, MaeProbe() if instance.decoder.num_layers else Probe())
+    case ImageConfig():
+      return image_program(Vit(**{**VIT, "image": instance}), Probe())
+    case PrefixConfig():
+      head = ImageHeadConfig(**IMAGE_HEAD, pool="mean")
+      return image_program(Vit(**{**VIT, "head": head}, prefix=instance), Probe())
+    case ImageHeadConfig():
+      prefix = PrefixConfig(distillation=True)
+      return image_program(Vit(**IMAGE, head=instance, prefix=prefix),
+                           Hidden() if instance.task == "none" else Probe())
+    case DecoderConfig():
+      return image_program(Vit(**IMAGE, decoder=instance), MaeProbe())
+    case ResnetConfig():
+      image = dataclasses.replace(VIT["image"], size=16)
+      return image_program(Vit(**{**VIT, "image": image, "patch_size": 1}, stem=instance), Probe())
+    case ResidualConfig():
+      block = BlockConfig(**BLOCK, norm_position="pre", residual=instance)
+      return image_program(Vit(**{**VIT, "block": block}), Probe())
+    case GridPosition():
+      return image_program(Vit(**{**VIT, "width": 16}, position=instance), Probe())
+    case DistillClasses():
+      model = Vit(**VIT)
+      return image_program(model, Total(instance, model))
+    case Mae():
+      return image_program(Vit(**MAE), instance)
     case Mlm():  # and Distill
       model = Encoder(**MODEL, mlm=True, head=HeadConfig("next_sentence"))
       return text_program(model, Total(instance, model))
@@ -230,7 +346,7 @@ class Total:
   """What the train step makes of an objective's terms; a model that is taught teaches itself."""
 
   def __init__(self, objective, model):
-    self.objective, self.taught = objective, isinstance(objective, Distill)
+    self.objective, self.taught = objective, hasattr(objective, "taught_by")
     if self.taught:
       self.objective = objective.taught_by(model)
 
@@ -242,6 +358,35 @@ class Total:
     sums = self.objective(model, params, batch, train=train, rngs=rngs, **extra)
     weights = self.objective.weights(batch)
     return {"loss": (sum(sums[name][0] / weight for name, weight in weights.items()), 1)}
+
+
+class Hidden(Probe):
+  """The sum of hidden states."""
+
+  def __call__(self, model, params, batch, train, rngs):
+    return {"loss": (model.apply({"params": params}, batch, train, rngs=rngs).sum(), 1)}
+
+
+class MaeProbe(Probe):
+  """The sum of reconstructed pixels."""
+
+  def __call__(self, model, params, batch, train, rngs):
+    noise = jnp.tile(jnp.arange(4.0), (2, 1))
+    pixels, _ = model.apply({"params": params}, batch, noise, train, rngs=rngs,
+                            method="reconstruct")
+    return {"loss": (pixels.sum(), 1)}
+
+
+def image_program(model, objective) -> str:
+  size, channels = model.image.size, model.image.channels
+  pixels = jnp.arange(2 * size * size * channels).reshape(2, size, size, channels) % 251
+  batch = {"image": pixels.astype(jnp.uint8), "label": jnp.array([[0], [1]]),
+           "real": jnp.ones((2, 1), int)}
+
+  def loss(params, batch, key):
+    return objective(model, params, batch, train=True, rngs={"dropout": key})["loss"][0]
+
+  return text(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
 
 
 def text_program(model, objective) -> str:
@@ -286,7 +431,9 @@ def unchanged(constructor, context: tuple) -> str:
   return program(constructor(**{**REQUIRED.get(constructor, {}), **dict(context)}))
 
 
-FIELDS = [(c, f) for c in CHANGES for f in config.fields(c) if (c, f) not in EXEMPT]
+# Those of whole models, which take longest, are in the slow set.
+FIELDS = [pytest.param(c, f, marks=[pytest.mark.slow] * (c in MODELS.values()))
+          for c in CHANGES for f in config.fields(c) if (c, f) not in EXEMPT]
 
 
 @pytest.mark.parametrize("constructor, field", FIELDS, ids=lambda x: getattr(x, "__name__", x))
@@ -305,7 +452,8 @@ def test_the_same_fields_are_the_same_program(constructor):
 
 
 def test_every_registered_constructor_is_covered():
-  registered = {*MODELS.values(), *OBJECTIVES.values(), *POSITIONS.values()}
+  registered = {*MODELS.values(), *OBJECTIVES.values(), *POSITIONS.values(),
+                *GRID_POSITIONS.values()}
   assert registered <= set(CHANGES)
 
 

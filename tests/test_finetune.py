@@ -11,6 +11,7 @@ from jtx import checkpoint, experiment, pretrained, restore, train
 from jtx.config import ConfigError
 from jtx.data import tokenizer_kinds
 from jtx.models.encoder import Encoder, HeadConfig
+from jtx.models.features import FeatureConfig
 from jtx.nn.positions import Learned
 from jtx.sharding import unbox
 from tests.models.test_encoder import BLOCK, batch_of
@@ -173,6 +174,16 @@ def test_training_starts_from_the_parameters_of_a_folder(published, folder, tmp_
     assert head["output"]["kernel"].std() > 0  # fresh
     want = {k: v for k, v in params.items() if k != "task_head"}
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), state[key], want)
+
+
+def test_features_are_those_of_a_published_encoder(published):
+  path, params = published
+  model = Encoder(params["embed"]["embedding"].shape[0], 24, 2, BLOCK, Learned(64),
+                  features=FeatureConfig((0, -1)), head=HeadConfig("classes", 2))
+  loaded, missing = pretrained.load_params(path, model)
+  assert {name.split("/")[0] for name in missing} == {"extractor", "task_head"}
+  jax.tree.map(np.testing.assert_array_equal, loaded,
+               {k: v for k, v in params.items() if k != "task_head"})
 
 
 def restored(checkpoints):

@@ -102,11 +102,11 @@ def test_progress_line(monkeypatch):
   progress = metrics.Progress(1000, start=100, num_devices=4)
   monkeypatch.setattr(metrics, "peak_flops", lambda kind: 40e12)
   # 50 steps in 10 s: 5 a second, 4e14 / 10 / 4 = 10e12 FLOP/s a device; 850 / 5 = 170 s left.
-  assert progress.line(150, {"loss": 2.0}, tokens=123456, flops=4e14, seconds=10.0) == (
+  assert progress.line(150, {"loss": 2.0}, number=123456, flops=4e14, seconds=10.0) == (
       "step 150/1000 | loss 2.0000 | 5 steps/s | 12.3 ktokens/s"
       " | 10 TFLOP/s a device (25.0% MFU) | 0:02:50 left")
   monkeypatch.setattr(metrics, "peak_flops", lambda kind: None)
-  assert "MFU" not in progress.line(150, {}, tokens=1, flops=1.0, seconds=10.0)
+  assert "MFU" not in progress.line(150, {}, number=1, flops=1.0, seconds=10.0)
 
 
 def test_pause_is_not_training_time(monkeypatch):
@@ -117,8 +117,8 @@ def test_pause_is_not_training_time(monkeypatch):
   monkeypatch.setattr(progress, "line", lambda *args: seconds.append(args[-1]) or "")
   with progress.pause():
     pass
-  progress.log(10, {}, tokens=1.0, flops=1.0)
-  progress.log(20, {}, tokens=1.0, flops=1.0)
+  progress.log(10, {}, number=1.0, flops=1.0)
+  progress.log(20, {}, number=1.0, flops=1.0)
   assert seconds == [10.0, 10.0]
 
 

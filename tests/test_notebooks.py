@@ -8,7 +8,7 @@ import pytest
 
 from notebooks import build
 
-NAMES = ("pretrain_bert", "train_translator", "transformer_parts")
+NAMES = ("pretrain_bert", "train_translator", "transformer_parts", "vision_transformer")
 REPOSITORY = "jtx-research/jtx"
 
 

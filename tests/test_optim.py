@@ -129,7 +129,12 @@ def assert_trees_close(a, b, rtol=1e-6):
 # ---- Stacked layers ----
 
 
-@pytest.mark.parametrize("name", optim.OPTIMIZERS)
+# All of them, the costly ones in the slow set.
+COSTLY = ("adafactor", "lamb", "muon")
+ALL = [pytest.param(name, marks=[pytest.mark.slow] * (name in COSTLY)) for name in optim.OPTIMIZERS]
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_stack_is_updated_as_separate_layers(name):
   cfg = section(optim.OPTIMIZERS, name, **OPTIONS.get(name, {}))
   layer_axes = {path: names[1:] if path in STACKED else names for path, names in AXES.items()}
@@ -143,6 +148,7 @@ def test_a_stack_is_updated_as_separate_layers(name):
     assert_trees_close(separate(got[step]), want[step])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lamb", "adafactor"])
 def test_a_stack_as_one_parameter_differs(name):
   cfg = section(optim.OPTIMIZERS, name, **OPTIONS.get(name, {}))
@@ -155,6 +161,7 @@ def test_a_stack_as_one_parameter_differs(name):
   assert np.linalg.norm(naive - layered) > 0.1 * np.linalg.norm(layered)
 
 
+@pytest.mark.slow
 def test_a_stack_as_one_matrix_differs_for_muon():
   path = "encoder/layers/mlp/kernel"
   gradient = flatten_dict(tree(1), sep="/")[path]
@@ -395,7 +402,7 @@ def test_the_first_matching_multiplier_wins():
     np.testing.assert_allclose(updates[path], -factor * g, rtol=1e-6, err_msg=path)
 
 
-@pytest.mark.parametrize("name", optim.OPTIMIZERS)
+@pytest.mark.parametrize("name", ALL)
 def test_frozen_parameters_do_not_move_and_the_others_move_as_before(name):
   params, gradients = tree(0), [tree(1), tree(2)]
   free = flatten_dict(train(make(config(name))[0], params, gradients)[-1], sep="/")
@@ -410,6 +417,14 @@ def test_frozen_parameters_do_not_move_and_the_others_move_as_before(name):
       np.testing.assert_allclose(got[path][1], free[path][1], rtol=1e-5, atol=1e-5)
     else:
       np.testing.assert_allclose(got[path], free[path], rtol=1e-5, atol=1e-5)
+
+
+def test_positions_that_are_not_trained_stay():
+  axes = {"position_embedding": ("fixed_positions", "embed"), "kernel": ("embed", "mlp")}
+  params = {"position_embedding": jnp.ones((3, 4)), "kernel": jnp.ones((4, 5))}
+  tx, _ = optim.make(config("adamw"), 100, params, axes)
+  updates, _ = tx.update(params, tx.init(params), params)
+  assert not updates["position_embedding"].any() and (updates["kernel"] != 0).all()
 
 
 def test_frozen_parameters_are_not_in_the_norm_and_may_have_nan_gradients():

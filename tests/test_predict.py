@@ -31,7 +31,7 @@ def alone(model, params, example):
 
 
 @pytest.mark.parametrize("head", [
-    HeadConfig("classes", 3, transform="tanh"), HeadConfig("tags", 4, "none")
+    HeadConfig("classes", 3, transform="tanh"), pytest.param(HeadConfig("tags", 4, "none"), marks=pytest.mark.slow)
 ], ids=lambda h: h.task)
 @pytest.mark.parametrize("devices", [None, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_text_has_its_own_outputs_in_the_order_given(head, devices):
@@ -112,7 +112,7 @@ def test_the_classifier_of_a_folder(saved):
   assert classify([]) == []
 
 
-@pytest.mark.parametrize("kind", ["mean", "first"])
+@pytest.mark.parametrize("kind", ["mean", pytest.param("first", marks=pytest.mark.slow)])
 def test_the_embedder_of_a_folder(saved, kind):
   folder, model, params, tokenizer = saved
   vectors = Embedder(folder, pool=kind, max_length=32, batch_size=2)(TEXTS)

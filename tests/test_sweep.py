@@ -210,9 +210,19 @@ def test_runs_share_the_cores_and_failures_are_told(tmp_path, capfd):
   assert (folder(1) / "log.txt").read_text().count("no such thing") == 2
 
 
+def test_runs_share_what_they_compile(tmp_path, monkeypatch):
+  tell = "import os; print(os.environ['JAX_COMPILATION_CACHE_DIR'])"
+  for given, expected in ((None, str(tmp_path / "compiled")), ("/elsewhere", "/elsewhere")):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    if given:
+      monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", given)
+    sweep.run(script_items(tell), str(tmp_path), [sweep.Share()])
+    assert (tmp_path / "run=0" / "log.txt").read_text().splitlines()[-1] == expected
+
+
 def test_a_folder_in_which_another_process_runs_is_left_alone(tmp_path):
   items = script_items("import time; time.sleep(60)")
-  first = sweep._Run(items[0], str(tmp_path / "run=0"), sweep.Share())
+  first = sweep._Run(items[0], str(tmp_path / "run=0"), sweep.Share(), {})
   try:
     failed, _ = sweep.run(items, str(tmp_path), [sweep.Share()])
   finally:

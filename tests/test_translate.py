@@ -40,6 +40,7 @@ def translator(loaded, **edits):
   return Translator(task.model, params, task.data.tokenizers, decode, task.mesh)
 
 
+@pytest.mark.slow
 def test_order_is_kept_and_neighbours_do_not_matter(loaded):
   together = [best[0].text for best in translator(loaded)(LINES)]
   assert len(set(together)) > 2
@@ -76,6 +77,7 @@ def test_no_lines(loaded):
   assert translator(loaded)([]) == []
 
 
+@pytest.mark.slow
 def test_over_long_lines_are_named_and_cut(loaded):
   task, _ = loaded
   t = translator(loaded, max_source_length=16)

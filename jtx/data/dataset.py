@@ -11,6 +11,8 @@ import numpy as np
 
 from jtx.config import ConfigDict, ConfigError, build, write_json
 from jtx.data import DataError, pipeline, prepared, recipes
+from jtx.data.images import class_names, listed
+from jtx.data.lazy import LazyExamples
 from jtx.data.ops_finetune import tag_names
 from jtx.data.ops_text import OPS
 from jtx.data.sources import Source, open_source
@@ -36,24 +38,37 @@ class Dataset:
                saved: Mapping[str, str] | None = None, labels: Sequence[str] | None = None):
     self.data = data
     self.folders = prepared.folders(data.train, data.path)  # of prepared training sources
+    self._opened = functools.lru_cache(None)(self._open)
+    self._warned: set[str] = set()  # paths of broken images
     recipe = recipes.build_ops(data.ops)
+    if recipe.augment and self.folders:
+      raise ConfigError(f"data.train={tuple(data.train)}: a prepared source holds tokens, and"
+                        " data.ops work on images")
     self.ops = recipe.prepare
-    self.fields = next(filter(recipes.makes_tokens, self.ops)).tokenizer_fields
+    maker = next(filter(recipes.makes_tokens, self.ops), None)
+    self.fields = maker.tokenizer_fields if maker else ()  # none of images
     self.ops = [self._with_names(op, labels) for op in self.ops]
+    augment = [self._with_names(op, labels) for op in recipe.augment]
+    self.tokenizers = self._tokenizers(tokenizer, saved) if self.fields else {}
+    self.recipe = recipe._replace(prepare=self.ops, augment=augment).bind(self.tokenizers)
+
+  def _tokenizers(self, config: ConfigDict,
+                  saved: Mapping[str, str] | None) -> dict[str, Tokenizer]:
     if saved is None and self.folders:
-      saved = self._prepared_tokenizers(tokenizer)
+      saved = self._prepared_tokenizers(config)
     if saved is None:
-      self.tokenizers = self._train_tokenizers(tokenizer)
-    else:
-      unique = {text: Tokenizer.from_json(text) for text in set(saved.values())}
-      self.tokenizers = {field: unique[text] for field, text in saved.items()}
-    self.recipe = recipe._replace(prepare=self.ops).bind(self.tokenizers)
+      return self._train_tokenizers(config)
+    unique = {text: Tokenizer.from_json(text) for text in set(saved.values())}
+    return {field: unique[text] for field, text in saved.items()}
 
   def _with_names(self, op: Any, labels: Sequence[str] | None) -> Any:
     if getattr(op, "names", None) != ():
       return op
     if labels is None and self.folders:
       labels = prepared.read_manifest(self.folders[0])["labels"]
+    if labels is None and hasattr(op, "augment"):
+      labels = class_names(self._opened(tuple(self.data.train)))
+      logging.info("%d classes: %s", len(labels), listed(labels))
     if labels is None:
       labels = tag_names(self.sources(self.data.train), recipes.text_ops(self.ops))
       logging.info("%d tags: %s", len(labels), " ".join(labels))
@@ -103,9 +118,11 @@ class Dataset:
   @property
   def info(self) -> dict[str, int]:
     """What the model and the objective need to know: they leave these keys unset."""
-    source, target = (self.tokenizers[f] for f in (self.fields[0], self.fields[-1]))
-    info = {"vocab_size": target.vocab_size, "src_vocab_size": source.vocab_size,
-            "bos_id": target.bos_id}
+    info = {}
+    if self.fields:
+      source, target = (self.tokenizers[f] for f in (self.fields[0], self.fields[-1]))
+      info |= {"vocab_size": target.vocab_size, "src_vocab_size": source.vocab_size,
+               "bos_id": target.bos_id}
     if labels := self.labels:
       info["head.outputs"] = len(labels)
     return info
@@ -113,12 +130,17 @@ class Dataset:
   @property
   def labels(self) -> tuple[str, ...]:
     """The names of classes or tags, where an op has them."""
-    return next((op.names for op in self.ops if hasattr(op, "names")), ())
+    ops = (*self.recipe.prepare, *self.recipe.augment)
+    return next((op.names for op in ops if hasattr(op, "names")), ())
 
   def sources(self, specs: Sequence[str]) -> list[Source]:
     if not specs:
       raise ConfigError("data.train: no source is named")
     return [open_source(spec, self.data.path) for spec in specs]
+
+  def _open(self, specs: tuple[str, ...]) -> list[Source]:
+    """`sources`, for keeping them: of images they are small, and slow to list."""
+    return self.sources(specs)
 
   def examples(self, specs: Sequence[str], limit: int = 0) -> list[dict[str, Any]]:
     """The cleaned text of a split: `limit` examples spread over it, or all for 0."""
@@ -126,8 +148,16 @@ class Dataset:
     return spread(examples, limit) if limit else examples
 
   def encoded(self, specs: Sequence[str]) -> list[dict[str, Any]]:
-    """A split after all ops: what the model takes, and what an evaluator reads beside it."""
-    return self.after(self.ops, specs)
+    """A split after all ops: what the model takes, and what an evaluator reads beside it.
+
+    An image that can't be decoded is left out.
+    """
+    if not self.recipe.augment:
+      return self.after(self.ops, specs)
+    images = self.prepare(specs)
+    examples = images.after_ops(range(len(images)), None)
+    images.tally.finish()
+    return examples
 
   def after(self, ops: Sequence[Any], specs: Sequence[str]) -> list[dict[str, Any]]:
     raw = (source[i] for source in self.sources(specs) for i in range(len(source)))
@@ -139,7 +169,7 @@ class Dataset:
     return examples
 
   @functools.cached_property
-  def prepared_train(self) -> recipes.Prepared | prepared.PreparedFiles:
+  def prepared_train(self) -> recipes.Prepared | prepared.PreparedFiles | LazyExamples:
     if not self.folders:
       return self.prepare(self.data.train)
     ops = recipes.build_ops(self.data.ops).prepare
@@ -151,6 +181,8 @@ class Dataset:
   def num_train_rows(self) -> int:
     """Rows of an epoch; packed together all at once, and not a window at a time."""
     prepared = self.prepared_train
+    if self.recipe.augment:  # of which each is a row
+      return len(prepared)
     window = pipeline.planned(self.recipe, prepared, np.arange(len(prepared)),
                               pipeline.rng(0, "form", 0))
     return len(window.rows)
@@ -167,10 +199,13 @@ class Dataset:
       length: tokens of a row; None is what the layout says.
 
     Raises:
-      ConfigError: examples may be longer than `length`.
+      ConfigError: examples may be longer than `length`, or are images.
     """
     prepared, recipe = self.prepared_train, self.recipe
     counts = pipeline.mixture_sizes(prepared.sizes, self.data.weights, self.data.smoothing)
+    if length is not None and recipe.augment:
+      raise ConfigError("config.phases: is for rows of tokens, and data.ops make images; leave it"
+                        " unset")
     if length is not None:
       lengths = (length,) * len(recipe.layout.fields)
       if recipe.form is None and length < max(recipe.layout.lengths):
@@ -197,12 +232,15 @@ class Dataset:
       results.append(examples[0][field] if examples else "")
     return results
 
-  def prepare(self, specs: Sequence[str]) -> recipes.Prepared:
+  def prepare(self, specs: Sequence[str]) -> recipes.Prepared | LazyExamples:
+    if self.recipe.augment:
+      return recipes.lazy(self._opened(tuple(specs)), self.recipe, self._warned)
     return recipes.prepare(self.sources(specs), self.recipe, self.tokenizers)
 
   def eval_batches(self, specs: Sequence[str], batch_size: int,
                    rows: Sequence[int]) -> Iterator[pipeline.Batch]:
-    return pipeline.eval_batches(self.prepare(specs), self.recipe, batch_size, rows)
+    return pipeline.eval_batches(self.prepare(specs), self.recipe, batch_size, rows,
+                                 threads=self.data.threads if self.recipe.augment else 0)
 
 
 def spread(items: Sequence[Any], number: int) -> list[Any]:

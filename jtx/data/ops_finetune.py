@@ -74,7 +74,7 @@ class Label:
   names: tuple[str, ...] = ("0", "1")
 
   def __post_init__(self):
-    _check_names("label", self.names)
+    check_names("label", self.names)
     if not self.names:
       raise ConfigError("op label: names is empty; it must name the classes in order")
 
@@ -88,7 +88,8 @@ class Label:
     return examples
 
 
-def _check_names(op: str, names: Sequence[str]) -> None:
+def check_names(op: str, names: Sequence[str]) -> None:
+  """Raises ConfigError where a name of a class or tag stands more than once."""
   if double := sorted({name for name in names if names.count(name) > 1}):
     raise ConfigError(f"op {op}: names has {', '.join(double)} more than once")
 
@@ -160,7 +161,7 @@ class EncodeWords:
   tokenizer_fields = (TOKENIZER,)
 
   def __post_init__(self):
-    _check_names("encode_words", self.names)
+    check_names("encode_words", self.names)
     _check_max_length("encode_words", self.max_length, 1)
 
   @property

@@ -2,7 +2,8 @@
 
 Preparing ops run once over all examples, in chunks, and may drop some: from a list of
 examples to a list of examples. They are deterministic, so the examples that are left have
-the same numbers in every run. A layout (`jtx.data.packing`) comes last and makes rows.
+the same numbers in every run. A layout (`jtx.data.packing`) comes last and makes rows. Images
+have ops (`jtx.data.ops_image`) and a layout of their own.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import numpy as np
 
 from jtx.config import ConfigError
 from jtx.data import DataError
-from jtx.data import ops_finetune, ops_masking, ops_pretrain
+from jtx.data import ops_finetune, ops_image, ops_masking, ops_pretrain
 from jtx.data.example import Example, check_text
 from jtx.data.packing import Column, Pack, Pad
 
@@ -119,6 +120,7 @@ OPS: dict[str, Callable[..., Any]] = {
     **ops_finetune.OPS,
     **ops_pretrain.OPS,
     **ops_masking.OPS,
+    **ops_image.OPS,
     "pack": Pack,
     "pad": Pad,
 }

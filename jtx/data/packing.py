@@ -11,8 +11,11 @@ from jtx.config import ConfigError
 
 class Column(NamedTuple):
   """What an op puts into an example for the model."""
-  kind: str  # "tokens"; "aligned:FIELD", as long as FIELD's tokens; or "example", one number
+  # "tokens"; "aligned:FIELD", as long as FIELD's tokens; "example", one number; or "array",
+  # where an example is a row.
+  kind: str
   dtype: str = "int32"
+  shape: tuple[int, ...] = ()  # of an array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +126,8 @@ def assemble(layout: "Pad | Pack", columns: Mapping[str, Column],
     For each field f of length L, `f [R, L]`, int32 `f_segment_ids [R, L]` (1, 2, ... in the
     order of the row, 0 is padding), `f_positions [R, L]` (from 0 in every segment), and
     [R, L] of what is aligned with f; the columns of one number an example
-    `[R, max_segments]`; and int64 `ids [R, max_segments]`, -1 where there is no example.
+    `[R, max_segments]`; arrays `[R, *shape]`; and int64 `ids [R, max_segments]`, -1 where there
+    is no example.
   """
   batch = {}
   for f, length in zip(layout.fields, layout.lengths):
@@ -145,6 +149,11 @@ def assemble(layout: "Pad | Pack", columns: Mapping[str, Column],
       batch[name] = np.zeros((len(rows), layout.max_segments), column.dtype)
       for r, row in enumerate(rows):
         batch[name][r, :len(row)] = [example[name] for example in row]
+    elif column.kind == "array":
+      batch[name] = np.zeros((len(rows), *column.shape), column.dtype)
+      for r, row in enumerate(rows):
+        for example in row:
+          batch[name][r] = example[name]
   batch["ids"] = np.full((len(rows), layout.max_segments), -1, np.int64)
   for r, row in enumerate(ids):
     batch["ids"][r, :len(row)] = row

@@ -1,7 +1,7 @@
-"""Parts of a source that its spec asks for: `titles[:80%]`, `folders[90%:]`."""
+"""Parts of a source that its spec asks for: `titles[:80%]`, `folders[90%:]`, `each[:500]`."""
 
 import re
-from typing import NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
 from jtx.config import ConfigError
 
@@ -12,19 +12,25 @@ class Part(NamedTuple):
   stop: str
 
   @classmethod
-  def parse(cls, spec: str, text: str, what: str) -> "Part":
+  def parse(cls, spec: str, text: str, what: str, whole: str = "") -> "Part":
     """Reads `WHAT[START:STOP]`, the end of a source's spec.
+
+    Args:
+      spec: of the source.
+      text: its end.
+      what: WHAT.
+      whole: what this is a part of; "" is "the WHAT".
 
     Raises:
       ConfigError: it is not of this form.
     """
     found = re.fullmatch(what + r"\[(\d*%?):(\d*%?)\]", text)
     if not found or "%" in found.groups():
-      raise ConfigError(f"source: {spec!r} ends in {text!r}; a part of the {what} is written"
-                        f" {what}[:80%], {what}[80%:] or {what}[3:5]")
+      raise ConfigError(f"source: {spec!r} ends in {text!r}; a part of {whole or 'the ' + what} is"
+                        f" written {what}[:80%], {what}[80%:] or {what}[3:5]")
     return cls(*found.groups())
 
-  def of(self, items: Sequence[str]) -> Sequence[str]:
+  def of(self, items: Sequence[Any]) -> Sequence[Any]:
     def place(bound: str) -> int | None:
       if bound.endswith("%"):
         return len(items) * int(bound[:-1]) // 100

@@ -1,9 +1,10 @@
 """From examples to batches, where batch number g is a pure function of (seed, g).
 
-Examples are tokenised once, as the recipe says. The stream of examples is an endless sequence of
-epochs, each a permutation; fixed windows of the stream are packed into rows, and the rows of a
-window are permuted. Everything up to the batch can be looked up at random, so the step number is
-the data position: any number of processes, workers or threads reads the same batches.
+Texts are tokenised once, as the recipe says; images are read when a batch has them. The stream of
+examples is an endless sequence of epochs, each a permutation; fixed windows of the stream are
+packed into rows, and the rows of a window are permuted. Everything up to the batch can be looked
+up at random, so the step number is the data position: any number of processes, workers or threads
+reads the same batches.
 """
 
 import bisect
@@ -16,6 +17,7 @@ from absl import flags
 import numpy as np
 
 from jtx.config import ConfigError
+from jtx.data.lazy import LazyExamples
 from jtx.data.packing import assemble
 from jtx.data.recipes import Prepared, Recipe
 
@@ -96,7 +98,8 @@ class Order:
 
 class Window(NamedTuple):
   """Examples that were made into rows together."""
-  examples: Any  # Prepared, or what a forming op made of it, which has the same methods
+  # Prepared, or what has the same methods: LazyExamples, or what a forming op made.
+  examples: Any
   rows: list[np.ndarray]  # numbers of the examples of each row
 
 
@@ -115,9 +118,9 @@ class Stream:
     cursor: as `cursor()` gave it, to start there without planning what came before.
   """
 
-  def __init__(self, prepared: Prepared, recipe: Recipe, *, seed: int, batch_size: int,
-               counts: Sequence[int], window: int, rows: Sequence[int] | None = None,
-               cursor: tuple[int, int] = (0, 0)):
+  def __init__(self, prepared: Prepared | LazyExamples, recipe: Recipe, *, seed: int,
+               batch_size: int, counts: Sequence[int], window: int,
+               rows: Sequence[int] | None = None, cursor: tuple[int, int] = (0, 0)):
     if window < 0:
       raise ConfigError(f"data.window={window} must be positive, or 0 for an epoch")
     self.prepared, self.recipe, self.seed = prepared, recipe, seed
@@ -171,7 +174,7 @@ class Stream:
       w, first = self._locate(row)
       window = self.plan(w)
       plan.append((window.examples, window.rows[row - first]))
-    return read(self.recipe, plan, self.rows, self.seed, first_row)
+    return read(self.recipe, plan, self.rows, self.seed, first_row, train=True)
 
 
 class Phases:
@@ -232,7 +235,7 @@ def planned(recipe: Recipe, prepared: Prepared, numbers: np.ndarray,
 
 
 def read(recipe: Recipe, plan: Sequence[tuple[Any, np.ndarray]], rows: Sequence[int], seed: int,
-         first_row: int) -> Batch:
+         first_row: int, train: bool) -> Batch:
   """Some rows of a global batch, which is as long as all of its rows together ask for.
 
   Args:
@@ -241,13 +244,18 @@ def read(recipe: Recipe, plan: Sequence[tuple[Any, np.ndarray]], rows: Sequence[
     rows: which ones to read.
     seed: of what is drawn anew for every row.
     first_row: number of the first row of the plan in its stream.
+    train: whether images are augmented at random.
   """
   layout = recipe.layout
   longest = max(examples.lengths(row, layout.fields).max(initial=1) for examples, row in plan)
-  mine = [plan[r] for r in rows]
-  batch = assemble(layout.fit(int(longest)), plan[0][0].columns,
-                   [[examples.example(i) for i in row] for examples, row in mine],
-                   [examples.ids[row] for examples, row in mine])
+  if recipe.augment:
+    mine = [plan[r][0].after_ops(plan[r][1], rng(seed, "row", first_row + r) if train else None)
+            for r in rows]
+    ids = [[example["id"] for example in row] for row in mine]
+  else:
+    mine = [[plan[r][0].example(i) for i in plan[r][1]] for r in rows]
+    ids = [plan[r][0].ids[plan[r][1]] for r in rows]
+  batch = assemble(layout.fit(int(longest)), plan[0][0].columns, mine, ids)
   return altered(recipe, batch, seed, [first_row + r for r in rows])
 
 
@@ -268,17 +276,51 @@ def example_batch(recipe: Recipe, batch_size: int) -> Batch:
   return batch
 
 
-def eval_batches(prepared: Prepared, recipe: Recipe, batch_size: int,
-                 rows: Sequence[int] | None = None) -> Iterator[Batch]:
-  """Every example once, in order; the last batch is filled with rows of padding.
+class Split:
+  """Evaluation batches by number: every example once, in order; the last is filled with padding.
 
-  What is formed and drawn is the same every time.
+  What is formed and drawn is the same every time. Arguments are as for `eval_batches`.
   """
-  examples, plan = planned(recipe, prepared, np.arange(len(prepared)), rng(0, "form", 0))
-  plan += [np.zeros(0, np.int64)] * (-len(plan) % batch_size)
-  for start in range(0, len(plan), batch_size):
-    yield read(recipe, [(examples, row) for row in plan[start:start + batch_size]],
-               range(batch_size) if rows is None else rows, 0, start)
+
+  def __init__(self, prepared: Prepared | LazyExamples, recipe: Recipe, batch_size: int,
+               rows: Sequence[int] | None = None):
+    self.examples, self.plan = planned(recipe, prepared, np.arange(len(prepared)),
+                                       rng(0, "form", 0))
+    self.plan += [np.zeros(0, np.int64)] * (-len(self.plan) % batch_size)
+    self.recipe, self.batch_size = recipe, batch_size
+    self.rows = range(batch_size) if rows is None else rows
+
+  def __len__(self) -> int:
+    return len(self.plan) // self.batch_size
+
+  def batch(self, step: int) -> Batch:
+    """This process's rows of batch number `step`."""
+    start = step * self.batch_size
+    plan = [(self.examples, row) for row in self.plan[start:start + self.batch_size]]
+    return read(self.recipe, plan, self.rows, 0, start, train=False)
+
+
+def eval_batches(prepared: Prepared | LazyExamples, recipe: Recipe, batch_size: int,
+                 rows: Sequence[int] | None = None, threads: int = 0) -> Iterator[Batch]:
+  """The batches of a `Split`.
+
+  Args:
+    prepared: the examples, or documents that examples are formed of.
+    recipe: how they become rows.
+    batch_size: rows of a global batch.
+    rows: which rows of a batch this process reads; None is all.
+    threads: that read ahead; 0 is for what is in memory.
+
+  Raises:
+    DataError: too many of the images can't be decoded.
+  """
+  split = Split(prepared, recipe, batch_size, rows)
+  if threads:
+    yield from iterate(split, 0, len(split), threads=threads, workers=0)
+  else:
+    yield from map(split.batch, range(len(split)))
+  if recipe.augment:
+    prepared.tally.finish()
 
 
 # -------------------------------------------------------------------------- read ahead
@@ -287,7 +329,7 @@ def eval_batches(prepared: Prepared, recipe: Recipe, batch_size: int,
 class _Batches:
   """Batches `start` to `stop` of a stream as a Grain source."""
 
-  def __init__(self, stream: Stream | Phases, start: int, stop: int):
+  def __init__(self, stream: Stream | Phases | Split, start: int, stop: int):
     self.stream, self.start, self.stop = stream, start, stop
 
   def __len__(self):
@@ -300,7 +342,7 @@ class _Batches:
     return f"batches {self.start} to {self.stop}"
 
 
-def iterate(stream: Stream | Phases, start: int, stop: int, *, threads: int,
+def iterate(stream: Stream | Phases | Split, start: int, stop: int, *, threads: int,
             workers: int) -> Iterator[Batch]:
   """Batches start to stop, in order, read ahead by threads or by worker processes."""
   import grain

@@ -136,6 +136,9 @@ def begin(data: ConfigDict, tokenizer: ConfigDict, output: str, shard_size: int)
   """
   if not data.train:
     raise ConfigError("data.train: no source is named")
+  if recipes.build_ops(data.ops).augment:
+    raise ConfigError("data.ops work on images, which are read as training goes on; only texts can"
+                      " be prepared")
   sources = tuple(open_source(spec, data.path) for spec in data.train)
   begun = {
       "version": prepared.VERSION,

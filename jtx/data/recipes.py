@@ -10,10 +10,13 @@ import numpy as np
 
 from jtx.config import ConfigDict, ConfigError, build
 from jtx.data import DataError
+from jtx.data.images import check_classes
+from jtx.data.lazy import LazyExamples, Tally
+from jtx.data.ops_image import DecodeImage, Images
 from jtx.data.ops_text import OPS
 from jtx.data.packing import Column, Pack, Pad
 
-Layout = Pack | Pad
+Layout = Pack | Pad | Images
 
 CHUNK = 4096  # examples prepared at a time
 TOO_LONG = "longer than a row"  # why an example is dropped, where no op did it
@@ -34,6 +37,7 @@ class Recipe(NamedTuple):
   form: Any  # documents: makes examples of them, others in every epoch; None: they are examples
   layout: Layout  # examples, into rows
   alter: list[Any]  # a batch
+  augment: Sequence[Any] = ()  # an image, whenever it is read, to what the layout takes
 
   def bind(self, tokenizers: Mapping[str, Any]) -> "Recipe":
     """The recipe with what its ops need to know of the tokenizers."""
@@ -57,12 +61,13 @@ def build_ops(configs: Sequence[ConfigDict]) -> Recipe:
   what = f"data.ops ({', '.join(names)})"
   layouts = [i for i, op in enumerate(ops) if isinstance(op, Layout)]
   if len(layouts) != 1:
-    raise ConfigError(f"{what}: needs one layout, 'pack' or 'pad'")
-  at = layouts[0]
-  forms = [i for i, op in enumerate(ops) if hasattr(op, "form")]
-  if forms not in ([], [at - 1]):
-    raise ConfigError(f"{what}: {names[forms[0]]!r} forms examples of documents; there is one such"
-                      " op at most, right before the layout")
+    raise ConfigError(f"{what}: needs one layout, 'pack' or 'pad', or 'images' for images")
+  of_kind = _image_recipe if any(hasattr(op, "augment") for op in ops) else _text_recipe
+  return of_kind(ops, names, layouts[0], what)
+
+
+def _check_places(ops: Sequence[Any], names: Sequence[str], at: int, what: str) -> None:
+  """Raises ConfigError where an op stands on the wrong side of the layout, which is at `at`."""
   for name, op in zip(names[at + 1:], ops[at + 1:]):
     if not hasattr(op, "alter"):
       raise ConfigError(f"{what}: {name!r} does not work on batches, so it stands before the"
@@ -70,10 +75,38 @@ def build_ops(configs: Sequence[ConfigDict]) -> Recipe:
   for name, op in zip(names[:at], ops[:at]):
     if hasattr(op, "alter"):
       raise ConfigError(f"{what}: {name!r} works on batches, so it stands after the layout")
+
+
+def _image_recipe(ops: list[Any], names: list[str], at: int, what: str) -> Recipe:
+  """The recipe of ops of which one at least works on images; `at` is the layout's place."""
+  image_op = next(name for name, op in zip(names, ops) if hasattr(op, "augment"))
+  for name, op in zip(names, ops):
+    if not hasattr(op, "augment"):
+      raise ConfigError(f"{what}: {name!r} is for texts and {image_op!r} for images, so they have"
+                        " no place in one list")
+  _check_places(ops, names, at, what)
+  if [i for i, op in enumerate(ops) if isinstance(op, DecodeImage)] != [0]:
+    raise ConfigError(f"{what}: needs one 'decode_image', as its first op")
+  sized = [i for i, op in enumerate(ops[:at]) if hasattr(op, "size")]
+  for i, key in ((0, "channels"), *((i, "size") for i in sized[-1:])):
+    if getattr(ops[i], key) != getattr(ops[at], key):
+      raise ConfigError(f"{what}: {names[i]!r} has {key}={getattr(ops[i], key)}, but {names[at]!r}"
+                        f" has {key}={getattr(ops[at], key)}")
+  return Recipe([], None, ops[at], [], ops)
+
+
+def _text_recipe(ops: list[Any], names: list[str], at: int, what: str) -> Recipe:
+  """The recipe of ops that work on texts; `at` is the layout's place."""
+  forms = [i for i, op in enumerate(ops) if hasattr(op, "form")]
+  if forms not in ([], [at - 1]):
+    raise ConfigError(f"{what}: {names[forms[0]]!r} forms examples of documents; there is one such"
+                      " op at most, right before the layout")
+  _check_places(ops, names, at, what)
   makers = [i for i, op in enumerate(ops[:at]) if makes_tokens(op) and i not in forms]
   if len(makers) != 1:
     valid = ", ".join(repr(n) for n, op in OPS.items()
-                      if hasattr(op, "columns") and not hasattr(op, "form"))
+                      if hasattr(op, "columns") and not hasattr(op, "form")
+                      and not hasattr(op, "augment"))
     raise ConfigError(f"{what}: needs one op that makes tokens, such as {valid}, before the"
                       " layout")
   if "filter_length" in names and names.index("filter_length") < makers[0]:
@@ -146,7 +179,8 @@ class Prepared:
 
 def field_of(name: str, column: Column) -> str | None:
   """The field that a column is as long as, or None for one number an example."""
-  return {"tokens": name, "example": None}.get(column.kind, column.kind.removeprefix("aligned:"))
+  return {"tokens": name, "example": None, "array": None}.get(
+      column.kind, column.kind.removeprefix("aligned:"))
 
 
 def prepare(sources: Sequence, recipe: Recipe, tokenizers: dict) -> Prepared:
@@ -179,6 +213,25 @@ def prepare(sources: Sequence, recipe: Recipe, tokenizers: dict) -> Prepared:
                   np.array(ids, np.int64), sizes)
 
 
+def lazy(sources: Sequence, recipe: Recipe, warned: set[str] | None = None) -> LazyExamples:
+  """The examples of sources of images, none of which is read yet.
+
+  Args:
+    sources: one after the other.
+    recipe: with the names of the classes.
+    warned: paths of broken images that were warned of before.
+
+  Raises:
+    DataError: a source has other classes than the run.
+  """
+  decode = recipe.augment[0]
+  for source in sources:
+    check_classes(source, decode.names)
+    logging.info("%s: %d images of %d classes", source.name, len(source), len(decode.names))
+  return LazyExamples(sources, recipe.augment, used_columns(recipe),
+                      Tally(decode.max_bad, warned))
+
+
 def tell_kept(name: str, read: int, kept: int, dropped: Mapping[str, int]) -> None:
   """Logs how many examples of a source are left, and how many were dropped by what.
 
@@ -192,8 +245,9 @@ def tell_kept(name: str, read: int, kept: int, dropped: Mapping[str, int]) -> No
 
 
 def used_columns(recipe: Recipe) -> dict[str, Column]:
-  """What the preparing ops make, without the fields that the layout leaves out."""
-  made = {name: column for op in recipe.prepare for name, column in columns_of(op).items()}
+  """What the ops make of an example, without the fields that the layout leaves out."""
+  made = {name: column for op in (*recipe.prepare, *recipe.augment)
+          for name, column in columns_of(op).items()}
   return {name: column for name, column in made.items()
           if field_of(name, column) in (None, *recipe.layout.fields)}
 

@@ -1,7 +1,8 @@
 """Sources: random access to raw examples, from local files, TFDS or a generator.
 
 A source has `len()`, `source[i] -> dict`, and `name`, the spec that opened it. It can be
-pickled, and opening it again gives the same examples in the same order.
+pickled, and opening it again gives the same examples in the same order. One of images has
+`classes` too, their names in the order of the labels, or None where it does not know them.
 """
 
 import importlib
@@ -12,6 +13,7 @@ from typing import Any, Callable, Protocol
 from jtx import config
 from jtx.data import DataError
 from jtx.data import documents
+from jtx.data import images
 from jtx.data import number_words
 from jtx.data import sentences
 from jtx.data.documents import BlankLinesSource, FilesSource
@@ -48,9 +50,13 @@ def open_source(spec: str, path: str = "") -> Source:
       documents:FOLDER[:folders[:90%]]   a .txt or .md file each, of a folder or a zip archive;
                                          here, of the first 90 % of the folders in it
       blank_lines:corpus.txt             one file, blank lines between its documents
+      images:FOLDER[:each[:90%]]         a folder a class, in a folder or a zip archive: "image",
+                                         "label"; here, of the first 90 % of each class
+      npz:train.npz[:rows[:90%]]         arrays "images" and "labels"; here, of their first 90 %
       prepared:FOLDER                    in data.train only: what experiments.prepare made of others
       tfds:wmt14_translate/de-en:train[:1%]      NAME[/CONFIG][:SPLIT]
-      embedded:number_words/cardinal:train       NAME[/SUBSET][:SPLIT]
+      embedded:number_words/cardinal:train       NAME[/SUBSET][:SPLIT]; of text: number_words,
+                                         sentences, pydocs; of images: digits
       where SPLIT is "train" if absent.
     path: the folder that relative file names are relative to; TFDS's data_dir, if given.
 
@@ -186,7 +192,10 @@ def _plain(value: Any) -> Any:
 
 
 class TfdsSource:
-  """A split of a TFDS dataset that was prepared as ArrayRecord; needs no TensorFlow."""
+  """A split of a TFDS dataset that was prepared as ArrayRecord; needs no TensorFlow.
+
+  Images come as the bytes of their files. `classes` are the names of the feature "label", or None.
+  """
 
   def __init__(self, name: str, dataset: str, split: str, data_dir: str | None):
     import tensorflow_datasets as tfds
@@ -209,8 +218,14 @@ class TfdsSource:
           f"{name}: not prepared in {builder.data_path}; prepare it once with "
           f"tfds.builder({dataset!r}, data_dir=..., file_format='array_record')"
           ".download_and_prepare()")
+    features = dict(builder.info.features.items())
+    self._images = {key for key, feature in features.items()
+                    if isinstance(feature, tfds.features.Image)}
+    named = isinstance(features.get("label"), tfds.features.ClassLabel)
+    self.classes = tuple(features["label"].names) if named else None
     try:
-      self._data = builder.as_data_source(split=split)
+      self._data = builder.as_data_source(
+          split=split, decoders={key: tfds.decode.SkipDecoding() for key in self._images} or None)
     except NotImplementedError as e:
       raise DataError(f"{name}: the files in {builder.data_path} have no random access; "
                       "prepare it again with file_format='array_record'") from e
@@ -222,7 +237,8 @@ class TfdsSource:
     return len(self._data)
 
   def __getitem__(self, i: int) -> dict[str, Any]:
-    return _plain(self._data[i])
+    return {key: value if key in self._images else _plain(value)
+            for key, value in self._data[i].items()}
 
 
 def _first_line(error: Exception) -> str:
@@ -235,6 +251,7 @@ EMBEDDED: dict[str, Callable[[str, str], Source]] = {
     "number_words": number_words.number_words,
     "sentences": sentences.sentences,
     "pydocs": documents.pydocs_source,
+    "digits": images.digits_source,
 }
 
 
@@ -282,6 +299,18 @@ def _open_blank_lines(spec: str, rest: str, path: str) -> Source:
   return BlankLinesSource(spec, os.path.join(path, rest))
 
 
+def _open_images(spec: str, rest: str, path: str) -> Source:
+  file, colon, part = rest.partition(":")
+  return images.ImagesSource(spec, os.path.join(path, file),
+                             Part.parse(spec, part, "each", "every class") if colon else None)
+
+
+def _open_npz(spec: str, rest: str, path: str) -> Source:
+  file, colon, part = rest.partition(":")
+  return images.NpzSource(spec, os.path.join(path, file),
+                          Part.parse(spec, part, "rows") if colon else None)
+
+
 def _open_prepared(spec: str, rest: str, path: str) -> Source:
   del rest, path
   raise config.ConfigError(f"source: {spec!r} holds tokens and no texts, so it has its place in"
@@ -310,6 +339,8 @@ _KINDS: dict[str, Callable[[str, str, str], Source]] = {
     "squad": _open_squad,
     "documents": _open_documents,
     "blank_lines": _open_blank_lines,
+    "images": _open_images,
+    "npz": _open_npz,
     "prepared": _open_prepared,
     "tfds": _open_tfds,
     "embedded": _open_embedded,

@@ -7,16 +7,22 @@ goes over its split once and yields (name, value): numbers for the metrics, and 
 
 from jtx.evals.answers import Answers
 from jtx.evals.classification import Classification
+from jtx.evals.images import Images, Probes, Throughput
 from jtx.evals.loss import Loss
 from jtx.evals.ngrams import Ngrams
+from jtx.evals.pictures import Pictures
 from jtx.evals.tagging import Tagging
 from jtx.evals.translation import Translation
 
 EVALS = {
     "answers": Answers,
     "classification": Classification,
+    "images": Images,
     "loss": Loss,
     "ngrams": Ngrams,
+    "pictures": Pictures,
+    "probes": Probes,
     "tagging": Tagging,
+    "throughput": Throughput,
     "translation": Translation,
 }

@@ -72,6 +72,62 @@ def _pair(predictions: Sequence, references: Sequence) -> tuple[np.ndarray, np.n
   return p, r
 
 
+# ----------------------------------------------------------------------------- images
+
+
+def top_accuracy(outputs: np.ndarray, labels: np.ndarray, number: int) -> float:
+  """Share of the [N] classes that are among the `number` best of scores [N, C].
+
+  Of equal scores the class of the lower number is the better.
+  """
+  order = np.argsort(-outputs, axis=-1, kind="stable")[:, :number]
+  return float((order == labels[:, None]).any(-1).mean())
+
+
+def calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int) -> float:
+  """Expected calibration error (Guo et al. 2017, equation 3) of [N, C] for classes [N].
+
+  Examples are put into equal bins by the probability of their likeliest class; of each bin the
+  mean probability is compared with the share that is right, and weighted by its size.
+  """
+  confidence, right = probabilities.max(-1), probabilities.argmax(-1) == labels
+  places = np.minimum((confidence * bins).astype(int), bins - 1)
+  gaps = [abs(confidence[places == b].sum() - right[places == b].sum()) for b in range(bins)]
+  return float(sum(gaps) / len(labels))
+
+
+def neighbour_accuracy(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray,
+                       labels: np.ndarray, number: int, temperature: float) -> float:
+  """Accuracy of the vote of the `number` nearest of [M, D] by cosine, for [N, D].
+
+  A neighbour's vote weighs exp(cosine / temperature) (Wu et al. 2018, section 3.4).
+  """
+  unit = lambda x: x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+  train, right = unit(train), 0
+  classes = np.arange(max(train_labels.max(), labels.max()) + 1)
+  for start in range(0, len(test), 1024):
+    cosine = unit(test[start:start + 1024]) @ train.T
+    nearest = np.argpartition(-cosine, number - 1, axis=1)[:, :number]
+    weights = np.exp((np.take_along_axis(cosine, nearest, 1) - 1) / temperature)
+    votes = (weights[..., None] * (train_labels[nearest][..., None] == classes)).sum(1)
+    right += int((votes.argmax(-1) == labels[start:start + 1024]).sum())
+  return right / len(test)
+
+
+def linear_accuracy(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray,
+                    labels: np.ndarray, l2: float) -> float:
+  """Accuracy for [N, D] of ridge regression from [M, D] to -1 and 1 for each class."""
+  mean, std = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64) + 1e-5
+  scale = lambda x: np.concatenate([(x - mean) / std, np.ones((len(x), 1))], 1)
+  x = scale(train)
+  targets = 2.0 * (train_labels[:, None] == np.arange(max(train_labels.max(), labels.max()) + 1)) - 1
+  if len(x) < x.shape[1]:  # the same map, by a system of as many equations as there are images
+    weights = x.T @ np.linalg.solve(x @ x.T + l2 * np.eye(len(x)), targets)
+  else:
+    weights = np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ targets)
+  return float(((scale(test) @ weights).argmax(-1) == labels).mean())
+
+
 # --------------------------------------------------------------------------- entities
 
 

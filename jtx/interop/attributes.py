@@ -1,4 +1,4 @@
-"""config.json of Hugging Face to the fields of an Encoder, and back.
+"""config.json of Hugging Face to the fields of a model, and back.
 
 No attribute is ignored: each is read, or has the one value that jtx computes, or is known
 not to change what is computed. All others are refused by name. Rates of dropout act in
@@ -12,10 +12,11 @@ from typing import Any, Mapping
 
 from absl import logging
 
-from jtx.config import ConfigDict, ConfigError, build, fields, nearest, section
+from jtx.config import ConfigDict, ConfigError, build, edits_of, fields, nearest, section
 from jtx.interop.tables import Family
 from jtx.models import MODELS
 from jtx.models.encoder import Encoder, HeadConfig
+from jtx.models.vit import DecoderConfig, ImageHeadConfig, Vit
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Rope
 from jtx.nn.stack import WINDOWED
@@ -25,6 +26,13 @@ ACTIVATIONS = {
     "gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
     "silu": "silu", "swish": "silu", "quick_gelu": "gelu_sigmoid", "tanh": "tanh",
 }
+
+def _side(value: Any) -> int | None:
+  """The one number of a square's size, which may be written as two."""
+  sides = value if isinstance(value, (list, tuple)) and len(value) == 2 else [value]
+  whole = all(isinstance(s, int) and not isinstance(s, bool) and s >= 1 for s in sides)
+  return sides[0] if whole and len(set(sides)) == 1 else None
+
 
 # kind -> test of a value, and what it says in an error
 KINDS = {
@@ -43,6 +51,10 @@ KINDS = {
     "layers": (lambda v: isinstance(v, list) and all(isinstance(k, str) for k in v),
                "a list of layer types"),
     "rope": (lambda v: isinstance(v, dict), "an object of RoPE parameters by layer type"),
+    "square": (lambda v: _side(v) is not None, "a whole number of pixels, or two equal ones"),
+    "pixels": (lambda v: isinstance(v, list) and bool(v) and all(
+        isinstance(x, numbers.Real) and not isinstance(x, bool) for x in v),
+               "a list of numbers, one a channel"),
 }
 
 # What no model type computes with.
@@ -77,9 +89,11 @@ FIXED = {
 
 # Fields that change nothing, or nothing but training.
 RUN_FIELDS = ("unroll", "remat", "dtype", "block.kernel")
-TRAINING_FIELDS = ("block.dropout", "block.attention_dropout", "block.ffn_dropout",
-                   "block.init_std", "position.init_std", "head.dropout")
-LABELLED = ("classes", "tags")
+TRAINING_FIELDS = (
+    "block.dropout", "block.attention_dropout", "block.ffn_dropout", "block.init_std",
+    "block.residual.drop_path", "block.residual.uniform", "position.init", "position.init_std",
+    "position.trained", "head.dropout", "head.zero")
+LABELLED = ("classes", "tags", "distilled")
 
 
 def read(family: Family, config: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -89,6 +103,7 @@ def read(family: Family, config: Mapping[str, Any], where: str) -> dict[str, Any
     ConfigError: an attribute that is not known, or has a value that jtx can't compute.
   """
   values = defaults(family)
+  convert = {"rate": float, "positive": float, "square": _side}
   fixed = {k: v for k, v in {**FIXED, **family.fixed}.items() if k not in family.attributes}
   for name, value in config.items():
     if name in family.attributes:
@@ -96,7 +111,7 @@ def read(family: Family, config: Mapping[str, Any], where: str) -> dict[str, Any
       is_valid, expected = KINDS[kind]
       if not is_valid(value) and not (value is None and default is None):
         raise ConfigError(f"{where}: {name}={value!r} is not {expected}")
-      values[name] = float(value) if kind in ("rate", "positive") and value is not None else value
+      values[name] = convert[kind](value) if kind in convert and value is not None else value
     elif name in fixed and name not in family.free:
       if value not in fixed[name]:
         only = " or ".join(map(repr, fixed[name]))
@@ -138,12 +153,12 @@ def label_names(config: Mapping[str, Any], where: str) -> tuple[str, ...] | None
 
 def model_fields(family: Family, config: Mapping[str, Any], mlm: bool, task: str,
                  where: str) -> dict[str, Any]:
-  """Fields for `jtx.config.section(MODELS, "encoder", ...)`.
+  """Fields for `jtx.config.section(MODELS, family.model, ...)`.
 
   Args:
     family: of config["model_type"].
     config: the content of config.json.
-    mlm: whether the model has a masked language model's head.
+    mlm: whether the model has the head of its pretraining.
     task: of its other head.
     where: the file, for errors.
 
@@ -153,7 +168,7 @@ def model_fields(family: Family, config: Mapping[str, Any], mlm: bool, task: str
   values = read(family, config, where)
   outputs = num_labels(config, where) if task in LABELLED else None
   problem = config["problem_type"] if "problem_type" in config else None
-  if task == "classes":
+  if task in ("classes", "distilled"):
     single = problem in (None, "single_label_classification")
     if not single and (problem, outputs) != ("regression", 1):
       raise ConfigError(f"{where}: problem_type={problem!r} with {outputs} labels is not known to"
@@ -173,46 +188,48 @@ def fields_of(family: Family, values: Mapping[str, Any], mlm: bool, task: str,
   head = {"task": task, "outputs": outputs}
   if task != "none":
     head |= family.head(values, task)
-  return {**family.trunk(values, mlm), "mlm": mlm, "head": head}
+  return {**family.trunk(values, mlm), "head": head}
 
 
-def make_model(model_fields: Mapping[str, Any], **more: Any) -> Encoder:
-  """The Encoder of `model_fields`."""
+def make_model(family: Family, model_fields: Mapping[str, Any], **more: Any) -> Any:
+  """The model of `model_fields`."""
   edits = {k: v for k, v in {**model_fields, **more}.items() if v is not None}
   edits["head"] = {k: v for k, v in edits["head"].items() if v is not None}
-  return build(MODELS, section(MODELS, "encoder", **edits), what="model")
+  return build(MODELS, section(MODELS, family.model, **edits), what="model")
 
 
 def model_section(model: Any) -> ConfigDict:
   """The config section that builds `model` again."""
   name = next(n for n, constructor in MODELS.items() if constructor is type(model))
-  return section(MODELS, name, **_edits(model))
-
-
-def _edits(value: Any) -> dict[str, Any]:
-  result = {}
-  for key in fields(type(value)):
-    item = getattr(value, key)
-    if hasattr(item, "registry"):
-      name = next(n for n, c in item.registry().items() if c is type(item))
-      item = section(item.registry(), name, **_edits(item))
-    elif dataclasses.is_dataclass(item):
-      item = _edits(item)
-    if item is not None:
-      result[key] = item
-  return result
+  return section(MODELS, name, **edits_of(model))
 
 
 # ---------------------------------------------------------------------- jtx to config.json
 
 
-def structure(model: Encoder) -> dict[str, Any]:
+def structure(model: Any) -> dict[str, Any]:
   """The fields of a model by path, written one way where several mean the same."""
-  block, head = model.block, model.head
+  result = _flat(IN_ONE_WAY[type(model)](model) if type(model) in IN_ONE_WAY else model)
+  block = model.block
   head_dim = block.head_dim or model.width // block.num_heads
-  block = dataclasses.replace(
-      block, head_dim=head_dim, v_head_dim=block.v_head_dim or head_dim,
-      num_kv_heads=block.num_kv_heads or block.num_heads)
+  result |= {"block.head_dim": head_dim, "block.v_head_dim": block.v_head_dim or head_dim,
+             "block.num_kv_heads": block.num_kv_heads or block.num_heads}
+  return {key: value for key, value in result.items() if key not in RUN_FIELDS}
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+  """The fields of a dataclass, and of those in it, by path; its own kind has none."""
+  if not dataclasses.is_dataclass(value):
+    return {path: value}
+  result = {path: type(value).__name__} if hasattr(value, "registry") else {}
+  for key in fields(type(value)):
+    result |= _flat(getattr(value, key), f"{path}.{key}" if path else key)
+  return result
+
+
+def encoder_in_one_way(model: Encoder) -> Encoder:
+  """An equal Encoder: of fields that mean the same it has the same."""
+  head = model.head
   if head.task == "none":
     head = HeadConfig()
   elif head.transform == "none":
@@ -223,17 +240,25 @@ def structure(model: Encoder) -> dict[str, Any]:
   if isinstance(position, Rope):
     base = position.base if position.local_base is None else position.local_base
     position = dataclasses.replace(position, local_base=base if local else None)
-  result = {key: getattr(model, key) for key in fields(Encoder) if key not in RUN_FIELDS}
-  result |= {"pattern": pattern, "embedding_width": model.embedding_width or model.width,
-             "window": model.window if local else 0, "position": type(position).__name__}
-  del result["block"], result["head"]
-  for name, part in (("block", block), ("position", position), ("head", head)):
-    result |= {f"{name}.{key}": getattr(part, key) for key in fields(type(part))
-               if f"{name}.{key}" not in RUN_FIELDS}
-  return result
+  return model.clone(pattern=pattern, embedding_width=model.embedding_width or model.width,
+                     window=model.window if local else 0, position=position, head=head)
 
 
-def differences(model: Encoder, other: Encoder) -> dict[str, tuple[Any, Any]]:
+def vit_in_one_way(model: Vit) -> Vit:
+  """An equal Vit."""
+  one = lambda numbers: numbers[:1] if len(set(numbers)) == 1 else numbers
+  image = dataclasses.replace(model.image, mean=one(model.image.mean), std=one(model.image.std))
+  decoder = model.decoder
+  if not decoder.num_layers:
+    decoder = DecoderConfig(masked=decoder.masked)  # also of an encoder alone, in its config.json
+  head = model.head if model.head.task != "none" else ImageHeadConfig(norm=model.head.norm)
+  return model.clone(image=image, decoder=decoder, head=head)
+
+
+IN_ONE_WAY = {Encoder: encoder_in_one_way, Vit: vit_in_one_way}
+
+
+def differences(model: Any, other: Any) -> dict[str, tuple[Any, Any]]:
   """The fields in which two models differ: path -> values."""
   a, b = structure(model), structure(other)
   missing = "absent"
@@ -242,7 +267,16 @@ def differences(model: Encoder, other: Encoder) -> dict[str, tuple[Any, Any]]:
   return {k: pair for k, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def hf_values(family: Family, model: Encoder) -> tuple[str, dict[str, Any], list[str]]:
+def check_trunk(model: Any, theirs: Any, directory: str) -> None:
+  """Raises ConfigError where layers or embeddings of `model` are not those of a directory."""
+  for key, (ours, other) in differences(model, theirs).items():
+    of_head = key == "mlm" or key.startswith(("head.", "decoder.", "features."))
+    if not of_head and not key.startswith("image.") and key not in TRAINING_FIELDS:
+      raise ConfigError(f"model.{key}={ours!r} does not fit the weights of {directory}, whose {key}"
+                        f" is {other!r}")
+
+
+def hf_values(family: Family, model: Any) -> tuple[str, dict[str, Any], list[str]]:
   """The model as an architecture of the family.
 
   Returns:
@@ -251,14 +285,16 @@ def hf_values(family: Family, model: Encoder) -> tuple[str, dict[str, Any], list
   Raises:
     ConfigError: the family has no such model; the sentence names what it lacks.
   """
-  heads = model.mlm, model.head.task
+  heads = model.heads
   name = family.architecture(*heads)
   if name is None and heads == (False, "none"):  # a base model that comes without its pooler
     name = family.architecture(False, "embedding")
   if name is None:
-    raise ConfigError(f"has no architecture with mlm={model.mlm} and head.task={heads[1]!r}")
+    with_it = f"with{'' if heads[0] else 'out'} the head of pretraining"
+    raise ConfigError(f"has no architecture {with_it} and head.task={heads[1]!r}")
   values = family.values(model)
-  again = make_model(fields_of(family, defaults(family) | values, *heads, model.head.outputs))
+  fields = fields_of(family, defaults(family) | values, *heads, model.head.outputs)
+  again = make_model(family, fields)
   wrong = differences(model, again)
   lost = [key for key in wrong if key in TRAINING_FIELDS]
   for key, (ours, theirs) in wrong.items():
@@ -267,7 +303,7 @@ def hf_values(family: Family, model: Encoder) -> tuple[str, dict[str, Any], list
   return name, values, lost
 
 
-def hf_config(families: Mapping[str, Family], model: Encoder, labels: tuple[str, ...] | None,
+def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...] | None,
               token_ids: Mapping[str, int | None]) -> tuple[str, dict[str, Any]]:
   """The model type, and the content of config.json.
 
@@ -280,11 +316,13 @@ def hf_config(families: Mapping[str, Family], model: Encoder, labels: tuple[str,
   Raises:
     ConfigError: no family can, and why; or the labels do not fit the model.
   """
-  if not isinstance(model, Encoder):
-    raise ConfigError(f"a {type(model).__name__} can't be saved as a Hugging Face model: only an"
-                      " Encoder can")
+  own = {name: f for name, f in families.items() if MODELS[f.model] is type(model)}
+  if not own:
+    able = " or ".join(dict.fromkeys(MODELS[f.model].__name__ for f in families.values()))
+    raise ConfigError(f"a {type(model).__name__} can't be saved as a Hugging Face model: only"
+                      f" {able} can")
   reasons = []
-  for model_type, family in families.items():
+  for model_type, family in own.items():
     try:
       name, values, lost = hf_values(family, model)
       break
@@ -298,12 +336,13 @@ def hf_config(families: Mapping[str, Family], model: Encoder, labels: tuple[str,
     if key in values and values[key] != value and value is not None:
       raise ConfigError(f"{key}={value} of the tokenizer does not fit the model, whose positions"
                         f" were counted for {key}={values[key]} (position.first_position)")
-  config = {"architectures": [name], "model_type": model_type, "dtype": "float32",
-            "tie_word_embeddings": True, **token_ids, **values}
+  of_text = {"tie_word_embeddings": True, **token_ids} if family.model == "encoder" else {}
+  config = {"architectures": [name], "model_type": model_type, "dtype": "float32", **of_text,
+            **values}
   return model_type, config | label_attributes(model, labels)
 
 
-def label_attributes(model: Encoder, labels: tuple[str, ...] | None) -> dict[str, Any]:
+def label_attributes(model: Any, labels: tuple[str, ...] | None) -> dict[str, Any]:
   """`id2label` and what goes with it, for models with classes or tags."""
   head = model.head
   if head.task not in LABELLED:

@@ -34,10 +34,10 @@ FREE = frozenset({"pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc
 
 
 def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
-  del mlm
   std = values["initializer_range"]
   return {
       "vocab_size": values["vocab_size"],
+      "mlm": mlm,
       "width": values["hidden_size"],
       "num_layers": values["num_hidden_layers"],
       "num_token_types": values["type_vocab_size"],

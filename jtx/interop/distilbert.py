@@ -31,10 +31,10 @@ ATTRIBUTES = {
 
 
 def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
-  del mlm
   std = values["initializer_range"]
   return {
       "vocab_size": values["vocab_size"],
+      "mlm": mlm,
       "width": values["dim"],
       "num_layers": values["n_layers"],
       "num_token_types": 0,

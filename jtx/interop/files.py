@@ -46,6 +46,8 @@ class Tensors:
     trunk, heads = (self.family.pattern(heads=h) for h in (False, True))
     for original, path in self.listing().items():
       name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", original))
+      for spelling, written in self.family.spellings.items():
+        name = re.sub(spelling, written, name)
       prefixed = f"{self.family.prefix}.{name}"
       if (trunk.fullmatch(prefixed) or heads.fullmatch(prefixed)
           or prefixed in self.family.buffers):
@@ -149,7 +151,7 @@ class Tensors:
 
 
 def has_mlm(wanted: Sequence[Entry]) -> bool:
-  return any(path.startswith("mlm_head/") for e in wanted for path, _ in e.places)
+  return any(path.startswith(("mlm_head/", "mae_decoder/")) for e in wanted for path, _ in e.places)
 
 
 class NewDirectory:

@@ -18,10 +18,11 @@ import safetensors.numpy
 from jtx.config import ConfigError, nearest
 from jtx.data import DataError, encodings
 from jtx.data.tokenizers import Tokenizer
-from jtx.interop import albert, attributes, bert, distilbert, modernbert, roberta, tables
+from jtx.interop import (albert, attributes, bert, distilbert, modernbert, roberta, tables, timm,
+                         vit)
 from jtx.interop.files import CONFIG, DTYPES, WEIGHTS, NewDirectory, Tensors, has_mlm, read_config
 from jtx.interop.tables import Family, Shape
-from jtx.models.encoder import Encoder
+from jtx.models import MODELS
 from jtx.sharding import unbox
 
 # By `model_type`. A model is saved as the first that can express it.
@@ -31,6 +32,9 @@ FAMILIES: dict[str, Family] = {
     "albert": albert.FAMILY,
     "distilbert": distilbert.FAMILY,
     "modernbert": modernbert.FAMILY,
+    "vit": vit.VIT,
+    "deit": vit.DEIT,
+    "vit_mae": vit.MAE,
 }
 
 
@@ -49,12 +53,16 @@ class Source(NamedTuple):
 
 
 def is_hf(directory: str) -> bool:
-  """Whether the directory's config.json is one of Hugging Face."""
-  return "model_type" in read_config(directory)
+  """Whether the directory's config.json is one of Hugging Face, or of timm."""
+  config = read_config(directory)
+  return "model_type" in config or timm.is_timm(config)
 
 
 def open_source(directory: str) -> Source:
-  return identify(read_config(directory), os.path.join(directory, CONFIG))
+  source = identify(read_config(directory), os.path.join(directory, CONFIG))
+  if source.family.model == "vit":
+    source = source._replace(config={**source.config, **vit.read_preprocessor(directory)})
+  return source
 
 
 def identify(config: Mapping[str, Any], path: str) -> Source:
@@ -63,6 +71,8 @@ def identify(config: Mapping[str, Any], path: str) -> Source:
   Raises:
     ConfigError: jtx does not have its model type.
   """
+  if timm.is_timm(config):
+    return Source(path, timm.translated(config, path), timm.FAMILY)
   if "model_type" not in config:
     raise ConfigError(f"{path} has no model_type; valid are: {', '.join(FAMILIES)}")
   model_type = config["model_type"]
@@ -88,7 +98,7 @@ def choose(source: Source, architecture: str | None) -> str:
 
 def model_fields(config: Mapping[str, Any], architecture: str | None = None,
                  path: str = CONFIG) -> dict[str, Any]:
-  """The fields of the Encoder that a config.json describes.
+  """The fields of the model that a config.json describes.
 
   Args:
     config: its content.
@@ -96,7 +106,7 @@ def model_fields(config: Mapping[str, Any], architecture: str | None = None,
     path: of the file, for errors.
 
   Returns:
-    Fields for `jtx.config.section(MODELS, "encoder", ...)`.
+    Fields for `jtx.config.section(MODELS, NAME, ...)`.
 
   Raises:
     ConfigError: it can't be used; the sentence names the attribute.
@@ -107,7 +117,7 @@ def model_fields(config: Mapping[str, Any], architecture: str | None = None,
 
 
 def finetuned_fields(source: Source, task: str) -> dict[str, Any]:
-  """The fields of the Encoder of a config, with the family's own head for another task.
+  """The fields of the model of a config, with the family's own head for another task.
 
   Args:
     source: as `open_source` and `identify` give it.
@@ -126,7 +136,7 @@ def finetuned_fields(source: Source, task: str) -> dict[str, Any]:
 
 
 def load(directory: str, architecture: str | None = None,
-         dtype: str = "auto") -> tuple[Encoder, dict[str, Any]]:
+         dtype: str = "auto") -> tuple[Any, dict[str, Any]]:
   """The model of a directory.
 
   Args:
@@ -150,7 +160,7 @@ def load(directory: str, architecture: str | None = None,
     logging.info("%s has no pooler: the model returns hidden states", directory)
     task = "none"
   fields = attributes.model_fields(source.family, source.config, mlm, task, source.path)
-  model = attributes.make_model(fields, dtype=dtype)
+  model = attributes.make_model(source.family, fields, dtype=dtype)
   shapes = param_shapes(model)
   rows = source.family.rows_for(mlm, task)
   wanted = list(tables.entries(rows, model.segments(), shapes))
@@ -162,12 +172,13 @@ def load(directory: str, architecture: str | None = None,
   return model, unflatten_dict(tensors.read(wanted, shapes), sep="/")
 
 
-def load_params(directory: str, model: Encoder) -> tuple[dict[str, Any], list[str]]:
+def load_params(directory: str, model: Any) -> tuple[dict[str, Any], list[str]]:
   """Parameters for a model that may have other heads than the files.
 
   Args:
     directory: with config.json and safetensors.
-    model: whose layers and embeddings must be those of the files.
+    model: whose layers and embeddings must be those of the files; of images, its size may be
+      another.
 
   Returns:
     The parameters that the files have, a tree of float32 NumPy arrays; and the paths of
@@ -179,16 +190,15 @@ def load_params(directory: str, model: Encoder) -> tuple[dict[str, Any], list[st
   """
   source = open_source(directory)
   family, path = source.family, source.path
-  if not isinstance(model, Encoder):
-    raise ConfigError(f"the weights of {directory} are an Encoder's, not a"
-                      f" {type(model).__name__}'s")
+  if not isinstance(model, MODELS[family.model]):
+    raise ConfigError(f"the weights of {directory} are those of a {MODELS[family.model].__name__},"
+                      f" not of a {type(model).__name__}")
   fields = attributes.model_fields(family, source.config, False, "none", path)
-  theirs = attributes.make_model(fields)
-  for key, (ours, other) in attributes.differences(model, theirs).items():
-    of_head = key == "mlm" or key.startswith("head.")
-    if not of_head and key not in attributes.TRAINING_FIELDS:
-      raise ConfigError(f"model.{key}={ours!r} does not fit the weights of {directory}, whose {key}"
-                        f" is {other!r}")
+  theirs = attributes.make_model(family, fields)
+  attributes.check_trunk(model, theirs, directory)
+  asked = model
+  if family.model == "vit":
+    model = model.clone(image=theirs.image)
   shapes = param_shapes(model)
   tensors = Tensors(source.directory, source.family)
   params: dict[str, np.ndarray] = {}
@@ -202,17 +212,21 @@ def load_params(directory: str, model: Encoder) -> tuple[dict[str, Any], list[st
     params |= tensors.read(present, shapes)
     found += present
   trunk = list(tables.entries(family.rows, model.segments(), shapes))
-  tensors.check_names(trunk + found)
+  # A head with a norm of its own takes the place of the layers' last one.
+  all_of_trunk = tables.entries(family.rows, theirs.segments(), param_shapes(theirs))
+  tensors.check_names([*all_of_trunk, *found])
   absent = [e.name for e in trunk if e.name not in tensors]
   if absent:
     raise DataError(f"{directory} does not have tensor {absent[0]!r} of the model's layers and"
                     " embeddings")
   params |= tensors.read(trunk, shapes)
   missing = [p for p in shapes if p not in params]
+  if family.model == "vit":
+    params = asked.resized(params, model)
   return unflatten_dict(params, sep="/"), missing
 
 
-def head_candidates(family: Family, config: Mapping[str, Any], model: Encoder,
+def head_candidates(family: Family, config: Mapping[str, Any], model: Any,
                     path: str) -> list[tuple[tables.Row, ...]]:
   """Rows that may fill the heads of `model`, best first.
 
@@ -221,14 +235,15 @@ def head_candidates(family: Family, config: Mapping[str, Any], model: Encoder,
   """
   candidates = []
   values, head = attributes.read(family, config, path), model.head
-  if model.mlm and has_our_mlm_head(family, values):
+  if model.heads[0] and has_our_mlm_head(family, values):
     candidates.append(family.mlm_rows)
-  for task in dict.fromkeys((head.task, "embedding")):
+  for task in dict.fromkeys((model.heads[1], "embedding")):
     if task not in family.head_rows:
       continue
     theirs = {"transform": "none", "norm": False, "use_bias": True, **family.head(values, task)}
-    same_transform = all(getattr(head, k) == theirs[k] for k in ("transform", "norm", "use_bias"))
-    same = same_transform and task == head.task and head.pool == theirs["pool"]
+    same_transform = all(getattr(head, k) == theirs[k] for k in ("transform", "norm", "use_bias")
+                         if hasattr(head, k))
+    same = same_transform and task == model.heads[1] and head.pool == theirs["pool"]
     if same_transform:
       candidates.append(tuple(
           row for row in family.head_rows[task]
@@ -240,29 +255,29 @@ def has_our_mlm_head(family: Family, values: Mapping[str, Any]) -> bool:
   try:
     family.trunk(values, True)
   except ConfigError as e:
-    logging.info("the masked language model's head is not taken: %s", e)
+    logging.info("the head of pretraining is not taken: %s", e)
     return False
   return True
 
 
-def param_shapes(model: Encoder) -> dict[str, Shape]:
+def param_shapes(model: Any) -> dict[str, Shape]:
   """The shape of every parameter, by path."""
-  tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-  batch = {key: tokens for key in ("text", "text_segment_ids", "text_positions")}
-  boxed = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+  boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   return {path: x.shape for path, x in flatten_dict(unbox(boxed), sep="/").items()}
 
 
 def label_names(directory: str) -> tuple[str, ...] | None:
   """The names of classes or tags, if config.json has them."""
   config = read_config(directory)
+  if timm.is_timm(config):
+    return tuple(config["label_names"]) if "label_names" in config else None
   return attributes.label_names(config, os.path.join(directory, CONFIG))
 
 
 # ------------------------------------------------------------------------------ writing
 
 
-def hf_config(model: Encoder, tokenizer: Tokenizer | None = None,
+def hf_config(model: Any, tokenizer: Tokenizer | None = None,
               labels: Sequence[str] | None = None) -> dict[str, Any]:
   """The content of config.json for a model; see `save`."""
   return _config(model, tokenizer, labels)[1]
@@ -276,7 +291,7 @@ def _config(model, tokenizer, labels) -> tuple[str, dict[str, Any]]:
   return attributes.hf_config(FAMILIES, model, None if labels is None else tuple(labels), ids)
 
 
-def tensors_of(family: Family, model: Encoder, params: Any) -> dict[str, np.ndarray]:
+def tensors_of(family: Family, model: Any, params: Any) -> dict[str, np.ndarray]:
   """The tensors of a file, float32, by name.
 
   Raises:
@@ -291,24 +306,25 @@ def tensors_of(family: Family, model: Encoder, params: Any) -> dict[str, np.ndar
     if ours != theirs:
       raise ConfigError(f"params are not of this model: {path} is {theirs} in params and {ours} in"
                         " the model")
-  rows = family.rows_for(model.mlm, model.head.task)
+  pretrains, task = model.heads
+  rows = family.rows_for(pretrains, task)
   wanted = list(tables.entries(rows, model.segments(), shapes))
   left = set(shapes) - {path for e in wanted for path, _ in e.places}
   if left:
     raise ConfigError(f"the model can't be expressed as a Hugging Face model: it has no place for"
                       f" parameter {min(left)}")
-  is_base = not model.mlm and model.head.task in ("none", "embedding")
+  is_base = not pretrains and task in ("none", "embedding")
   strip = f"{family.prefix}." if is_base else ""
   return {e.name.removeprefix(strip): tables.write(e, flat) for e in wanted}
 
 
-def save(directory: str, model: Encoder, params: Any, tokenizer: Tokenizer | None = None,
+def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = None,
          labels: Sequence[str] | None = None, dtype: str = "float32") -> None:
   """Writes a directory that `transformers` loads; all of it, or nothing.
 
   Args:
     directory: to make; it must not hold anything yet.
-    model: an Encoder that one of the families can express.
+    model: that one of the families can express.
     params: its parameters.
     tokenizer: written as tokenizer.json, for AutoTokenizer.
     labels: names of classes or tags.
@@ -322,7 +338,11 @@ def save(directory: str, model: Encoder, params: Any, tokenizer: Tokenizer | Non
   model_type, config = _config(model, tokenizer, labels)
   tensors = tensors_of(FAMILIES[model_type], model, params)
   tensors = {name: np.ascontiguousarray(x.astype(jnp.dtype(dtype))) for name, x in tensors.items()}
-  texts = {CONFIG: config | {"dtype": dtype}}
+  if FAMILIES[model_type].model == "vit":
+    config, preprocessor = vit.split_preprocessor(config)
+    texts = {CONFIG: config | {"dtype": dtype}, vit.PREPROCESSOR: preprocessor}
+  else:
+    texts = {CONFIG: config | {"dtype": dtype}}
   if tokenizer is not None:
     texts |= tokenizer_files(model, tokenizer)
   with NewDirectory(directory) as path:
@@ -333,7 +353,7 @@ def save(directory: str, model: Encoder, params: Any, tokenizer: Tokenizer | Non
     safetensors.numpy.save_file(tensors, os.path.join(path, WEIGHTS), {"format": "pt"})
 
 
-def tokenizer_files(model: Encoder, tokenizer: Tokenizer) -> dict[str, Any]:
+def tokenizer_files(model: Any, tokenizer: Tokenizer) -> dict[str, Any]:
   """tokenizer.json and tokenizer_config.json.
 
   Raises:

@@ -115,6 +115,7 @@ def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
     rope["local_base"] = theta["sliding_attention"]
   return {
       "vocab_size": values["vocab_size"],
+      "mlm": mlm,
       "width": values["hidden_size"],
       "num_layers": values["num_hidden_layers"],
       "num_token_types": 0,

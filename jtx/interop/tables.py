@@ -41,7 +41,7 @@ class Row(NamedTuple):
   """A tensor and its parameters.
 
   `{i}` in the name is the number of a layer, for which `{layers}` in a path is the segment
-  of the stack. Of several paths the tensors lie one after the other, along the first axis.
+  of the stack; a path without it is of a stack of one segment. Of several paths the tensors lie one after the other, along the first axis.
   """
   name: str
   paths: tuple[str, ...]
@@ -70,20 +70,28 @@ def renamed(rows: Iterable[Row], old: str, new: str) -> tuple[Row, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """What jtx knows of a model type. Heads are known by their task, see `jtx.models.encoder`."""
+  """What jtx knows of a model type. Heads are known by their task, see `jtx.models.encoder`.
+
+  The head of pretraining is that of a masked language model, or MAE's decoder.
+  """
   prefix: str  # of the names of the base model's tensors, in files of models with a head
-  architectures: Mapping[str, tuple[bool, str]]  # name -> whether it has an MLM head, and its task
+  architectures: Mapping[str, tuple[bool, str]]  # name -> whether it has the head of pretraining,
+  # and the task of its other head
   attributes: Mapping[str, tuple[str, Any]]  # that are read: kind and the class's default
   fixed: Mapping[str, tuple]  # attributes with the only values that jtx can compute
   free: frozenset[str]  # attributes that do not change what is computed
-  trunk: Callable[[Mapping[str, Any], bool], dict[str, Any]]  # fields of Encoder, given `mlm`
-  head: Callable[[Mapping[str, Any], str], dict[str, Any]]  # fields of HeadConfig, given the task
-  values: Callable[[Any], dict[str, Any]]  # the attributes of an Encoder
+  trunk: Callable[[Mapping[str, Any], bool], dict[str, Any]]  # fields of the model, given whether
+  # it has the head of pretraining
+  head: Callable[[Mapping[str, Any], str], dict[str, Any]]  # fields of its head, given the task
+  values: Callable[[Any], dict[str, Any]]  # the attributes of a model
   rows: tuple[Row, ...]
-  mlm_rows: tuple[Row, ...]
+  mlm_rows: tuple[Row, ...]  # of the head of pretraining
   head_rows: Mapping[str, tuple[Row, ...]]  # by task
   tied: Mapping[str, str]  # second names of a tensor -> the first
   buffers: frozenset[str] = frozenset()  # tensors of files that are no parameters
+  spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of names in some files:
+  # regular expression -> what is written in its place
+  model: str = "encoder"  # of `jtx.models.MODELS`
 
   def rows_for(self, mlm: bool, task: str) -> tuple[Row, ...]:
     rows = self.rows + (self.mlm_rows if mlm else ())
@@ -123,8 +131,11 @@ def entries(rows: Iterable[Row], segments: Sequence[Any],
   for row in rows:
     expanded = [(row.name, row.paths, None)]
     if "{i}" in row.name:
+      own = layers
+      if "{layers}" not in row.paths[0]:
+        own = [("", j) for j in range(shapes[row.paths[0]][0] if row.paths[0] in shapes else 0)]
       expanded = [(row.name.format(i=i), [p.format(layers=name) for p in row.paths], j)
-                  for i, (name, j) in enumerate(layers)]
+                  for i, (name, j) in enumerate(own)]
     for name, paths, index in expanded:
       if all(p in shapes for p in paths):
         yield Entry(name, tuple((p, index) for p in paths), row.layout)

@@ -2,8 +2,10 @@
 
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
+from jtx.models.vit import Vit
 
 MODELS = {
     "encdec": EncDec,
     "encoder": Encoder,
+    "vit": Vit,
 }

@@ -89,9 +89,7 @@ class EncDec(nn.Module):
     if not shared:
       self.src_embed = layers.Embed(src_vocab_size, self.width, std, dtype)
     if table := self.position.embedding_table(self.width):
-      shape, std, axes = table
-      self.position_table = layers.param(self, "position_embedding", nn.initializers.normal(std),
-                                         shape, axes)
+      self.position_table = table.make(self, "position_embedding")
     if self.share_embeddings == "none":
       self.output = layers.Dense((self.vocab_size,), ("embed", "vocab"), use_bias=False,
                                  dtype=dtype)

@@ -190,9 +190,7 @@ class Encoder(nn.Module):
       self.type_table = layers.param(self, "type_embedding", nn.initializers.normal(std),
                                      (self.num_token_types, width), ("types", "embed"))
     if table := self.position.embedding_table(width):
-      shape, std, axes = table
-      self.position_table = layers.param(self, "position_embedding", nn.initializers.normal(std),
-                                         shape, axes)
+      self.position_table = table.make(self, "position_embedding")
     self.embed_norm = self.block.make_norm(None)
     self.dropout = Dropout(self.block.dropout)
     if width != self.width:
@@ -208,6 +206,16 @@ class Encoder(nn.Module):
       self.extractor = Features(self.features, dtype)
     if self.head.task != "none":
       self.task_head = Head(self.head, self.block, dtype)
+
+  @property
+  def heads(self) -> tuple[bool, str]:
+    """Whether it has the head of its pretraining, and the task of its other head."""
+    return self.mlm, self.head.task
+
+  def example(self) -> Batch:
+    """The smallest batch."""
+    keys = ("text", "text_segment_ids", "text_positions")
+    return {key: jnp.zeros((1, 1), jnp.int32) for key in keys}
 
   def segments(self) -> tuple[Segment, ...]:
     """The layers; the first stands alone where it has no norm before its attention."""

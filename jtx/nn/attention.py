@@ -167,6 +167,7 @@ class Context:
   memory: jax.Array | None = None  # [B, S, D], the source of cross-attention
   memory_segments: jax.Array | None = None  # [B, S] int
   bias_table: jax.Array | None = None  # the parameter of `Position.bias`
+  position_table: jax.Array | None = None  # that of `Position.embed`, where all layers add it
   index: jax.Array | None = None  # row index of x[:, 0] when decoding with a cache
   cache_index: jax.Array | None = None  # [S], row index of each place of the cache
   cache_pairs: jax.Array | None = None  # [B', T', S] bool, which places are a query's own past

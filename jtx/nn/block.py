@@ -16,6 +16,29 @@ from jtx.nn.positions import Position
 from jtx.sharding import constrain
 
 NORM_POSITIONS = ("post", "pre", "sandwich")
+# Positions are added by the model, once; by every layer to its input, with a table of its own; or
+# by every layer with the model's (ViT, appendix D.4).
+PLACES = ("stem", "layers", "shared")
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidualConfig:
+  """What becomes of a sub-layer's output before it is added (DeiT III; Touvron et al. 2022)."""
+  layer_scale: float | None = None  # first value of a factor a channel (CaiT; Touvron et al. 2021)
+  drop_path: float = 0.0  # share of examples that skip a sub-layer (Huang et al. 2016)
+  uniform: bool = False  # of every layer; else the share grows from 0 to drop_path over the depth
+
+  def __post_init__(self):
+    if not 0 <= self.drop_path < 1:
+      raise ConfigError(f"residual.drop_path={self.drop_path} is not from 0 to below 1")
+
+  def skipped(self, first: int, number: int, total: int) -> jax.Array | None:
+    """The shares [number] of layers `first` and on, of `total`; None where none is skipped."""
+    if not self.drop_path:
+      return None
+    depth = jnp.arange(first, first + number)
+    return jnp.full(number, self.drop_path) if self.uniform else (
+        self.drop_path * depth / max(total - 1, 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +63,7 @@ class BlockConfig:
   ffn_dropout: float = 0.0  # of the feed-forward hidden activations
   init_std: float | None = None  # of the kernels; None is Glorot uniform
   kernel: str = "auto"  # the attention kernel
+  residual: ResidualConfig = ResidualConfig()
 
   def __post_init__(self):
     if self.norm_position not in NORM_POSITIONS:
@@ -60,10 +84,12 @@ class Block(nn.Module):
   position: Position = Position()
   causal: bool = False
   cross: bool = False
+  position_at: str = "stem"  # where `position.embed` is called, see `PLACES`
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array, ctx: Context, *, kind: jax.Array | None = None,
+               skipped: jax.Array | None = None,
                update: Callable[[Projections], Projections] | None = None,
                memory: Projections | None = None):
     """[B, T, D] to [B, T, D].
@@ -72,6 +98,7 @@ class Block(nn.Module):
       x: the input.
       ctx: of the stack.
       kind: scalar index into `kinds`.
+      skipped: the share of examples that skip a sub-layer in training; None is none.
       update: puts the layer's new keys and values into a cache and returns all of them.
       memory: keys and values of ctx.memory where they were computed before.
 
@@ -105,10 +132,15 @@ class Block(nn.Module):
       return layers.FeedForward(c.ffn_dim, c.activation, c.gated, c.use_bias, c.ffn_dropout,
                                 c.init_std, self.dtype, name="ffn")(y, ctx.train)
 
-    x = self.residual("attention_norm", x, self_attention, ctx)
+    if self.position_at != "stem":
+      table = ctx.position_table
+      if self.position_at == "layers" and (own := self.position.embedding_table(x.shape[-1])):
+        table = own.make(self, "position_embedding")
+      x = self.position.embed(x, ctx.positions, table)
+    x = self.residual("attention_norm", x, self_attention, ctx, skipped)
     if self.cross:
-      x = self.residual("cross_attention_norm", x, cross_attention, ctx)
-    x = self.residual("ffn_norm", x, feed_forward, ctx)
+      x = self.residual("cross_attention_norm", x, cross_attention, ctx, skipped)
+    x = self.residual("ffn_norm", x, feed_forward, ctx, skipped)
     return x, memory, attention if ctx.return_weights else None
 
   def attention(self, name: str) -> Attention:
@@ -117,7 +149,7 @@ class Block(nn.Module):
                      c.attention_dropout, c.score, c.kernel, c.init_std, self.dtype, name=name)
 
   def residual(self, name: str, x: jax.Array, sublayer: Callable[[jax.Array], jax.Array],
-               ctx: Context) -> jax.Array:
+               ctx: Context, skipped: jax.Array | None) -> jax.Array:
     """The sub-layer with its norms: the one place where their order is written."""
     c = self.config
     norm_first = c.norm_position != "post" and (c.attention_norm or name != "attention_norm")
@@ -125,7 +157,21 @@ class Block(nn.Module):
     y = sublayer(y)
     if c.norm_position == "sandwich":
       y = c.make_norm(f"{name}_out")(y)
-    y = x + Dropout(c.dropout)(y, ctx.train)
+    y = Dropout(c.dropout)(y, ctx.train)
+    if c.residual.layer_scale is not None:
+      scale = layers.param(self, name.replace("norm", "scale"),
+                           nn.initializers.constant(c.residual.layer_scale), y.shape[-1:],
+                           ("norm",))
+      y *= scale.astype(y.dtype)
+    if skipped is not None and ctx.train:
+      y = skip_examples(y, skipped, self.make_rng("dropout"))
+    y += x
     if c.norm_position == "post":
       y = c.make_norm(name)(y)
     return constrain(y, "batch", "length", None)
+
+
+def skip_examples(y: jax.Array, share: jax.Array, key: jax.Array) -> jax.Array:
+  """y [B, T, D] with a share of its examples at 0 and the others divided by 1 - share."""
+  drawn = jax.random.uniform(key, (y.shape[0], 1, 1))
+  return jnp.where(drawn >= share, y / (1 - share), 0).astype(y.dtype)

@@ -8,13 +8,15 @@ segment of a packed row; `first_position` shifts them where a published model co
 
 import dataclasses
 import math
-from typing import Callable, Literal
+from typing import Callable, Literal, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jtx.config import ConfigError
+from jtx.nn.layers import param
 
 
 # ---------------------------------------------------------------------- pure functions
@@ -191,8 +193,15 @@ def _cubic_matrix(old: int, new: int, a: float = -0.75) -> np.ndarray:
 
 # ------------------------------------------------------------------------------- hooks
 
-# shape, init standard deviation, logical axis names
-Table = tuple[tuple[int, ...], float, tuple[str, ...]]
+class Table(NamedTuple):
+  """The parameter of a position encoding."""
+  shape: tuple[int, ...]
+  init: float | Callable[..., jax.Array]  # standard deviation, or an initializer
+  axes: tuple[str, ...]  # logical names; the optimiser leaves one of "fixed_positions" as it is
+
+  def make(self, module: nn.Module, name: str) -> jax.Array:
+    init = self.init if callable(self.init) else nn.initializers.normal(self.init)
+    return param(module, name, init, self.shape, self.axes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,7 +278,7 @@ class Learned(Position):
   first_position: int = 0
 
   def embedding_table(self, width):
-    return (self.max_length, width), self.init_std, ("positions", "embed")
+    return Table((self.max_length, width), self.init_std, ("positions", "embed"))
 
   def embed(self, x, positions, table):
     self.check_length(x.shape[1])
@@ -323,7 +332,7 @@ class T5Bias(Position):
                         f" max_distance={self.max_distance} more than half of it")
 
   def bias_table(self, num_heads):
-    return (self.num_buckets, num_heads), self.init_std, ("buckets", "heads")
+    return Table((self.num_buckets, num_heads), self.init_std, ("buckets", "heads"))
 
   def bias(self, q, k, q_positions, k_positions, table, causal):
     distance = k_positions[:, None, :] - q_positions[:, :, None]

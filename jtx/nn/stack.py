@@ -70,7 +70,7 @@ class ScanLayer(Block):
 
   def __call__(self, carry, layer, ctx: Context):
     x, cache = carry
-    depth, kind, memory = layer
+    depth, kind, skipped, memory = layer
     if memory is not None:
       memory = Projections(*(jnp.moveaxis(m, 1, 2) for m in memory))
 
@@ -91,7 +91,8 @@ class ScanLayer(Block):
       return jnp.moveaxis(c.reshape(*c.shape[:2], -1, c.shape[-1]), 1, 2)
 
     x, memory, weights = super().__call__(
-        x, ctx, kind=kind, update=None if cache is None else update, memory=memory)
+        x, ctx, kind=kind, skipped=skipped, update=None if cache is None else update,
+        memory=memory)
     kept = None
     if ctx.keep_memory:
       kept = Projections(*(jnp.moveaxis(m, 2, 1) for m in memory))
@@ -113,9 +114,11 @@ class Stack(nn.Module):
   causal: bool = False
   cross: bool = False
   window: int = 0
+  position_at: str = "stem"  # of `jtx.nn.block.PLACES`
   share: bool = False  # the layers of a segment are one set of parameters, without [layers, ...]
   unroll: int = 1  # layers unrolled in a scan; -1 is all
   remat: str = "none"
+  final_norm: bool = True  # False: what reads a pre-norm stack has a norm of its own
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
@@ -143,22 +146,23 @@ class Stack(nn.Module):
     if table := self.position.bias_table(num_heads):
       if any(s.block.num_heads != num_heads for s in self.segments):
         raise ConfigError("segments that share a position bias need the same num_heads")
-      shape, std, axes = table
-      init = nn.initializers.normal(std)
-      ctx = ctx.replace(bias_table=param(self, "position_bias", init, shape, axes))
+      ctx = ctx.replace(bias_table=table.make(self, "position_bias"))
     caches, memories, weights, hidden = [], [], [], []
+    first, total = 0, sum(s.num_layers for s in self.segments)
     for i, segment in enumerate(self.segments):
       name = "layers" if len(self.segments) == 1 else f"layers_{i}"
       (x, new_cache), (new_memory, w, h) = self.scan(segment, name)(
           (x, None if cache is None else cache[i]),
           (jnp.arange(segment.num_layers), self.kinds(segment)[1],
+           segment.block.residual.skipped(first, segment.num_layers, total),
            None if memory is None else memory[i]), ctx)
+      first += segment.num_layers
       caches.append(new_cache)
       memories.append(new_memory)
       weights.append(w)
       hidden.append(h)
     last = self.segments[-1].block
-    if last.norm_position != "post":
+    if last.norm_position != "post" and self.final_norm:
       x = last.make_norm("final_norm")(x)
     return x, Outputs(None if cache is None else tuple(caches),
                       tuple(memories) if ctx.keep_memory else None,
@@ -186,8 +190,8 @@ class Stack(nn.Module):
                      metadata_params={nn.PARTITION_NAME: "layers"})
     scan = nn.scan(layer, in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
                    **sharing)
-    return scan(segment.block, kinds, self.position, self.causal, self.cross, self.dtype,
-                name=name)
+    return scan(segment.block, kinds, self.position, self.causal, self.cross, self.position_at,
+                self.dtype, name=name)
 
   def empty_cache(self, batch: int, rows: int, length: int,
                   width: int) -> tuple[Projections, ...]:

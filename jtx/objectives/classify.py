@@ -1,41 +1,113 @@
-"""Classes of texts and pairs of texts, or one number of each (Devlin et al. 2019, figure 4a, b)."""
+"""Classes of texts, pairs of texts or images, or one number of each.
+
+Devlin et al. 2019, figure 4a, b; Dosovitskiy et al. 2020, section 4.1.
+"""
 
 import dataclasses
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 
 from jtx.config import ConfigError
 from jtx.objectives.cross_entropy import Sums
-from jtx.objectives.texts import Batch, class_sums, text_weights, weighted_sums
+from jtx.objectives.mixing import mixed
+from jtx.objectives.texts import Batch, text_weights, weighted_sums
 
-LOSSES = ("cross_entropy", "squared_error")
+LOSSES = ("cross_entropy", "sigmoid", "squared_error")
 
 
 @dataclasses.dataclass(frozen=True)
 class Classify:
-  """Batches have `label [B, S]`: a class, or a number for "squared_error", of each text."""
+  """Batches have `label [B, S]`: a class, or a number for "squared_error", of each text or image.
+
+  "sigmoid" tells every class from all others (Beyer et al. 2020). Smoothing by s gives each of C
+  classes s / C of the target. Images of a batch may be mixed with their neighbours: see
+  `jtx.objectives.mixing`; each one's labels are then those of two, by weight.
+  """
   loss: str = "cross_entropy"
+  label_smoothing: float = 0.0
+  mixup: float = 0.0  # of images: alpha of the Beta distribution; 0 is off
+  cutmix: float = 0.0  # the same; with both, half of the images get each
+
+  unit = "examples"  # what the loss is a mean of
 
   def __post_init__(self):
     if self.loss not in LOSSES:
       raise ConfigError(f"objective.loss={self.loss!r}: valid are {', '.join(LOSSES)}")
+    if not 0 <= self.label_smoothing < 1 or min(self.mixup, self.cutmix) < 0:
+      raise ConfigError(f"objective.label_smoothing={self.label_smoothing} must be from 0 to below"
+                        f" 1, mixup={self.mixup} and cutmix={self.cutmix} not negative")
+    if self.loss == "squared_error" and (self.label_smoothing or self.mixup or self.cutmix):
+      raise ConfigError("objective.loss='squared_error' is of numbers: label_smoothing, mixup and"
+                        " cutmix go with classes")
 
   def weights(self, batch: Batch):
-    """What the sum of each loss term is divided by: here, texts."""
-    return {"loss": text_weights(batch["text_segment_ids"], batch["label"].shape[1]).sum()}
+    """What the sum of each loss term is divided by: here, texts or images."""
+    return {"loss": example_weights(batch).sum()}
 
   def model_inputs(self, batch: Batch) -> Batch:
     return batch
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
-    """Sums over texts of `loss` and, of classes, `accuracy`."""
-    labels = batch["label"]
-    outputs = model.apply({"params": params}, batch, labels.shape[1], train, rngs=rngs,
-                          method="predict")  # [B, S, outputs]
-    weights = text_weights(batch["text_segment_ids"], labels.shape[1])
-    if self.loss == "cross_entropy":
-      return class_sums(outputs, labels, weights)
-    if outputs.shape[-1] != 1:
-      raise ConfigError(f"objective.loss='squared_error' needs model.head.outputs=1, not"
-                        f" {outputs.shape[-1]}")
-    return weighted_sums(weights, loss=(outputs[..., 0] - labels) ** 2)
+    """Sums over texts or images of `loss` and, of classes, `accuracy`."""
+    if self.loss == "squared_error":
+      outputs = self.outputs(model, params, batch, train, rngs)
+      if outputs.shape[-1] != 1:
+        raise ConfigError(f"objective.loss='squared_error' needs model.head.outputs=1, not"
+                          f" {outputs.shape[-1]}")
+      return weighted_sums(example_weights(batch), loss=(outputs[..., 0] - batch["label"]) ** 2)
+    batch, share = self.mix(model, batch, train, rngs)
+    return self.sums(self.outputs(model, params, batch, train, rngs), share, batch)
+
+  def outputs(self, model: nn.Module, params, batch: Batch, train: bool, rngs) -> jax.Array:
+    """[B, S, outputs]."""
+    return model.apply({"params": params}, batch, batch["label"].shape[1], train, rngs=rngs,
+                       method="predict")
+
+  def mix(self, model: nn.Module, batch: Batch, train: bool,
+          rngs) -> tuple[Batch, jax.Array | float]:
+    """The batch, its images mixed in training, and the share [B, 1] of each one's own label."""
+    if not train or not (self.mixup or self.cutmix):
+      return batch, 1.0
+    if "image" not in batch:
+      raise ConfigError("objective.mixup and objective.cutmix are for images")
+    key = jax.random.fold_in(rngs["dropout"], 1)
+    image, share = mixed(key, model.image.normalize(batch["image"]), batch["real"][:, 0],
+                         self.mixup, self.cutmix)
+    return {**batch, "image": image}, share[:, None]
+
+  def sums(self, outputs: jax.Array, share: jax.Array | float, batch: Batch) -> Sums:
+    """Sums of `loss` and `accuracy`.
+
+    Of a mixed image the class with the larger share is the right one.
+
+    Args:
+      outputs: [B, S, C].
+      share: of each label [B, S]; what is left of 1 is the share of the label before it.
+      batch: with `label`.
+    """
+    labels = jnp.where(example_weights(batch) > 0, batch["label"], 0)
+    targets = jax.nn.one_hot(labels, outputs.shape[-1])
+    if not isinstance(share, float):
+      share = share[..., None]
+      targets = share * targets + (1 - share) * jnp.roll(targets, 1, 0)
+    smooth = self.label_smoothing
+    shares = (1 - smooth) * targets + smooth / targets.shape[-1]
+    hits = (outputs.argmax(-1) == targets.argmax(-1)).astype(jnp.float32)
+    return weighted_sums(example_weights(batch), loss=self.class_loss(outputs, shares),
+                         accuracy=jax.lax.stop_gradient(hits))
+
+  def class_loss(self, outputs: jax.Array, shares: jax.Array) -> jax.Array:
+    """Nats [...] of scores [..., C], given the share of each class."""
+    if self.loss == "sigmoid":
+      return -jnp.sum(shares * jax.nn.log_sigmoid(outputs)
+                      + (1 - shares) * jax.nn.log_sigmoid(-outputs), -1)
+    return -jnp.sum(shares * jax.nn.log_softmax(outputs), -1)
+
+
+def example_weights(batch: Batch) -> jax.Array:
+  """[B, S] float32: 1 for the texts, or the image, that a row has."""
+  if "real" in batch:
+    return batch["real"].astype(jnp.float32)
+  return text_weights(batch["text_segment_ids"], batch["label"].shape[1])

@@ -39,6 +39,9 @@ class Distill(Mlm):
 
   def taught_by(self, model: nn.Module) -> "Taught":
     """The objective with the teacher's module; its parameters come with every call."""
+    if not getattr(model, "mlm", False):
+      raise ConfigError(f"objective.teacher={self.teacher} has no head for hidden tokens; it"
+                        " needs a model such as BertForMaskedLM")
     return Taught(**vars(self), model=model)
 
 

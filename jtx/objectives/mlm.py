@@ -20,6 +20,8 @@ class Mlm:
   """
   pairs: bool = True  # False leaves such labels alone
 
+  unit = "hidden tokens"  # what the loss is a mean of
+
   def weights(self, batch: Batch):
     """What the sum of each loss term is divided by: hidden tokens, and texts."""
     weights = {"loss": (batch["mlm_labels"] >= 0).sum().astype(jnp.float32)}

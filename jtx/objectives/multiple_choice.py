@@ -14,6 +14,8 @@ from jtx.objectives.texts import Batch, class_sums, text_weights
 class MultipleChoice:
   """Batches have fields `choice_0`, `choice_1`, ... of one length, and `label [B, S]`."""
 
+  unit = "questions"  # what the loss is a mean of
+
   def weights(self, batch: Batch):
     """What the sum of each loss term is divided by: here, questions."""
     return {"loss": text_weights(batch["choice_0_segment_ids"], batch["label"].shape[1]).sum()}

@@ -24,6 +24,8 @@ class Seq2Seq:
   label_smoothing: float = 0.1
   logits_chunk: int = 0  # tokens whose logits are held at a time; 0 is all
 
+  unit = "tokens"  # what the loss is a mean of
+
   def weights(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """What the sum of each loss term is divided by: here, target tokens."""
     return {"loss": (batch["tgt_segment_ids"] > 0).sum().astype(jnp.float32)}

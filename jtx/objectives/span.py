@@ -18,6 +18,8 @@ class Span:
   text, padding and the row's other texts left out.
   """
 
+  unit = "texts"  # what the loss is a mean of
+
   def weights(self, batch: Batch):
     """What the sum of each loss term is divided by: here, texts."""
     return {"loss": text_weights(batch["text_segment_ids"], batch["start"].shape[1]).sum()}

@@ -13,6 +13,8 @@ from jtx.objectives.texts import Batch, class_sums
 class Tag:
   """Batches have `tags [B, T]`, -1 at tokens that carry none."""
 
+  unit = "tags"  # what the loss is a mean of
+
   def weights(self, batch: Batch):
     """What the sum of each loss term is divided by: here, tags."""
     return {"loss": tagged(batch).sum()}

@@ -546,22 +546,25 @@ def configs(*names, **edits):
 def test_build_ops():
   recipe = build_ops(configs("clean", "tokenize", "filter_length", "pack",
                              pack={"lengths": (9, 8)}))
-  assert recipe == ([Clean(), Tokenize(), FilterLength()], None, Pack(lengths=(9, 8)), [])
+  assert recipe == ([Clean(), Tokenize(), FilterLength()], None, Pack(lengths=(9, 8)), [], ())
 
 
 TEXT = {"fields": ("text",), "lengths": (24,)}
 MAKERS = ", ".join(repr(name) for name, op in OPS.items()
-                   if hasattr(op, "columns") and not hasattr(op, "form"))
+                   if hasattr(op, "columns") and not hasattr(op, "form")
+                   and not hasattr(op, "augment"))
 
 
 @pytest.mark.parametrize("ops, message", [
     (configs("clean", "tokenize"),
-     "data.ops (clean, tokenize): needs one layout, 'pack' or 'pad'"),
+     "data.ops (clean, tokenize): needs one layout, 'pack' or 'pad', or 'images' for"
+     " images"),
     (configs("tokenize", "pack", "clean"),
      "data.ops (tokenize, pack, clean): 'clean' does not work on batches, so it stands before the"
      " layout"),
     (configs("tokenize", "pad", "pack"),
-     "data.ops (tokenize, pad, pack): needs one layout, 'pack' or 'pad'"),
+     "data.ops (tokenize, pad, pack): needs one layout, 'pack' or 'pad', or 'images' for"
+     " images"),
     (configs("clean", "pack"),
      "data.ops (clean, pack): needs one op that makes tokens, such as " + MAKERS
      + ", before the layout"),

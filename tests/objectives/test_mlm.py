@@ -176,6 +176,7 @@ def test_each_loss_trains_its_own_head_and_the_trunk(pairs):
   assert trained(dict(weights, loss=np.float32(1e20))) == {"task_head"}
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_add_up_to_the_whole(pairs):
   """As accumulation takes them: hidden tokens are not spread evenly over the parts."""
   params, batch = pairs
@@ -192,6 +193,7 @@ def test_parts_of_a_batch_add_up_to_the_whole(pairs):
                whole_gradients(PAIRS, params, batch))
 
 
+@pytest.mark.slow
 def test_packed_texts_have_the_loss_of_texts_alone(pairs):
   params, batch = pairs
   alone = {k: np.zeros((2, *v.shape[1:]), v.dtype) for k, v in batch.items()}

@@ -67,7 +67,7 @@ def test_numbers_need_one_output():
 
 
 def test_an_unknown_loss():
-  with pytest.raises(ConfigError, match="objective.loss='mse': valid are cross_entropy, squared"):
+  with pytest.raises(ConfigError, match="objective.loss='mse': valid are cross_entropy, sigmoid,"):
     Classify("mse")
 
 

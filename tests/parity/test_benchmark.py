@@ -31,3 +31,18 @@ def test_the_last_line_is_one_object(tmp_path):
     assert set(numbers["peak_memory_bytes"]) == {"jtx", "transformers"}
   assert result["translate"]["sentences"] == 30
   assert result["translate"]["identical"] >= 0.9
+
+
+def test_the_last_line_of_the_images_suite():
+  done = subprocess.run(
+      [sys.executable, "-m", "benchmarks.run", "--suite=vit_b16", "--size=tiny", "--rounds=2",
+       "--steps=1", "--peer=transformers", "--workers=0"],
+      cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  result = json.loads(done.stdout.splitlines()[-1])
+  step, images = result["step"], result["images"]
+  assert step["loss"]["jtx"] == pytest.approx(step["loss"]["transformers"], rel=1e-4)
+  assert set(step["images_per_s"]) == {"jtx", "transformers"} and step["matmul_peak_flops"] > 0
+  assert set(images["images_per_s"]) == {"jtx", "datasets"}
+  for part in (step, images):
+    assert all(len(rates) == 2 and min(rates) > 0 for rates in part["all"].values())

@@ -204,7 +204,7 @@ def test_a_changed_tensor_shows(name, tmp_path):
 
   shapes = huggingface.param_shapes(model)
   source = huggingface.open_source(directory)
-  wanted = list(tables.entries(source.family.rows_for(model.mlm, model.head.task),
+  wanted = list(tables.entries(source.family.rows_for(*model.heads),
                                model.segments(), shapes))
   files = huggingface.Tensors(directory, source.family)
   tensors = {e.name: files.get(e.name) for e in wanted}
@@ -263,7 +263,8 @@ def test_parameter_counts_are_those_of_transformers(family, case, head):
   config.num_labels = 5
   peer = getattr(transformers, family + head)(config)
   fields = huggingface.model_fields(json.loads(config.to_json_string()), family + head)
-  shapes = huggingface.param_shapes(huggingface.attributes.make_model(fields))
+  shapes = huggingface.param_shapes(huggingface.attributes.make_model(
+      huggingface.FAMILIES[config.model_type], fields))
   theirs = sum(p.numel() for p in peer.parameters())
   assert sum(int(np.prod(s)) for s in shapes.values()) == theirs
 

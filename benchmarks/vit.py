@@ -1,0 +1,305 @@
+"""Training ViT: jtx beside `transformers` on PyTorch, and its input pipeline beside a plain loop.
+
+In "step" both have the same network, weights, optimiser, images and labels. In "images" JPEGs of
+500 x 375 pixels are decoded, cropped at random to 224 and flipped: by jtx as it feeds a run, and
+by `datasets` with Pillow, an image after the other, as a user without torchvision would.
+"""
+
+import functools
+import io
+import os
+import tempfile
+import time
+from typing import Any, Sequence
+
+import numpy as np
+
+from benchmarks import harness
+
+LEARNING_RATE, CLIP, CLASSES = 1e-4, 1.0, 1000
+SIZES = {"base": ("b", 16, 224, 8), "tiny": ("ti", 4, 16, 4)}  # size, patch, pixels, batch
+PARTS = ("step", "images")
+PEERS = ("transformers", "transformers_compiled")
+NUMBER, SIDES = 256, (500, 375)  # JPEGs, and their width and height
+
+
+def make_config(size: str):
+  from configs import common, vit
+  name, patch, res, batch = SIZES[size]
+  c = common.apply(vit.get_config(f"{name},patch={patch},res={res},batch={batch}"), {
+      "steps": 1000, "optim.lr": LEARNING_RATE, "optim.schedule": common.schedule("constant"),
+      "model.head": {"outputs": CLASSES, "zero": False}, "model.unroll": -1,
+      "optim.optimizer.weight_decay": 0.01, "optim.optimizer.eps": 1e-8})
+  return c.lock()
+
+
+def batches(size: str, number: int) -> list[dict[str, np.ndarray]]:
+  """Noise, since only its shape matters."""
+  _, _, res, batch = SIZES[size]
+  random = np.random.default_rng(0)
+  return [{"image": random.normal(size=(batch, res, res, 3)).astype(np.float32),
+           "label": random.integers(0, CLASSES, (batch, 1)).astype(np.int32),
+           "real": np.ones((batch, 1), np.int32)} for _ in range(number)]
+
+
+class System:
+  """One side, in a process of its own.
+
+  Args:
+    size: a key of SIZES.
+    state: tensors to start from; None draws them.
+    hf_config: of the model, for `transformers`.
+  """
+
+  def __init__(self, size: str, state=None, hf_config=None):
+    self.size, self.hf, self.number = size, hf_config, 0
+    self.start(state)
+    self.batches = [self.placed(batch) for batch in batches(size, 4)]
+
+  def turn(self, steps: int) -> float:
+    """Images a second."""
+    start = time.perf_counter()
+    for _ in range(steps):
+      self.step(self.batches[self.number % len(self.batches)])
+      self.number += 1
+    self.synchronize()
+    return steps * SIZES[self.size][3] / (time.perf_counter() - start)
+
+
+class Jtx(harness.JaxSide, System):
+  """Our side."""
+
+  def start(self, state) -> None:
+    import jax
+    from jtx import experiment, sharding, train
+    self.jax = jax
+    config = make_config(self.size)
+    self.mesh = sharding.make_mesh(config.mesh)
+    self.model, objective = experiment.make_model(config, {"head.outputs": CLASSES})
+    self.example = batches(self.size, 1)[0]
+    self.program = train.Program(config, self.model, objective, self.example, self.mesh)
+    self.state = self.program.init()
+
+  def placed(self, batch):
+    from jtx import sharding
+    return sharding.to_device(batch, SIZES[self.size][3], sharding.batch_sharding(self.mesh))
+
+  def step(self, batch) -> None:
+    self.state = self.program.step(self.state, batch)
+
+  def synchronize(self) -> None:
+    self.jax.block_until_ready(self.state)
+
+  def weights(self) -> dict[str, np.ndarray]:
+    from jtx.interop import huggingface
+    params = self.jax.device_get(self.state.params)
+    return huggingface.tensors_of(huggingface.FAMILIES["vit"], self.model, params)
+
+  def hf_config(self) -> dict[str, Any]:
+    from jtx.interop import huggingface
+    config = huggingface.hf_config(self.model)
+    return {key: value for key, value in config.items() if key not in ("image_mean", "image_std")}
+
+  def loss(self) -> float:
+    sums = self.program.objective(self.model, self.state.params, self.example, train=False)
+    return float(sums["loss"][0] / sums["loss"][1])
+
+  def flops(self) -> float:
+    """Matrix-product FLOPs of a step."""
+    return self.program.flops(self.example)
+
+
+class Transformers(harness.TorchSide, System):
+  """ViTForImageClassification, eager."""
+
+  compiled = False
+
+  def start(self, state) -> None:
+    import torch
+    import transformers
+    self.torch = torch
+    self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with tempfile.TemporaryDirectory() as folder:  # by files, whose names are not those in memory
+      import safetensors.numpy
+      config = transformers.ViTConfig(**self.hf)
+      config.save_pretrained(folder)
+      safetensors.numpy.save_file(state, os.path.join(folder, "model.safetensors"),
+                                  {"format": "pt"})
+      self.model = transformers.ViTForImageClassification.from_pretrained(folder)
+    self.model.to(self.device).train()
+    plain = lambda p: p.ndim == 1
+    groups = [{"params": [p for p in self.model.parameters() if plain(p) == is_plain],
+               "weight_decay": 0.0 if is_plain else 0.01} for is_plain in (False, True)]
+    self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, fused=True)
+    self.run = torch.compile(self.model) if self.compiled else self.model
+
+  def placed(self, batch):
+    image = np.ascontiguousarray(batch["image"].transpose(0, 3, 1, 2))
+    return {"pixel_values": self.torch.from_numpy(image).to(self.device),
+            "labels": self.torch.from_numpy(batch["label"][:, 0]).long().to(self.device)}
+
+  def loss_of(self, batch):
+    with self.torch.autocast(self.device.type, self.torch.bfloat16,
+                             enabled=self.device.type == "cuda"):
+      return self.run(**batch).loss
+
+  def step(self, batch) -> None:
+    self.loss_of(batch).backward()
+    self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+    self.optimizer.step()
+    self.optimizer.zero_grad(set_to_none=True)
+
+  def loss(self) -> float:
+    with self.torch.no_grad():
+      return float(self.model(**self.placed(batches(self.size, 1)[0])).loss)
+
+
+class TransformersCompiled(Transformers):
+  compiled = True
+
+
+SYSTEMS = {"transformers": Transformers, "transformers_compiled": TransformersCompiled}
+
+
+# ------------------------------------------------------------------------------- images
+
+
+def write_images(folder: str) -> None:
+  """JPEGs in the folders of two classes: smooth noise, which is about as large as photographs."""
+  from PIL import Image
+  random = np.random.default_rng(0)
+  for i in range(NUMBER):
+    place = os.path.join(folder, f"class_{i % 2}")
+    os.makedirs(place, exist_ok=True)
+    small = random.integers(0, 256, (SIDES[1] // 4, SIDES[0] // 4, 3)).astype(np.uint8)
+    Image.fromarray(small).resize(SIDES, Image.Resampling.BICUBIC).save(
+        os.path.join(place, f"{i}.jpg"), quality=87)
+
+
+class Pipeline:
+  """Images a second of jtx, read ahead as in a run."""
+
+  def __init__(self, folder: str, batch_size: int, workers: int):
+    from configs import vit
+    from jtx.config import ConfigDict
+    from jtx.data import pipeline
+    from jtx.data.dataset import Dataset
+    c = vit.get_config(f"b,train=images:{folder}")
+    stream = Dataset(ConfigDict(c.data), c.tokenizer).train_stream(0, batch_size, range(batch_size))
+    self.batches = pipeline.iterate(stream, 0, 1_000_000, threads=c.data.threads, workers=workers)
+
+  def turn(self, number: int) -> float:
+    start, seen = time.perf_counter(), 0
+    while seen < number:
+      seen += len(next(self.batches)["image"])
+    return seen / (time.perf_counter() - start)
+
+
+class Loop:
+  """Images a second of `datasets` and Pillow."""
+
+  def __init__(self, folder: str, batch_size: int):
+    import datasets
+    paths = sorted(os.path.join(place, name) for place, _, names in os.walk(folder)
+                   for name in names)
+    table = datasets.Dataset.from_dict({
+        "image": paths, "label": [int(p.split("class_")[1][0]) for p in paths]})
+    self.dataset = table.with_transform(functools.partial(self.transform, np.random.default_rng(0)))
+    self.batch_size = batch_size
+
+  @staticmethod
+  def transform(random, rows):
+    from PIL import Image, ImageOps
+    images = []
+    for path in rows["image"]:
+      with open(path, "rb") as f:
+        image = Image.open(io.BytesIO(f.read())).convert("RGB")
+      width, height = image.size
+      for _ in range(10):
+        area = width * height * random.uniform(0.08, 1.0)
+        ratio = np.exp(random.uniform(np.log(3 / 4), np.log(4 / 3)))
+        w, h = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
+        if w <= width and h <= height:
+          break
+      else:
+        w, h = min(width, height), min(width, height)
+      x, y = random.integers(0, width - w + 1), random.integers(0, height - h + 1)
+      image = image.resize((224, 224), Image.Resampling.BILINEAR, box=(x, y, x + w, y + h))
+      images.append(np.asarray(ImageOps.mirror(image) if random.random() < 0.5 else image))
+    return {"image": images, "label": rows["label"]}
+
+  def turn(self, number: int) -> float:
+    start = time.perf_counter()
+    for at in range(0, number, self.batch_size):
+      rows = [i % NUMBER for i in range(at, at + self.batch_size)]
+      np.stack(self.dataset[rows]["image"])
+    return number / (time.perf_counter() - start)
+
+
+# ------------------------------------------------------------------------------- running
+
+
+def run(size: str, parts: Sequence[str], peers: Sequence[str], rounds: int, steps: int,
+        workers: int) -> dict[str, Any]:
+  """What it returns is printed as JSON.
+
+  Args:
+    size: a key of SIZES.
+    parts: of PARTS.
+    peers: of PEERS.
+    rounds: turns of each system.
+    steps: updates of a turn.
+    workers: processes of jtx's pipeline.
+  """
+  result = {"suite": "vit_b16", "size": size, "rounds": rounds, "machine": harness.machine()}
+  if "step" in parts:
+    result["step"] = measure_step(size, peers, rounds, steps, result["machine"])
+  if "images" in parts:
+    result["images"] = measure_images(SIZES[size][3], rounds, workers)
+  return result
+
+
+def measure_step(size: str, peers: Sequence[str], rounds: int, steps: int,
+                 machine: dict[str, Any]) -> dict[str, Any]:
+  ours = harness.Worker(Jtx, size=size)
+  state, config = ours.call("weights"), ours.call("hf_config")
+  systems = {"jtx": ours} | {
+      name: harness.Worker(SYSTEMS[name], size=size, state=state, hf_config=config)
+      for name in peers}
+  for worker in systems.values():
+    machine |= worker.call("about")
+  losses = {name: worker.call("loss") for name, worker in systems.items()}
+  print(f"loss: {losses}", flush=True)
+  if max(losses.values()) - min(losses.values()) > 1e-3 * losses["jtx"]:
+    raise harness.WorkerError(f"the systems do not compute the same function: {losses}")
+  peak = ours.call("matmul_peak")
+  turns = {name: functools.partial(worker.call, "turn", steps) for name, worker in systems.items()}
+  for name, worker in systems.items():
+    turns[name]()
+    worker.call("reset_peak_memory")
+  values = harness.alternate(rounds, turns)
+  medians = {name: harness.median(rates) for name, rates in values.items()}
+  flops = ours.call("flops") / SIZES[size][3]
+  result = {
+      "images_per_s": medians, "all": values, "loss": losses, "matmul_peak_flops": peak,
+      "share_of_matmul_peak": {name: rate * flops / peak for name, rate in medians.items()},
+      "ratio": {name: harness.ratio(values, "jtx", name) for name in peers},
+      "peak_memory_bytes": {name: w.call("peak_memory") for name, w in systems.items()}}
+  for worker in systems.values():
+    worker.close()
+  return result
+
+
+def measure_images(batch_size: int, rounds: int, workers: int) -> dict[str, Any]:
+  with tempfile.TemporaryDirectory() as folder:
+    write_images(folder)
+    # Ours is not in a worker, which could have no workers of its own.
+    peer = harness.Worker(Loop, folder=folder, batch_size=batch_size)
+    turns = {"jtx": functools.partial(Pipeline(folder, batch_size, workers).turn, NUMBER),
+             "datasets": functools.partial(peer.call, "turn", NUMBER)}
+    for turn in turns.values():
+      turn()
+    values = harness.alternate(rounds, turns)
+    peer.close()
+  return {"images_per_s": {name: harness.median(rates) for name, rates in values.items()},
+          "all": values, "ratio": harness.ratio(values, "jtx", "datasets")}

@@ -1,0 +1,31 @@
+"""CIFAR-10 from scratch with 6 million parameters.
+
+  python -m experiments.train --workdir=runs/cifar10 \
+    --config=configs/vit_cifar10.py:train=images:DIR:each[:4500],val=images:DIR:each[4500:]
+
+7 layers of 384 whose feed-forward layers are as narrow, on patches of 4 x 4; RandAugment, label
+smoothing, 200 epochs. A folder or zip archive with a folder a class is read by `train` and `val`;
+without them, `cifar10` of TFDS. Arguments: those of vit.py's ARGS.
+"""
+
+from configs import common, vit
+
+PRESETS = ("", "tiny", "tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
+           "train=images:a,val=images:b")
+
+
+def get_config(arg: str = ""):
+  args = common.parse_args(arg, **vit.ARGS)
+  if not args.train:
+    args.train, args.val = "tfds:cifar10:train", args.val or "tfds:cifar10:test"
+  c = common.get_config()
+  vit.build(c, args, "s", 4, 32, pool="mean")
+  common.apply(c, {"model": dict(
+      num_layers=7, block=dict(num_heads=12, ffn_dim=384, init_std=0.02),
+      image=dict(mean=(0.4914, 0.4822, 0.4465), std=(0.247, 0.2435, 0.2616)))})
+  c.objective = common.objective("classify", label_smoothing=0.1)
+  c.data.ops = vit.ops("pad", 32, more=(common.op("randaugment", num_ops=2, magnitude=9.0),))
+  vit.recipe(c, args, batch=128, epochs=200.0, lr=1e-3, weight_decay=0.05, warmup=0.025)
+  if args.tiny:
+    vit.shrink(c)
+  return c

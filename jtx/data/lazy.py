@@ -1,0 +1,139 @@
+"""Examples that are read when a batch asks for them, and not when a run starts."""
+
+import bisect
+import threading
+from typing import Any, Sequence
+
+from absl import logging
+import numpy as np
+
+from jtx.data import DataError
+from jtx.data.example import Example
+from jtx.data.packing import Column
+
+ENOUGH = 100  # examples, from which on a share of them tells something
+
+
+class BadExample(DataError):
+  """An example that can't be used. A run goes on without it, while few are so.
+
+  Args:
+    path: names it.
+    reason: a clause.
+  """
+
+  def __init__(self, path: str, reason: str):
+    super().__init__(path, reason)  # both, so that it can be pickled
+    self.path, self.reason = path, reason
+
+  def __str__(self) -> str:
+    return f"{self.path}: {self.reason}"
+
+
+class Tally:
+  """Counts what was read in this process, and what of it was bad. Threads may share it.
+
+  Args:
+    max_bad: the share of bad examples that is borne.
+    warned: paths of bad examples that were warned of before; more are put into it.
+  """
+
+  def __init__(self, max_bad: float, warned: set[str] | None = None):
+    self.max_bad = max_bad
+    self.read = self.bad = 0
+    self.newest: BadExample | None = None
+    self._warned = set() if warned is None else warned
+    self._lock = threading.Lock()
+
+  def __reduce__(self):
+    return Tally, (self.max_bad,)  # another process counts its own
+
+  def add(self, error: BadExample | None = None) -> None:
+    """Counts an example.
+
+    Raises:
+      DataError: too many of them are bad.
+    """
+    with self._lock:
+      self.read += 1
+      if error is not None:
+        self.bad += 1
+        self.newest = error
+        if error.path not in self._warned:
+          self._warned.add(error.path)
+          logging.warning("%s; it is left out", error)
+      self._check(ENOUGH)
+
+  def finish(self) -> None:
+    """Judges the examples of a split when all were read, however few they are.
+
+    Raises:
+      DataError: too many of them are bad.
+    """
+    with self._lock:
+      self._check(1)
+
+  def _check(self, least: int) -> None:
+    if self.read >= least and self.bad > self.max_bad * self.read:
+      raise DataError(f"{self.bad} of the {self.read} images read so far can't be used"
+                      f" ({self.bad / self.read:.1%}), which is more than op decode_image's"
+                      f" max_bad={self.max_bad}; the last of them: {self.newest}")
+
+
+class LazyExamples:
+  """What `jtx.data.recipes.Prepared` is to a Stream, read from the sources one by one.
+
+  Nothing is read before it is asked for. Threads may share it.
+
+  Args:
+    sources: one after the other.
+    ops: that run over an example whenever it is read; see `jtx.data.ops_image`.
+    columns: that examples then have.
+    tally: of what is read.
+  """
+
+  def __init__(self, sources: Sequence[Any], ops: Sequence[Any], columns: dict[str, Column],
+               tally: Tally):
+    self.sources, self.ops, self.columns = list(sources), list(ops), columns
+    self.sizes = [len(source) for source in sources]
+    self.ids = np.arange(sum(self.sizes))
+    self.tally = tally
+    self._starts = np.cumsum([0, *self.sizes]).tolist()
+
+  def __len__(self) -> int:
+    return len(self.ids)
+
+  def lengths(self, examples: np.ndarray, fields: Sequence[str]) -> np.ndarray:
+    """[examples, 0]: there are no fields that have tokens."""
+    return np.zeros((len(examples), len(fields)), np.int64)
+
+  def example(self, i: int) -> Example:
+    """An example as its source has it, with its "id", and a "path" that names it."""
+    source = bisect.bisect_right(self._starts, i) - 1
+    number = int(i) - self._starts[source]
+    path = f"{self.sources[source].name}, example {number}"
+    return {"path": path, **self.sources[source][number], "id": int(i)}
+
+  def after_ops(self, examples: Sequence[int] | np.ndarray,
+                generator: np.random.Generator | None) -> list[Example]:
+    """Examples after the ops, without bad ones.
+
+    Args:
+      examples: their numbers.
+      generator: of what the ops draw; None is for evaluation, in which they draw nothing.
+
+    Raises:
+      DataError: too many of those read so far are bad.
+    """
+    results = []
+    for i in examples:
+      try:
+        example = self.example(i)
+        for op in self.ops:
+          example = op.augment(example, generator)
+      except BadExample as e:
+        self.tally.add(e)
+      else:
+        self.tally.add()
+        results.append(example)
+    return results

@@ -1,0 +1,117 @@
+"""Images of a split: how well their classes are told, by the head or from frozen features."""
+
+import dataclasses
+import functools
+import time
+from typing import Any, Iterator
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from jtx import sharding
+from jtx.config import ConfigError
+from jtx.evals import scores
+from jtx.evals.task import Task
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def run(method: str, model: nn.Module, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+  return model.apply({"params": params}, batch, method=method)
+
+
+def values(task: Task, params: Any, source: tuple[str, ...],
+           method: str) -> tuple[np.ndarray, np.ndarray]:
+  """What a method of the model makes of each image [N, ...], and the classes [N]."""
+  size = sharding.padded_batch(task.config.batch_size, task.mesh)
+  rows = sharding.batch_sharding(task.mesh)
+  found, labels = [], []
+  for batch in task.data.eval_batches(source, size, sharding.local_rows(size, rows)):
+    real = batch["real"][:, 0] > 0
+    images = sharding.to_device({"image": batch["image"]}, size, rows)
+    found.append(np.asarray(run(method, task.model, params, images))[real])
+    labels.append(batch["label"][real, 0])
+  return np.concatenate(found), np.concatenate(labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+  """Top-1 and top-5 accuracy, the loss in nats and the calibration error of the head's classes."""
+  source: tuple[str, ...]
+  every: int = 0  # steps; 0 is at the end only
+  bins: int = 15  # of the calibration error
+  sigmoid: bool = False  # scores are of classes that do not exclude one another
+
+  def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
+    outputs, labels = values(task, params, self.source, "predict")
+    yield from self.score(outputs[:, 0], labels)
+
+  def score(self, outputs: np.ndarray, labels: np.ndarray) -> Iterator[tuple[str, float]]:
+    """Of scores [N, C] and classes [N]."""
+    outputs = outputs.astype(np.float64)
+    best = outputs.max(-1, keepdims=True)
+    log_p = outputs - best - np.log(np.exp(outputs - best).sum(-1, keepdims=True))
+    if self.sigmoid:
+      log_p = -np.logaddexp(0, -outputs)
+    yield "accuracy", float((outputs.argmax(-1) == labels).mean())
+    if outputs.shape[1] > 5:
+      yield "top5_accuracy", scores.top_accuracy(outputs, labels, 5)
+    yield "nll", float(-log_p[np.arange(len(labels)), labels].mean())
+    yield "calibration_error", scores.calibration_error(np.exp(log_p), labels, self.bins)
+    yield "examples", len(labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Probes:
+  """Classes told from frozen features: by their nearest neighbours, and by few-shot regression.
+
+  The latter is the linear map to targets -1 and 1 with the least squares, from `shots` images of
+  each class (Dosovitskiy et al. 2020, section 4.1). Features are what the head pools, normalised
+  to length 1 for neighbours, and to mean 0 and variance 1 in each place for the map.
+  """
+  train: tuple[str, ...]
+  source: tuple[str, ...]
+  every: int = 0  # steps; 0 is at the end only
+  shots: tuple[int, ...] = (5, 10)
+  neighbours: int = 20  # that vote, by exp(cosine / temperature) (Wu et al. 2018); 0 is no vote
+  temperature: float = 0.07
+  l2: float = 1024.0
+  seed: int = 0  # of which images are taken
+
+  def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
+    train, train_labels = values(task, params, self.train, "features")
+    test, labels = values(task, params, self.source, "features")
+    classes = int(max(train_labels.max(), labels.max())) + 1
+    if self.neighbours:
+      yield f"nearest_{self.neighbours}", scores.neighbour_accuracy(
+          train, train_labels, test, labels, min(self.neighbours, len(train)), self.temperature)
+    generator = np.random.default_rng(self.seed)
+    order = generator.permutation(len(train))
+    for shots in self.shots:
+      chosen = [order[train_labels[order] == c][:shots] for c in range(classes)]
+      if min(map(len, chosen)) < shots:
+        raise ConfigError(f"evals: shots={self.shots}, but a class of {', '.join(self.train)} has"
+                          f" only {min(map(len, chosen))} images")
+      places = np.concatenate(chosen)
+      yield f"linear_{shots}_shot", scores.linear_accuracy(
+          train[places], train_labels[places], test, labels, self.l2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Throughput:
+  """Images a second that the model answers for, of a batch that is there already."""
+  rounds: int = 5
+  every: int = 0  # steps; 0 is at the end only
+
+  def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
+    size = sharding.padded_batch(task.config.batch_size, task.mesh)
+    rows = sharding.batch_sharding(task.mesh)
+    example = task.data.example_batch(size)["image"]
+    local = sharding.local_rows(size, rows)
+    batch = sharding.to_device({"image": example[local]}, size, rows)
+    seconds = []
+    for _ in range(self.rounds + 1):  # the first compiles
+      start = time.perf_counter()
+      run("predict", task.model, params, batch).block_until_ready()
+      seconds.append(time.perf_counter() - start)
+    yield "images_per_second", size / float(np.median(seconds[1:]))

@@ -1,0 +1,70 @@
+"""Pictures of what a vision transformer does, drawn into the workdir."""
+
+import dataclasses
+from typing import Any, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jtx import viz_images
+from jtx.evals.task import Task
+from jtx.models.vit import join
+from jtx.nn.grid_positions import LearnedGrid
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures:
+  """Where attention lies, how alike positions are, and for MAE what it makes of hidden patches.
+
+  Attention is rolled out from [CLS], or the mean of all tokens where there is none.
+  """
+  source: tuple[str, ...]
+  number: int = 6  # images
+  every: int = 0  # steps; 0 is at the end only
+
+  def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, Any]]:
+    batch = next(iter(task.data.eval_batches(self.source, self.number, range(self.number))))
+    images = batch["image"][batch["real"][:, 0] > 0]
+    yield "attention", attention(task.model, params, images)
+    if isinstance(task.model.position, LearnedGrid) and task.model.position_at == "stem":
+      grid = task.model.grid
+      table = np.asarray(params["position_embedding"])[-grid.height * grid.width:]
+      yield "positions", viz_images.grid_similarity(table, grid[:2])
+    if task.model.decoder.num_layers:
+      yield "reconstruction", reconstruction(task.model, params, images)
+
+
+def attention(model: Any, params: Any, images: np.ndarray) -> Any:
+  """A figure of images [B, H, W, C], bytes, and their attention."""
+  weights = model.apply({"params": params}, {"image": jnp.asarray(images)},
+                        method="attention_weights")["encoder"]
+  rolled = viz_images.attention_rollout(weights)  # [B, T, T]
+  grid = model.grid
+  of = rolled[:, 0] if model.prefix.cls else rolled.mean(1)
+  return viz_images.looked_at(images / 255,
+                              of[:, grid.prefix:].reshape(-1, grid.height, grid.width))
+
+
+def reconstruction(model: Any, params: Any, images: np.ndarray, normalized: bool = True) -> Any:
+  """A figure of images [B, H, W, C], bytes, and what MAE makes of a part of their patches.
+
+  Args:
+    model: with a decoder.
+    params: its parameters.
+    images: to hide patches of, the same ones every time.
+    normalized: it was trained on patches of mean 0 and variance 1; the true ones are put back.
+  """
+  batch = {"image": jnp.asarray(images)}
+  noise = jax.random.uniform(jax.random.key(0), (len(images), model.grid.height * model.grid.width))
+  predicted, hidden = model.apply({"params": params}, batch, noise, method="reconstruct")
+  if normalized:
+    pixels = model.apply({"params": params}, batch, method="pixels")
+    predicted = predicted * jnp.sqrt(pixels.var(-1, keepdims=True, ddof=1) + 1e-6) + pixels.mean(
+        -1, keepdims=True)
+  size, channels = model.patch_size, model.image.channels
+  mean, std = (np.array(x) for x in (model.image.mean, model.image.std))
+  where = jnp.broadcast_to(hidden[..., None], (*hidden.shape, size * size))
+  return viz_images.reconstructions(
+      images / 255, join(where, size, 1)[..., 0],
+      np.asarray(join(predicted, size, channels)) * std + mean)

@@ -1,0 +1,323 @@
+"""ViT, DeiT and ViTMAE: config.json, preprocessor_config.json and the names of their tensors.
+
+The names are those in files, which `transformers` changes as it loads them. The mean and standard
+deviation of pixels are read from preprocessor_config.json and written there.
+"""
+
+import os
+from typing import Any, Mapping
+
+import numpy as np
+
+from jtx.config import read_json, section
+from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
+from jtx.interop.tables import Family, Layout, Row, dense, norm
+from jtx.models.vit import Vit
+from jtx.nn.grid_positions import GRID_POSITIONS, LearnedGrid
+
+PREPROCESSOR = "preprocessor_config.json"
+# Mean and standard deviation of pixels, where no file tells them.
+HALF = (0.5,), (0.5,)
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PIXELS = ("image_mean", "image_std")
+
+ATTRIBUTES = {
+    "hidden_size": ("size", 768),
+    "num_hidden_layers": ("size", 12),
+    "num_attention_heads": ("size", 12),
+    "intermediate_size": ("size", 3072),
+    "hidden_act": ("activation", "gelu"),
+    "hidden_dropout_prob": ("rate", 0.0),
+    "attention_probs_dropout_prob": ("rate", 0.0),
+    "initializer_range": ("positive", 0.02),
+    "layer_norm_eps": ("positive", 1e-12),
+    "image_size": ("square", 224),
+    "patch_size": ("square", 16),
+    "num_channels": ("size", 3),
+    "image_mean": ("pixels", None),
+    "image_std": ("pixels", None),
+}
+POOLER = {"pooler_output_size": ("size", None), "pooler_act": ("activation", "tanh")}
+DECODER = {
+    "decoder_num_attention_heads": ("size", 16),
+    "decoder_hidden_size": ("size", 512),
+    "decoder_num_hidden_layers": ("size", 8),
+    "decoder_intermediate_size": ("size", 2048),
+    "mask_ratio": ("rate", 0.75),
+}
+FIXED = {"qkv_bias": (True,)}
+FREE = frozenset({"encoder_stride"})  # of a head that jtx doesn't have
+
+
+# -------------------------------------------------------------------- preprocessor_config.json
+
+
+def read_preprocessor(directory: str) -> dict[str, Any]:
+  """The mean and standard deviation of pixels, where a directory tells them.
+
+  Raises:
+    ConfigError: it asks for pixels that are not scaled to 0 .. 1 and normalised.
+  """
+  path = os.path.join(directory, PREPROCESSOR)
+  if not os.path.exists(path):
+    return {}
+  content = read_json(path, missing="")
+  for key in ("do_rescale", "do_normalize"):
+    need(content[key] is True if key in content else True,
+         f"{path}: {key}={content[key] if key in content else None!r} is not what jtx computes,"
+         " which scales pixels to 0 .. 1 and normalises them")
+  factor = content["rescale_factor"] if "rescale_factor" in content else 1 / 255
+  need(isinstance(factor, float) and abs(factor * 255 - 1) < 1e-6,
+       f"{path}: rescale_factor={factor!r} is not 1/255")
+  return {key: content[key] for key in PIXELS if key in content}
+
+
+def split_preprocessor(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+  """What is written to config.json, and to preprocessor_config.json."""
+  size = config["image_size"]
+  preprocessor = {
+      "image_processor_type": "ViTImageProcessor", "do_resize": True,
+      "size": {"height": size, "width": size}, "resample": 2, "do_rescale": True,
+      "rescale_factor": 1 / 255, "do_normalize": True, **{key: config[key] for key in PIXELS}}
+  return {key: value for key, value in config.items() if key not in PIXELS}, preprocessor
+
+
+# ------------------------------------------------------------------------- fields and attributes
+
+
+def trunk(values: Mapping[str, Any], pretrains: bool, pixels=HALF) -> dict[str, Any]:
+  del pretrains  # no head of pretraining but MAE's
+  std, channels = values["initializer_range"], values["num_channels"]
+  if len(pixels[0]) != channels:
+    pixels = HALF
+  mean, deviation = (default if values[key] is None else as_channels(values[key], channels)
+                     for key, default in zip(PIXELS, pixels))
+  return {
+      "image": {"size": values["image_size"], "channels": channels, "mean": mean,
+                "std": deviation},
+      "patch_size": values["patch_size"],
+      "width": values["hidden_size"],
+      "num_layers": values["num_hidden_layers"],
+      "position": section(GRID_POSITIONS, "learned", init_std=std),
+      "block": {
+          "num_heads": values["num_attention_heads"],
+          "attention_bias": True,
+          "ffn_dim": values["intermediate_size"],
+          "activation": ACTIVATIONS[values["hidden_act"]],
+          "norm_position": "pre",
+          "norm_eps": values["layer_norm_eps"],
+          "dropout": values["hidden_dropout_prob"],
+          "attention_dropout": values["attention_probs_dropout_prob"],
+          "init_std": std,
+      },
+  }
+
+
+def as_channels(numbers: list[float], channels: int) -> tuple[float, ...]:
+  """One number a channel; equal ones stand for any number of channels."""
+  if len(numbers) != channels and len(set(numbers)) == 1:
+    numbers = numbers[:1]
+  return tuple(float(x) for x in numbers)
+
+
+def trunk_of_deit(values: Mapping[str, Any], pretrains: bool) -> dict[str, Any]:
+  return {**trunk(values, pretrains, IMAGENET), "prefix": {"distillation": True}}
+
+
+def trunk_of_mae(values: Mapping[str, Any], pretrains: bool) -> dict[str, Any]:
+  fixed = section(GRID_POSITIONS, "learned", init="sincos", trained=False,
+                  init_std=values["initializer_range"])
+  shown = decoder(values) if pretrains else {"masked": values["mask_ratio"]}
+  return {**trunk(values, pretrains, IMAGENET), "position": fixed, "decoder": shown}
+
+
+def decoder(values: Mapping[str, Any]) -> dict[str, Any]:
+  return {
+      "num_layers": values["decoder_num_hidden_layers"],
+      "width": values["decoder_hidden_size"],
+      "num_heads": values["decoder_num_attention_heads"],
+      "ffn_dim": values["decoder_intermediate_size"],
+      "masked": values["mask_ratio"],
+  }
+
+
+def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
+  """The pooler is the transform of an embedding; [CLS] itself has the classes' scores."""
+  if task != "embedding":
+    return {"pool": "first"}
+  size = values["pooler_output_size"]
+  need(size in (None, values["hidden_size"]),
+       f"pooler_output_size={size}: jtx has a pooler of hidden_size={values['hidden_size']}")
+  return {"pool": "first", "transform": ACTIVATIONS[values["pooler_act"]]}
+
+
+def head_of_deit(values: Mapping[str, Any], task: str) -> dict[str, Any]:
+  if task == "distilled":
+    return {"task": "classes", "pool": "first", "distilled": True}
+  return head(values, task)
+
+
+def values(model: Vit) -> dict[str, Any]:
+  """The inverse of `trunk` and `head`."""
+  need(isinstance(model.position, LearnedGrid),
+       f"has learned positions, not {type(model.position).__name__}")
+  block, image = model.block, model.image
+  wide = lambda numbers: list(numbers) * (image.channels if len(numbers) == 1 else 1)
+  has_pooler = model.head.task == "embedding"
+  return {
+      "hidden_size": model.width,
+      "num_hidden_layers": model.num_layers,
+      "num_attention_heads": block.num_heads,
+      "intermediate_size": block.ffn_dim,
+      "hidden_act": activation_name(block.activation),
+      "hidden_dropout_prob": block.dropout,
+      "attention_probs_dropout_prob": block.attention_dropout,
+      "initializer_range": init_std(block),
+      "layer_norm_eps": block.norm_eps,
+      "image_size": image.size,
+      "patch_size": model.patch_size,
+      "num_channels": image.channels,
+      "image_mean": wide(image.mean),
+      "image_std": wide(image.std),
+      "pooler_output_size": model.width,
+      "pooler_act": activation_name(model.head.transform) if has_pooler else "tanh",
+  }
+
+
+def values_of_mae(model: Vit) -> dict[str, Any]:
+  need(not model.position.trained if isinstance(model.position, LearnedGrid) else False,
+       "has learned positions that are not trained")
+  decoder = model.decoder
+  result = {key: value for key, value in values(model).items() if key not in POOLER}
+  result["mask_ratio"] = decoder.masked
+  if decoder.num_layers:
+    result |= {
+        "decoder_num_hidden_layers": decoder.num_layers,
+        "decoder_hidden_size": decoder.width,
+        "decoder_num_attention_heads": decoder.num_heads,
+        "decoder_intermediate_size": decoder.ffn_dim,
+    }
+  return result
+
+
+# ------------------------------------------------------------------------------------ tensors
+
+# A token [1, 1, D] in the file, [1, D] here; a table [1, T, D], [T, D] here.
+LEADING = Layout(lambda s: (1, *s), lambda x, s: x.reshape(s), lambda x: x[None])
+# [D, C, h, w] in the file, [h, w, C, D] here.
+CONVOLUTION = Layout(lambda s: (s[3], s[2], s[0], s[1]), lambda x, s: x.transpose(2, 3, 1, 0),
+                     lambda x: np.ascontiguousarray(x.transpose(3, 2, 0, 1)))
+
+
+def leading(name: str, path: str) -> tuple[Row, ...]:
+  return (Row(name, (path,), LEADING),)
+
+
+def convolution(name: str, path: str) -> tuple[Row, ...]:
+  weight, bias = dense(name, path)
+  return weight._replace(layout=CONVOLUTION), bias
+
+
+def layer(theirs: str, ours: str) -> tuple[Row, ...]:
+  return (
+      *norm(f"{theirs}.layernorm_before", f"{ours}/attention_norm"),
+      *dense(f"{theirs}.attention.attention.query", f"{ours}/attention/query"),
+      *dense(f"{theirs}.attention.attention.key", f"{ours}/attention/key"),
+      *dense(f"{theirs}.attention.attention.value", f"{ours}/attention/value"),
+      *dense(f"{theirs}.attention.output.dense", f"{ours}/attention/out", num_in=2),
+      *norm(f"{theirs}.layernorm_after", f"{ours}/ffn_norm"),
+      *dense(f"{theirs}.intermediate.dense", f"{ours}/ffn/in"),
+      *dense(f"{theirs}.output.dense", f"{ours}/ffn/out"),
+  )
+
+
+def trunk_rows(prefix: str) -> tuple[Row, ...]:
+  return (
+      *leading(f"{prefix}.embeddings.cls_token", "cls_token"),
+      *leading(f"{prefix}.embeddings.distillation_token", "distillation_token"),
+      *leading(f"{prefix}.embeddings.position_embeddings", "position_embedding"),
+      *convolution(f"{prefix}.embeddings.patch_embeddings.projection", "patches"),
+      *layer(f"{prefix}.encoder.layer.{{i}}", "encoder/{layers}"),
+      *norm(f"{prefix}.layernorm", "encoder/final_norm"),
+  )
+
+
+CLASSIFIER = dense("classifier", "task_head/output")
+
+
+def pooler(prefix: str) -> tuple[Row, ...]:
+  return dense(f"{prefix}.pooler.dense", "task_head/transform")
+
+
+VIT = Family(
+    prefix="vit",
+    architectures={
+        "ViTModel": (False, "embedding"),
+        "ViTForImageClassification": (False, "classes"),
+    },
+    attributes=ATTRIBUTES | POOLER,
+    fixed=FIXED,
+    free=FREE,
+    trunk=trunk,
+    head=head,
+    values=values,
+    rows=trunk_rows("vit"),
+    mlm_rows=(),
+    head_rows={"embedding": pooler("vit"), "classes": CLASSIFIER},
+    tied={},
+    buffers=frozenset({"vit.embeddings.mask_token"}),
+    model="vit",
+)
+
+DEIT = Family(
+    prefix="deit",
+    architectures={
+        "DeiTModel": (False, "embedding"),
+        "DeiTForImageClassification": (False, "classes"),
+        "DeiTForImageClassificationWithTeacher": (False, "distilled"),
+    },
+    attributes=ATTRIBUTES | POOLER,
+    fixed=FIXED,
+    free=FREE,
+    trunk=trunk_of_deit,
+    head=head_of_deit,
+    values=values,
+    rows=trunk_rows("deit"),
+    mlm_rows=(),
+    head_rows={
+        "embedding": pooler("deit"),
+        "classes": CLASSIFIER,
+        "distilled": (*dense("cls_classifier", "task_head/output"),
+                      *dense("distillation_classifier", "task_head/distillation_output")),
+    },
+    tied={},
+    buffers=frozenset({"deit.embeddings.mask_token"}),
+    model="vit",
+)
+
+MAE = Family(
+    prefix="vit",
+    architectures={
+        "ViTMAEModel": (False, "none"),
+        "ViTMAEForPreTraining": (True, "none"),
+    },
+    attributes=ATTRIBUTES | DECODER,
+    fixed=FIXED,
+    free=frozenset({"norm_pix_loss"}),  # of the objective
+    trunk=trunk_of_mae,
+    head=head,
+    values=values_of_mae,
+    rows=trunk_rows("vit"),
+    mlm_rows=(
+        *dense("decoder.decoder_embed", "mae_decoder/embed"),
+        *leading("decoder.mask_token", "mae_decoder/mask_token"),
+        *leading("decoder.decoder_pos_embed", "mae_decoder/position_embedding"),
+        *layer("decoder.decoder_layers.{i}", "mae_decoder/decoder/layers"),
+        *norm("decoder.decoder_norm", "mae_decoder/decoder/final_norm"),
+        *dense("decoder.decoder_pred", "mae_decoder/output"),
+    ),
+    head_rows={},
+    tied={},
+    spellings={r"^decoder\.decoder_encoder\.layer\.": "decoder.decoder_layers."},
+    model="vit",
+)

@@ -1,0 +1,105 @@
+"""The stem of hybrid vision transformers: a ResNet of pre-activation bottlenecks, BiT's.
+
+Kolesnikov et al. 2019 (Big Transfer): ResNet-v2 with standardised weights and group norms. ViT
+(Dosovitskiy et al. 2020, section 3.1) takes the output of its third stage, stride 16.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jtx.config import ConfigError
+from jtx.nn import layers
+
+
+@dataclasses.dataclass(frozen=True)
+class ResnetConfig:
+  """A ResNet-50 up to its third stage is stages=(3, 4, 9)."""
+  stages: tuple[int, ...] = ()  # bottlenecks of each; () is no stem
+  width: int = 64  # channels of the first convolution; a stage's output has 4, 8, 16, ... times them
+  groups: int = 32  # of the norms
+
+  def __post_init__(self):
+    if self.stages and (min(self.stages) < 1 or self.width % self.groups):
+      raise ConfigError(f"stem.stages={self.stages} must be positive, and stem.width={self.width} a"
+                        f" multiple of stem.groups={self.groups}")
+
+  @property
+  def stride(self) -> int:
+    """Pixels of the image to a place of the output: 4 after the first stage, then doubled."""
+    return 2 ** (len(self.stages) + 1) if self.stages else 1
+
+
+class Resnet(nn.Module):
+  """[B, H, W, C] to [B, H / stride, W / stride, features]."""
+  config: ResnetConfig
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    c = self.config
+    conv = lambda features, size, stride, name: Conv(features, size, stride, self.dtype, name=name)
+    x = conv(c.width, 7, 2, "root")(x)
+    x = nn.max_pool(x, (3, 3), (2, 2), "SAME")
+    for s, number in enumerate(c.stages):
+      for i in range(number):
+        x = Bottleneck(c.width * 2**s, 2 if s and not i else 1, c.groups, self.dtype,
+                       name=f"stage_{s}_{i}")(x)
+    return jax.nn.relu(GroupNorm(c.groups, name="norm")(x))
+
+
+class Bottleneck(nn.Module):
+  """Three convolutions 1, 3, 1 behind norms, around which the input goes (He et al. 2016)."""
+  width: int
+  stride: int
+  groups: int
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    conv = lambda features, size, stride, name: Conv(features, size, stride, self.dtype, name=name)
+    norm = lambda name, y: jax.nn.relu(GroupNorm(self.groups, name=name)(y))
+    y = norm("norm_1", x)
+    if x.shape[-1] != 4 * self.width or self.stride > 1:
+      x = conv(4 * self.width, 1, self.stride, "projection")(y)
+    y = conv(self.width, 1, 1, "conv_1")(y)
+    y = conv(self.width, 3, self.stride, "conv_2")(norm("norm_2", y))
+    return x + conv(4 * self.width, 1, 1, "conv_3")(norm("norm_3", y))
+
+
+class Conv(nn.Module):
+  """A convolution without bias whose kernel is standardised over its inputs (Qiao et al. 2019)."""
+  features: int
+  size: int
+  stride: int
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    kernel = layers.param(self, "kernel", nn.initializers.lecun_normal(),
+                          (self.size, self.size, x.shape[-1], self.features),
+                          ("patch", "patch", "channels", "conv"))
+    kernel -= kernel.mean((0, 1, 2))
+    kernel /= jnp.sqrt(kernel.var((0, 1, 2)) + 1e-10)
+    return jax.lax.conv_general_dilated(
+        x.astype(self.dtype), kernel.astype(self.dtype), (self.stride, self.stride), "SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+class GroupNorm(nn.Module):
+  """Over places and the channels of a group (Wu and He 2018), in float32."""
+  groups: int
+  epsilon: float = 1e-6
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:  # [B, H, W, C]
+    y = x.astype(jnp.float32).reshape(*x.shape[:-1], self.groups, -1)
+    y -= y.mean((1, 2, 4), keepdims=True)
+    y *= jax.lax.rsqrt(jnp.square(y).mean((1, 2, 4), keepdims=True) + self.epsilon)
+    y = y.reshape(x.shape)
+    for name, init in (("scale", nn.initializers.ones), ("bias", nn.initializers.zeros)):
+      p = layers.param(self, name, init, x.shape[-1:], ("norm",))
+      y = y * p if name == "scale" else y + p
+    return y.astype(x.dtype)

@@ -1,0 +1,443 @@
+"""Vision transformers, by config: ViT, DeiT, DeiT III, hybrids, and MAE's encoder and decoder.
+
+An image becomes a row of tokens: first those of the prefix ([CLS], a distillation token,
+registers), then its patches row by row. Tokens are numbered so, also where MAE leaves most out.
+"""
+
+import dataclasses
+from typing import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jtx.config import ConfigError, nearest
+from jtx.models.resnet import Resnet, ResnetConfig
+from jtx.nn import layers
+from jtx.nn.attention import Attention, Context, LayerKind
+from jtx.nn.block import PLACES, BlockConfig
+from jtx.nn.dropout import Dropout
+from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid
+from jtx.nn.masks import FULL, Rows
+from jtx.nn.positions import Position, resize_grid
+from jtx.nn.stack import Segment, Stack
+from jtx.sharding import constrain
+
+Batch = Mapping[str, jax.Array]
+
+TASKS = ("none", "embedding", "classes")
+TABLES = ("position_embedding", "position_bias")  # parameters of positions
+POOLS = ("first", "mean", "attention")
+VIT_BLOCK = BlockConfig(num_heads=12, attention_bias=True, ffn_dim=3072, activation="gelu",
+                        norm_position="pre", norm_eps=1e-6, dropout=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageConfig:
+  """What the model takes. Pixels are scaled to 0 .. 1, then become (x - mean) / std."""
+  size: int = 224  # height and width
+  channels: int = 3
+  mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # one a channel, or one for all
+  std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+  def __post_init__(self):
+    for name, values in (("mean", self.mean), ("std", self.std)):
+      if len(values) not in (1, self.channels):
+        raise ConfigError(f"image.{name}={values} must have a number for each of the"
+                          f" {self.channels} channels, or one for all")
+    if min(self.std) <= 0:
+      raise ConfigError(f"image.std={self.std} must be above 0")
+
+  def normalize(self, image: jax.Array) -> jax.Array:
+    """Bytes [..., C] to float32; floats are taken as normalised before."""
+    if jnp.issubdtype(image.dtype, jnp.floating):
+      return image
+    return (image.astype(jnp.float32) / 255 - jnp.array(self.mean)) / jnp.array(self.std)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefixConfig:
+  """The tokens before the patches, in this order."""
+  cls: bool = True
+  distillation: bool = False  # DeiT (Touvron et al. 2020)
+  registers: int = 0  # Darcet et al. 2023; they have no position of their own in the grid
+
+  @property
+  def number(self) -> int:
+    return self.cls + self.distillation + self.registers
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageHeadConfig:
+  """What is made of the hidden states of an image."""
+  task: str = "none"  # "classes": a score each; "embedding": the pooled vector itself
+  outputs: int | None = None  # classes
+  pool: str = "first"  # token, "mean" of the patches, or "attention" (Zhai et al. 2021)
+  norm: bool = False  # after pooling; the layers then have none at their end
+  transform: str = "none"  # activation of a dense layer; tanh is of ViT's pretraining
+  distilled: bool = False  # scores of the distillation token too; the answer is their mean
+  dropout: float = 0.0  # before the outputs
+  zero: bool = False  # outputs start from zeros, as ViT's fine-tuning has it
+
+  def __post_init__(self):
+    if self.task not in TASKS:
+      raise ConfigError(f"head.task={self.task!r}: {nearest(self.task, TASKS)}")
+    if self.pool not in POOLS:
+      raise ConfigError(f"head.pool={self.pool!r}: {nearest(self.pool, POOLS)}")
+    if self.task != "classes" and (self.outputs is not None or self.distilled):
+      raise ConfigError(f"head.outputs and head.distilled go with head.task='classes', not"
+                        f" {self.task!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig:
+  """MAE's decoder (He et al. 2021); without layers there is none."""
+  num_layers: int = 0
+  width: int = 512
+  num_heads: int = 16
+  ffn_dim: int = 2048
+  masked: float = 0.75  # share of patches that the encoder does not see
+  position: GridPosition = LearnedGrid(init="sincos", trained=False)
+
+  def __post_init__(self):
+    if not 0 < self.masked < 1:
+      raise ConfigError(f"decoder.masked={self.masked} is not between 0 and 1")
+
+
+class Vit(nn.Module):
+  """Images to hidden states, and these to what the head makes of them.
+
+  Batch keys: `image` [B, H, W, C], bytes, or floats that are normalised.
+  """
+  image: ImageConfig = ImageConfig()
+  patch_size: int = 16  # pixels; of a hybrid, places of the stem's output
+  width: int = 768
+  num_layers: int = 12
+  block: BlockConfig = VIT_BLOCK
+  position: GridPosition = LearnedGrid()
+  position_at: str = "stem"  # or "layers", or "shared", see `jtx.nn.block.PLACES`
+  prefix: PrefixConfig = PrefixConfig()
+  stem: ResnetConfig = ResnetConfig()  # without stages: the image itself
+  head: ImageHeadConfig = ImageHeadConfig()
+  decoder: DecoderConfig = DecoderConfig()
+  unroll: int = 1
+  remat: str = "none"
+  dtype: str = "auto"
+
+  def setup(self):
+    self.check()
+    dtype = layers.compute_dtype(self.dtype)
+    std = self.block.init_std or 0.02
+    if self.stem.stages:
+      self.resnet = Resnet(self.stem, dtype)
+    self.patches = layers.Dense((self.width,), ("patch", "patch", "channels", "embed"), num_in=3,
+                                init_std=self.block.init_std, dtype=dtype)
+    token = lambda name, *shape: layers.param(self, name, nn.initializers.normal(std),
+                                              (*shape, self.width), ("prefix", "embed"))
+    prefix = self.prefix
+    self.prefix_tokens = (*([token("cls_token", 1)] if prefix.cls else []),
+                          *([token("distillation_token", 1)] if prefix.distillation else []),
+                          *([token("registers", prefix.registers)] if prefix.registers else []))
+    position = self.position.bind(self.grid)
+    table = position.embedding_table(self.width)
+    self.position_table = None
+    if table and self.position_at != "layers":
+      self.position_table = table.make(self, "position_embedding")
+    self.dropout = Dropout(self.block.dropout)
+    self.encoder = Stack(self.segments(), position,
+                         position_at=self.position_at, unroll=self.unroll, remat=self.remat,
+                         final_norm=not self.head.norm, dtype=dtype)
+    if self.head.task != "none":
+      self.task_head = ImageHead(self.head, self.block, self.prefix, dtype)
+    if self.decoder.num_layers:
+      self.mae_decoder = MaeDecoder(self.decoder, self.block, self.grid, self.patch_values,
+                                    self.unroll, self.remat, dtype)
+
+  def check(self) -> None:
+    """Raises ConfigError where fields do not fit together."""
+    if self.position_at not in PLACES:
+      raise ConfigError(f"position_at={self.position_at!r}: {nearest(self.position_at, PLACES)}")
+    if self.image.size % (self.stem.stride * self.patch_size):
+      raise ConfigError(f"image.size={self.image.size} is not a multiple of the"
+                        f" {self.stem.stride * self.patch_size} pixels of a patch (patch_size="
+                        f"{self.patch_size}" + (f", stem of stride {self.stem.stride})"
+                                                if self.stem.stages else ")"))
+    if self.head.pool == "first" and self.head.task != "none" and not self.prefix.cls:
+      raise ConfigError("head.pool='first' is the [CLS] token, and prefix.cls=False; use 'mean' or"
+                        " 'attention'")
+    if self.head.distilled and not (self.prefix.cls and self.prefix.distillation):
+      raise ConfigError("head.distilled=True needs prefix.cls=True and prefix.distillation=True")
+    if self.decoder.num_layers and (self.stem.stages or self.position_at != "stem"):
+      raise ConfigError("decoder.num_layers: MAE's decoder needs patches of the image itself, so no"
+                        " stem.stages, and position_at='stem'")
+
+  @property
+  def heads(self) -> tuple[bool, str]:
+    """Whether it has the decoder of MAE's pretraining, and the task of its other head.
+
+    "distilled" is the one for classes that reads the distillation token too.
+    """
+    return self.decoder.num_layers > 0, "distilled" if self.head.distilled else self.head.task
+
+  def example(self) -> Batch:
+    """The smallest batch."""
+    image = self.image
+    return {"image": jnp.zeros((1, image.size, image.size, image.channels), jnp.uint8)}
+
+  @property
+  def grid(self) -> Grid:
+    side = self.image.size // (self.stem.stride * self.patch_size)
+    return Grid(side, side, self.prefix.number)
+
+  @property
+  def patch_values(self) -> int:
+    """Numbers of a patch of the image."""
+    return self.patch_size**2 * self.image.channels
+
+  def segments(self) -> tuple[Segment, ...]:
+    return (Segment(self.block, self.num_layers),)
+
+  def __call__(self, batch: Batch, train: bool = False) -> jax.Array:
+    """Hidden states [B, P + N, D] of the last layer, N patches behind P tokens of the prefix."""
+    hidden, _ = self.run(batch, train)
+    if self.is_initializing():  # creates the parameters that a call does not use
+      if self.head.task != "none":
+        self.outputs(hidden)
+      if self.decoder.num_layers:
+        self.reconstruct(batch, jnp.zeros((hidden.shape[0], self.grid.tokens - self.grid.prefix)))
+    return hidden
+
+  def resized(self, params: Mapping[str, jax.Array], other: "Vit") -> dict[str, jax.Array]:
+    """Parameters by path of a model that differs in its image's size, for this one.
+
+    Tables of positions are interpolated (Dosovitskiy et al. 2020, section 3.2).
+
+    Raises:
+      ConfigError: positions of the kind can't be.
+    """
+    if self.grid == other.grid:
+      return dict(params)
+    return {path: self.resized_table(path, x, other) if path.endswith(TABLES) else x
+            for path, x in params.items()}
+
+  def resized_table(self, path: str, table: jax.Array, other: "Vit") -> jax.Array:
+    position = self.decoder.position if path.startswith("mae_decoder/") else self.position
+    if not isinstance(position, LearnedGrid):
+      raise ConfigError(f"model.image.size={self.image.size}: positions of the kind"
+                        f" {type(position).__name__} can't be taken from a model of images of"
+                        f" {other.image.size}")
+    old, new = other.grid, self.grid
+    first = old.prefix if position.of_prefix else 0
+    resize = lambda t: jnp.concatenate(
+        [t[:first], resize_grid(t[first:], old[:2], new[:2])])
+    return jax.vmap(resize)(table) if table.ndim == 3 else resize(table)  # of every layer, or one
+
+  def outputs(self, hidden: jax.Array, train: bool = False) -> jax.Array:
+    """What the head makes of hidden states; see `ImageHead`."""
+    return self.task_head(hidden, train)
+
+  def scores(self, batch: Batch, train: bool = False) -> jax.Array:
+    """From images to the scores [B, heads, C] of [CLS], and of the distillation token if any."""
+    return self.outputs(self(batch, train), train)
+
+  def predict(self, batch: Batch, num_texts: int = 1, train: bool = False) -> jax.Array:
+    """From images to float32 [B, 1, outputs]; a mean over heads."""
+    del num_texts
+    return self.scores(batch, train).mean(1, keepdims=True)
+
+  def features(self, batch: Batch) -> jax.Array:
+    """What the head makes scores of, float32 [B, D]; without a head, the mean of the patches."""
+    hidden = self(batch)
+    if self.head.task == "none":
+      return hidden[:, self.prefix.number:].mean(1).astype(jnp.float32)
+    return self.task_head(hidden, features=True)
+
+  def hidden_states(self, batch: Batch) -> jax.Array:
+    """[layers + 1, B, T, D]: the embeddings, then every layer's output (the last one normed)."""
+    x, _ = self.embed(batch, train=False)
+    last, out = self.run(batch, return_hidden=True)
+    return jnp.concatenate([x[None], out.hidden[:-1], last[None]])
+
+  def attention_weights(self, batch: Batch) -> dict[str, jax.Array]:
+    """Weights of all layers, [layers, B, N, T, S], for pictures."""
+    _, out = self.run(batch, return_weights=True)
+    return {"encoder": out.weights[0]["self"]}
+
+  def run(self, batch: Batch, train: bool = False, kept: jax.Array | None = None, **returns: bool):
+    """The stack's outputs; `kept` [B, K] are the patches that it sees, None is all."""
+    x, positions = self.embed(batch, train, kept)
+    return self.encoder(x, Context(positions, train=train, **returns, position_table=(
+        self.position_table if self.position_at == "shared" else None)))
+
+  def embed(self, batch: Batch, train: bool,
+            kept: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """The stack's input [B, T, D], and the numbers [B, T] of its tokens."""
+    prefix, number = self.prefix.number, self.grid.tokens
+    x = self.embed_patches(batch["image"])
+    positions = jnp.broadcast_to(jnp.arange(number), (x.shape[0], number))
+    tokens = [jnp.broadcast_to(t.astype(x.dtype), (x.shape[0], *t.shape))
+              for t in self.prefix_tokens]
+    x = jnp.concatenate([*tokens, x], 1)
+    if self.position_at == "stem":
+      x = self.position.bind(self.grid).embed(x, positions, self.position_table)
+    if kept is not None:
+      kept = jnp.concatenate([positions[:, :prefix], prefix + kept], 1)
+      x = jnp.take_along_axis(x, kept[..., None], 1)
+      positions = kept
+    return constrain(self.dropout(x, train), "batch", "length", None), positions
+
+  def embed_patches(self, image: jax.Array) -> jax.Array:
+    """[B, H, W, C] to [B, N, D].
+
+    Raises:
+      ConfigError: the image is not of the size or channels of the config.
+    """
+    config = self.image
+    if image.shape[1:] != (config.size, config.size, config.channels):
+      raise ConfigError(f"images of {' x '.join(map(str, image.shape[1:]))} do not fit the model's"
+                        f" image.size={config.size} and image.channels={config.channels}")
+    x = config.normalize(image)
+    if self.stem.stages:
+      x = self.resnet(x)
+    return self.patches(split(x, self.patch_size))
+
+  def reconstruct(self, batch: Batch, noise: jax.Array,
+                  train: bool = False) -> tuple[jax.Array, jax.Array]:
+    """The pixels of all patches, from the few that the encoder sees (MAE, section 3).
+
+    Args:
+      batch: with images.
+      noise: [B, N]; the patches of the smallest numbers are seen.
+      train: dropout on.
+
+    Returns:
+      float32 [B, N, values of a patch], and [B, N], 1 for patches that were not seen.
+    """
+    number = noise.shape[1]
+    kept = int(number * (1 - self.decoder.masked))
+    order = jnp.argsort(noise, axis=1)
+    restore = jnp.argsort(order, axis=1)
+    hidden, _ = self.run(batch, train, order[:, :kept])
+    return self.mae_decoder(hidden, restore, train), (restore >= kept).astype(jnp.float32)
+
+  def pixels(self, batch: Batch) -> jax.Array:
+    """The normalised values of all patches, float32 [B, N, values of a patch]."""
+    patches = split(self.image.normalize(batch["image"]), self.patch_size)
+    return patches.reshape(*patches.shape[:2], -1).astype(jnp.float32)
+
+
+def split(image: jax.Array, size: int) -> jax.Array:
+  """[B, H, W, C] into patches [B, N, size, size, C], row by row."""
+  B, H, W, C = image.shape
+  x = image.reshape(B, H // size, size, W // size, size, C)
+  return x.swapaxes(2, 3).reshape(B, -1, size, size, C)
+
+
+def join(patches: jax.Array, size: int, channels: int) -> jax.Array:
+  """Values of patches [B, N, size * size * C] as a square image [B, H, W, C]."""
+  B, N, _ = patches.shape
+  side = round(N**0.5)
+  x = patches.reshape(B, side, side, size, size, channels).swapaxes(2, 3)
+  return x.reshape(B, side * size, side * size, channels)
+
+
+class ImageHead(nn.Module):
+  """Pools, norms, transforms and projects."""
+  config: ImageHeadConfig
+  block: BlockConfig
+  prefix: PrefixConfig
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, hidden: jax.Array, train: bool = False, features: bool = False) -> jax.Array:
+    """Hidden states [B, T, D] to float32 [B, heads, outputs]; an "embedding" has D outputs.
+
+    With `features` it is what the outputs of [CLS] are made of, [B, D].
+    """
+    c = self.config
+    x = self.pool(hidden)
+    if c.norm:
+      x = self.block.make_norm("norm")(x)
+    if c.transform != "none":
+      dense = layers.Dense((x.shape[-1],), ("embed", "transform"), init_std=self.block.init_std,
+                           dtype=self.dtype, name="transform")
+      x = layers.activate(c.transform, dense(x))
+    if features:
+      return x.astype(jnp.float32)
+    if c.task == "embedding":
+      return x[:, None].astype(jnp.float32)
+    if c.outputs is None:
+      raise ConfigError(f"head.outputs must be set: head.task={c.task!r}")
+    named = {"output": x}
+    if c.distilled:
+      named["distillation_output"] = hidden[:, 1]
+    std = 0.0 if c.zero else self.block.init_std
+    return jnp.stack([
+        layers.Dense((c.outputs,), ("embed", "outputs"), init_std=std, dtype=self.dtype,
+                     name=name)(Dropout(c.dropout)(value, train))
+        for name, value in named.items()], 1).astype(jnp.float32)
+
+  def pool(self, hidden: jax.Array) -> jax.Array:
+    """[B, T, D] to [B, D]."""
+    if self.config.pool == "first":
+      return hidden[:, 0]
+    if self.config.pool == "mean":
+      return hidden[:, self.prefix.number:].mean(1)
+    return AttentionPool(self.block, self.dtype, name="pool")(hidden)
+
+
+class AttentionPool(nn.Module):
+  """One learnt query attends to all tokens; a feed-forward layer follows (Zhai et al. 2021)."""
+  block: BlockConfig
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, hidden: jax.Array) -> jax.Array:  # [B, T, D] -> [B, D]
+    B, T, D = hidden.shape
+    b = self.block
+    probe = layers.param(self, "probe", nn.initializers.normal(b.init_std or 0.02), (1, D),
+                         ("prefix", "embed")).astype(self.dtype)
+    attention = Attention(b.num_heads, use_bias=b.attention_bias, kernel=b.kernel,
+                          init_std=b.init_std, dtype=self.dtype, name="attention")
+    x, _, _ = attention(jnp.broadcast_to(probe, (B, 1, D)), hidden,
+                        Context(jnp.zeros((B, 1), jnp.int32)), kinds=(LayerKind(FULL),), kind=None,
+                        position=Position(), causal=False, rows=Rows())
+    y = b.make_norm("norm")(x)
+    ffn = layers.FeedForward(b.ffn_dim, b.activation, b.gated, b.use_bias, init_std=b.init_std,
+                             dtype=self.dtype, name="ffn")
+    return (x + ffn(y))[:, 0]
+
+
+class MaeDecoder(nn.Module):
+  """Hidden states of the patches that were seen to the pixels of all."""
+  config: DecoderConfig
+  block: BlockConfig  # of the encoder, whose kind of layer it shares
+  grid: Grid
+  outputs: int  # numbers of a patch
+  unroll: int = 1
+  remat: str = "none"
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, hidden: jax.Array, restore: jax.Array, train: bool = False) -> jax.Array:
+    """[B, P + K, D] to float32 [B, N, outputs]; the patches `restore` [B, N] puts in order."""
+    c, prefix = self.config, self.grid.prefix
+    x = layers.Dense((c.width,), ("embed", "mlp"), init_std=self.block.init_std, dtype=self.dtype,
+                     name="embed")(hidden)
+    mask = layers.param(self, "mask_token", nn.initializers.normal(self.block.init_std or 0.02),
+                        (1, c.width), ("prefix", "embed")).astype(x.dtype)
+    # The mask token is the last of x: to it point all patches that were not seen.
+    x = jnp.concatenate([x, jnp.broadcast_to(mask, (x.shape[0], 1, c.width))], 1)
+    places = jnp.minimum(prefix + restore, x.shape[1] - 1)
+    x = jnp.concatenate([x[:, :prefix], jnp.take_along_axis(x, places[..., None], 1)], 1)
+    position = c.position.bind(self.grid)
+    table = position.embedding_table(c.width)
+    positions = jnp.broadcast_to(jnp.arange(self.grid.tokens), x.shape[:2])
+    x = position.embed(x, positions, table and table.make(self, "position_embedding"))
+    block = dataclasses.replace(self.block, num_heads=c.num_heads, num_kv_heads=None, head_dim=None,
+                                v_head_dim=None, ffn_dim=c.ffn_dim)
+    x, _ = Stack((Segment(block, c.num_layers),), position, unroll=self.unroll, remat=self.remat,
+                 dtype=self.dtype, name="decoder")(x, Context(positions, train=train))
+    out = layers.Dense((self.outputs,), ("embed", "outputs"), init_std=self.block.init_std,
+                       dtype=self.dtype, name="output")
+    return out(x[:, prefix:]).astype(jnp.float32)

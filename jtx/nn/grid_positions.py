@@ -1,0 +1,162 @@
+"""Position encodings of the patches of an image, which lie in a grid.
+
+Tokens are numbered: first P that have no place in the grid, such as [CLS] (its prefix), then the
+patches row by row. A model binds an encoding to its grid before it uses it; positions are the
+numbers of tokens, so that a model may leave tokens out.
+"""
+
+import dataclasses
+from typing import Callable, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jtx.config import ConfigError
+from jtx.nn.positions import Position, Table, rope_frequencies, sinusoidal_2d, turn
+
+
+class Grid(NamedTuple):
+  """What an encoding is bound to."""
+  height: int = 0
+  width: int = 0
+  prefix: int = 0  # P, tokens before those of the grid
+
+  @property
+  def tokens(self) -> int:
+    return self.prefix + self.height * self.width
+
+  def coordinates(self, positions: jax.Array) -> jax.Array:
+    """[..., T] numbers of tokens to [..., T, 2] (row, column), negative for the prefix."""
+    place = positions - self.prefix
+    return jnp.stack([place // self.width, place % self.width - self.width * (place < 0)], -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class GridPosition(Position):
+  """No position information; the base of the encodings of a grid."""
+  grid: Grid = dataclasses.field(default=Grid(), metadata={"config": False}, kw_only=True)
+
+  @staticmethod
+  def registry() -> dict[str, Callable[..., "GridPosition"]]:
+    return GRID_POSITIONS
+
+  def bind(self, grid: Grid) -> "GridPosition":
+    return dataclasses.replace(self, grid=grid)
+
+  def real(self, positions: jax.Array, x: jax.Array) -> jax.Array:
+    """x [..., T, D] where a token has a place in the grid, else 0."""
+    return jnp.where((positions >= self.grid.prefix)[..., None], x, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnedGrid(GridPosition):
+  """A vector a token, as if the patches were a sequence (ViT; Dosovitskiy et al. 2020, 3.1).
+
+  A table that is not trained keeps its first values, as in MAE (He et al. 2021, appendix A.1).
+  """
+  init: Literal["normal", "sincos"] = "normal"
+  init_std: float = 0.02
+  of_prefix: bool = True  # the prefix has vectors too; those of "sincos" are zeros
+  trained: bool = True
+
+  def embedding_table(self, width):
+    first = 0 if self.of_prefix else self.grid.prefix
+
+    def sincos(key, shape, dtype):
+      positions = jnp.arange(first, self.grid.tokens)
+      return Sincos2d(order="column_row", grid=self.grid).embed(
+          jnp.zeros(shape, dtype), positions, None)
+
+    return Table((self.grid.tokens - first, width),
+                 sincos if self.init == "sincos" else self.init_std,
+                 ("positions" if self.trained else "fixed_positions", "embed"))
+
+  def embed(self, x, positions, table):
+    if self.of_prefix:
+      return x + table[positions].astype(x.dtype)
+    rows = table[jnp.maximum(positions - self.grid.prefix, 0)].astype(x.dtype)
+    return x + self.real(positions, rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned2d(GridPosition):
+  """A vector of D / 2 for the row and one for the column (ViT, appendix D.4)."""
+  init_std: float = 0.02
+
+  def embedding_table(self, width):
+    if width % 2:
+      raise ConfigError(f"2-D learned positions need an even width, not {width}")
+    return Table((self.grid.height + self.grid.width, width // 2), self.init_std,
+                 ("positions", "embed"))
+
+  def embed(self, x, positions, table):
+    row, column = jnp.moveaxis(self.grid.coordinates(positions), -1, 0)
+    parts = table[row], table[self.grid.height + column]
+    return x + self.real(positions, jnp.concatenate(parts, -1).astype(x.dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sincos2d(GridPosition):
+  """Sines and cosines of row and column, D / 2 each (MoCo v3; Chen et al. 2021)."""
+  base: float = 10_000.0
+  order: Literal["row_column", "column_row"] = "row_column"  # the latter is of MAE's files
+
+  def embed(self, x, positions, table):
+    coordinates = self.grid.coordinates(positions)
+    if self.order == "column_row":
+      coordinates = coordinates[..., ::-1]
+    encoded = sinusoidal_2d(coordinates, x.shape[-1], base=self.base)
+    return x + self.real(positions, encoded.astype(x.dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class RelativeBias(GridPosition):
+  """A number a head for every offset of rows and columns (Swin, BEiT).
+
+  Pairs with a token of the prefix have three numbers: from it, to it, and among them.
+  """
+  init_std: float = 0.02
+
+  def bias_table(self, num_heads):
+    offsets = (2 * self.grid.height - 1) * (2 * self.grid.width - 1)
+    return Table((offsets + 3, num_heads), self.init_std, ("buckets", "heads"))
+
+  def bias(self, q, k, q_positions, k_positions, table, causal):
+    height, width, prefix = self.grid
+    offset = (self.grid.coordinates(k_positions)[..., None, :, :]
+              - self.grid.coordinates(q_positions)[..., :, None, :])  # [B, T, S, 2]
+    index = (offset[..., 0] + height - 1) * (2 * width - 1) + offset[..., 1] + width - 1
+    from_prefix = (q_positions < prefix)[..., :, None]
+    to_prefix = (k_positions < prefix)[..., None, :]
+    last = table.shape[0] - 3
+    index = jnp.where(from_prefix, last, jnp.where(to_prefix, last + 1, index))
+    index = jnp.where(from_prefix & to_prefix, last + 2, index)
+    return jnp.moveaxis(jnp.asarray(table)[index], -1, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope2d(GridPosition):
+  """Half of a head's pairs turn by the row, half by the column (RoPE-ViT; Heo et al. 2024).
+
+  Tokens of the prefix are not turned.
+  """
+  base: float = 100.0
+  pairing: Literal["half", "interleaved"] = "half"
+
+  def rotate(self, x, positions, local=False):
+    if x.shape[-1] % 4:
+      raise ConfigError(f"2-D RoPE needs a head width divisible by 4, not {x.shape[-1]}")
+    frequencies = rope_frequencies(x.shape[-1] // 2, self.base)  # [H/4]
+    angle = self.grid.coordinates(positions)[..., None].astype(jnp.float32) * frequencies
+    angle = angle.reshape(*positions.shape, -1)  # [B, T, H/2], those of rows first
+    return turn(x, self.real(positions, angle), self.pairing)
+
+
+GRID_POSITIONS: dict[str, Callable[..., GridPosition]] = {
+    "none": GridPosition,
+    "learned": LearnedGrid,
+    "learned_2d": Learned2d,
+    "sincos_2d": Sincos2d,
+    "relative": RelativeBias,
+    "rope_2d": Rope2d,
+}

@@ -1,0 +1,50 @@
+"""The pixels of patches that the encoder does not see (He et al. 2021, MAE)."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jtx.config import ConfigError
+from jtx.objectives.cross_entropy import Sums
+from jtx.objectives.texts import Batch, weighted_sums
+
+
+@dataclasses.dataclass(frozen=True)
+class Mae:
+  """The mean squared error of the pixels of hidden patches; batches have `image` and `real`.
+
+  Without training, as in an evaluation, the same patches are hidden every time.
+  """
+  normalize: bool = True  # each patch's pixels to mean 0 and variance 1 (section 3)
+
+  unit = "images"  # what the loss is a mean of
+
+  def weights(self, batch: Batch):
+    """What the sum of each loss term is divided by: here, images."""
+    return {"loss": batch["real"].astype(jnp.float32).sum()}
+
+  def model_inputs(self, batch: Batch) -> Batch:
+    return batch
+
+  def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
+    """Sums over images of `loss`."""
+    if not model.decoder.num_layers:
+      raise ConfigError("objective 'mae' needs a decoder: set model.decoder.num_layers")
+    key = jax.random.fold_in(rngs["dropout"], 1) if train else jax.random.key(0)
+    noise = jax.random.uniform(key, (batch["image"].shape[0], model.grid.height * model.grid.width))
+    predicted, hidden = model.apply({"params": params}, batch, noise, train, rngs=rngs,
+                                    method="reconstruct")
+    target = model.apply({"params": params}, batch, method="pixels")
+    if self.normalize:
+      target = normalized(target)
+    error = jnp.square(predicted - target).mean(-1)  # [B, N]
+    loss = (error * hidden).sum(-1) / hidden.sum(-1)
+    return weighted_sums(batch["real"][:, 0].astype(jnp.float32), loss=loss)
+
+
+def normalized(patches: jax.Array) -> jax.Array:
+  """Patches [..., n] with mean 0 and variance 1 (of a sample, plus 1e-6)."""
+  return (patches - patches.mean(-1, keepdims=True)) / jnp.sqrt(
+      patches.var(-1, keepdims=True, ddof=1) + 1e-6)
