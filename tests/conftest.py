@@ -1,13 +1,19 @@
 """Runs the tests on eight CPU devices; the variables must be set before JAX is imported."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = " ".join(
-    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"])
+# A test runs its program once, on a few numbers: compiling costs more than it gains.
+os.environ["XLA_FLAGS"] = " ".join([
+    os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8",
+    "--xla_llvm_disable_expensive_passes=true", "--xla_backend_optimization_level=0"])
+
+# Traced programs stay alive in caches: looking through all of them for garbage takes seconds.
+gc.set_threshold(100_000, 50, 100)
 
 # Many tests build the same program: one cache for this session and its worker processes.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

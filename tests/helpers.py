@@ -8,6 +8,7 @@ import sys
 
 from absl import flags
 import numpy as np
+import pytest
 
 from configs import nmt_numbers
 
@@ -33,6 +34,11 @@ def logged(workdir) -> list[dict]:
 
 def losses(workdir) -> list[tuple[int, float]]:
   return [(line["step"], line["loss"]) for line in logged(workdir)]
+
+
+def one_fast(first, *others) -> list:
+  """Parameters of a test, of which only the first belongs to the fast tests."""
+  return [first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
 
 
 @contextlib.contextmanager

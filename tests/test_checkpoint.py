@@ -26,8 +26,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.fixture(autouse=True)
 def collect_here():
+  gc.freeze()  # what earlier tests left alive need not be looked through
   yield
   gc.collect()
+  gc.unfreeze()
 
 
 def make_state(seed: int = 0):

@@ -138,7 +138,7 @@ def test_full_size_train_state_on_a_mesh(name, preset, sweep, item):
 def tiny_cases():
   for n, p in PRESETS:
     if "tiny" in p:
-      slow = (n, p) not in (("nmt_base", "tiny"), ("classify", "tiny"))
+      slow = (n, p) != ("nmt_base", "tiny")
       yield pytest.param(n, p, None, 0, marks=[pytest.mark.slow] if slow else [])
   yield from (pytest.param(n, "tiny", s, i, marks=pytest.mark.slow) for n, s, i in ITEMS)
 

@@ -7,7 +7,6 @@ it is in `CHANGES`.
 
 import dataclasses
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -420,10 +419,11 @@ def layer_program(module, arguments, **keywords) -> str:
 
 
 def text(init, loss, inputs) -> str:
-  key = jax.random.key(0)
-  params = unbox(jax.eval_shape(init, key))["params"]
-  made = re.sub(r" at 0x[0-9a-f]+", "", str(jax.make_jaxpr(init)(key)))
-  return made + jax.jit(jax.value_and_grad(loss)).lower(params, inputs, key).as_text()
+  def both(key, inputs):
+    params = unbox(init(key))["params"]
+    return params, jax.value_and_grad(loss)(params, inputs, key)
+
+  return jax.jit(both).lower(jax.random.key(0), inputs).as_text()
 
 
 @functools.cache
@@ -431,8 +431,8 @@ def unchanged(constructor, context: tuple) -> str:
   return program(constructor(**{**REQUIRED.get(constructor, {}), **dict(context)}))
 
 
-# Those of whole models, which take longest, are in the slow set.
-FIELDS = [pytest.param(c, f, marks=[pytest.mark.slow] * (c in MODELS.values()))
+# Programs of whole models take longest: they are in the slow set.
+FIELDS = [pytest.param(c, f, marks=[pytest.mark.slow] * (c not in (Attention, Stack)))
           for c in CHANGES for f in config.fields(c) if (c, f) not in EXEMPT]
 
 
@@ -444,6 +444,7 @@ def test_a_field_changes_the_program(constructor, field):
   assert program(changed) != unchanged(constructor, tuple(context.items()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("constructor", CHANGES, ids=lambda c: c.__name__)
 def test_the_same_fields_are_the_same_program(constructor):
   """Without this, a difference would say nothing."""
@@ -457,6 +458,7 @@ def test_every_registered_constructor_is_covered():
   assert registered <= set(CHANGES)
 
 
+@pytest.mark.slow
 def test_choices_are_different_programs():
   """Not only the one alternative of a field, but all of its choices."""
   blocks = [BlockConfig(**BLOCK, norm_position=p) for p in NORM_POSITIONS]

@@ -12,6 +12,7 @@ from jtx.data.dataset import save_tokenizers
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.positions import Learned
 from jtx.predict import Classifier, Embedder, Predictor, prediction
+from tests.helpers import one_fast
 from tests.models.test_encoder import BLOCK, D, V, batch_of, drawn
 
 TEXTS = ["a cat", "the cat sat on the mat", "mat", "a dog sat on a cat and a mat on the dog"]
@@ -30,10 +31,9 @@ def alone(model, params, example):
   return np.asarray(model.apply({"params": params}, batch, method="predict")[0])
 
 
-@pytest.mark.parametrize("head", [
-    HeadConfig("classes", 3, transform="tanh"), pytest.param(HeadConfig("tags", 4, "none"), marks=pytest.mark.slow)
-], ids=lambda h: h.task)
-@pytest.mark.parametrize("devices", [None, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("head", one_fast(
+    HeadConfig("classes", 3, transform="tanh"), HeadConfig("tags", 4, "none")), ids=lambda h: h.task)
+@pytest.mark.parametrize("devices", one_fast(None, 8))
 def test_every_text_has_its_own_outputs_in_the_order_given(head, devices):
   model = Encoder(V, D, 2, BLOCK, Learned(64), head=head)
   params = drawn(model, batch_of((1, 2)))
@@ -112,7 +112,7 @@ def test_the_classifier_of_a_folder(saved):
   assert classify([]) == []
 
 
-@pytest.mark.parametrize("kind", ["mean", pytest.param("first", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", one_fast("mean", "first"))
 def test_the_embedder_of_a_folder(saved, kind):
   folder, model, params, tokenizer = saved
   vectors = Embedder(folder, pool=kind, max_length=32, batch_size=2)(TEXTS)

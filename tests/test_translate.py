@@ -51,6 +51,7 @@ def test_order_is_kept_and_neighbours_do_not_matter(loaded):
     assert [best[0].text for best in other(LINES[::-1])] == together[::-1]
 
 
+@pytest.mark.slow
 def test_a_machine_whose_devices_do_not_divide_the_batch(trained, tmp_path, loaded):
   """Trained with batches of 8 on one device; evaluated with 12 and 5 on eight."""
   import json

@@ -44,6 +44,7 @@ def test_a_run_is_evaluated_on_all_of_an_uneven_split(trained):
   assert isinstance(task.model, Vit) and task.model.head.outputs == 10
 
 
+@pytest.mark.slow
 def test_eight_devices_see_what_one_sees(trained, tmp_path):
   workdir, results = trained
   again = train.run(config_of(), str(tmp_path), jax.devices()[:8])
@@ -53,6 +54,7 @@ def test_eight_devices_see_what_one_sees(trained, tmp_path):
   assert again["val/examples"] == 360
 
 
+@pytest.mark.slow
 def test_resume_is_exact_with_augmentation_and_mixing(tmp_path):
   crop = {"data.ops[1]": common.op("pad_crop", size=8, padding=1)}
   whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
@@ -113,6 +115,7 @@ def test_images_that_can_not_be_predicted(trained, tmp_path):
   assert listed_images(str(listing)) == [str(broken)]
 
 
+@pytest.mark.slow
 def test_the_encoder_of_mae_is_fine_tuned_at_another_size(tmp_path):
   pretraining = mae.get_config("tiny")
   common.apply(pretraining, {"steps": 2, "log_every": 1})

@@ -21,6 +21,7 @@ from jtx.data.pipeline import (Order, Phases, Stream, eval_batches, example_batc
                                mixture_sizes)
 from jtx.data.recipes import Recipe, build_ops, prepare
 from jtx.data.tokenizer_kinds import wordpiece
+from tests.helpers import one_fast
 
 PACK = Pack(lengths=(24, 20), max_segments=4, open_rows=6)
 PAD = Pad(lengths=(24, 20))
@@ -135,7 +136,7 @@ def test_threads_and_workers_read_the_same_batches(prepared, batches, threads, w
   assert_same_all(iterate(stream, 0, STEPS, threads=threads, workers=workers), batches)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", one_fast(0, 2))
 def test_reading_ahead_from_a_cursor_by_one_of_several_readers(prepared, batches, workers):
   cursor = stream_of(prepared, counts=[70, 68]).cursor(9)
   stream = stream_of(prepared, counts=[70, 68], rows=[1, 2, 7], cursor=cursor)

@@ -79,6 +79,7 @@ def test_packed_texts_equal_texts_alone():
   close(together[4:7], alone[1, :3])
 
 
+@pytest.mark.slow
 def test_no_gradient_and_no_dropout_in_the_encoder():
   batch = batch_of(A, B)
   params = drawn(MODEL, batch)

@@ -177,6 +177,7 @@ def test_a_distilled_head_answers_with_the_mean_of_two():
                              scores.mean(1, keepdims=True), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_layer_scale_and_skipped_examples():
   scaled = dataclasses.replace(BLOCK, residual=ResidualConfig(layer_scale=0.0))
   model = SMALL.clone(block=scaled)

@@ -15,6 +15,7 @@ from jtx.objectives.classify import Classify
 from jtx.objectives.distill_classes import DistillClasses
 from jtx.objectives.mae import Mae, normalized
 from jtx.objectives.mixing import boxes, mixed
+from tests.helpers import one_fast
 from tests.models.test_vit import CLASSES, MAE, PIXELS, SMALL, drawn
 from tests.objectives.test_texts import Fixed, check, log_softmax
 
@@ -123,7 +124,7 @@ IMAGE_BATCH = {"image": PIXELS, "label": np.array([[0], [3], [1]]), "real": np.o
 TEACHER = SMALL.clone(image=dataclasses.replace(SMALL.image, mean=(0.1,), std=(0.7,)))
 
 
-@pytest.mark.parametrize("distilled", [False, True])
+@pytest.mark.parametrize("distilled", one_fast(False, True))
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_what_the_teacher_says_is_learnt(kind, distilled):
   student = SMALL
@@ -163,7 +164,7 @@ def test_a_teacher_that_does_not_fit():
 # --------------------------------------------------------------------------- autoencoding
 
 
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", one_fast(True, False))
 def test_the_loss_is_of_hidden_patches(normalize):
   params = drawn(MAE, std=0.2)
   batch = {"image": PIXELS, "real": np.array([[1], [0], [1]])}

@@ -11,6 +11,7 @@ from jtx.nn.block import BlockConfig
 from jtx.objectives.cross_entropy import cross_entropy
 from jtx.objectives.seq2seq import Seq2Seq, shift_right
 from jtx.sharding import make_mesh, unbox
+from tests.helpers import one_fast
 
 V, B, S, T, BOS = 7, 2, 4, 6, 1
 
@@ -104,15 +105,13 @@ def unchunked(params):
   return value_and_grads(Seq2Seq(BOS), params)
 
 
-slow = lambda chunk: pytest.param(chunk, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("chunk", [slow(4), 3, slow(100)])  # dividing 6 places, not, more than all
+@pytest.mark.parametrize("chunk", one_fast(3, 4, 100))  # not dividing 6 places, dividing, more than all
 def test_chunks_change_nothing(params, unchunked, chunk):
   close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
   jax.tree.map(close, value_and_grads(Seq2Seq(BOS, logits_chunk=chunk), params), unchunked)
 
 
+@pytest.mark.slow
 def test_chunks_on_a_mesh(params, unchunked):
   mesh = make_mesh({"data": 2, "fsdp": 1, "tensor": 1, "context": 1}, jax.devices()[:2])
   with jax.set_mesh(mesh):
@@ -127,7 +126,7 @@ def test_chunks_compute_logits_once(params):
   assert cost(4) == cost(0) > 3 * 2 * B * T * V * MODEL.width
 
 
-@pytest.mark.parametrize("chunk", [0, 3])
+@pytest.mark.parametrize("chunk", one_fast(3, 0))
 def test_padding_has_no_influence(params, chunk):
   objective, data = Seq2Seq(BOS, logits_chunk=chunk), batch()
   noise = lambda name: jnp.where(data[f"{name}_segment_ids"] == 0, 4, data[name])
