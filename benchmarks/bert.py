@@ -158,7 +158,7 @@ class System:
     return sum(self.useful[i] for i in numbers) / (time.perf_counter() - start)
 
 
-class Jtx(harness.JaxSide, System):
+class Jtx(harness.JtxSide, System):
   """Our side."""
 
   def start(self, state) -> None:
@@ -191,18 +191,6 @@ class Jtx(harness.JaxSide, System):
 
   def examples_per_batch(self) -> int:
     return round(sum(self.per_batch) / len(self.per_batch))
-
-  def step(self, batch) -> None:
-    self.state = self.program.step(self.state, batch)
-
-  def synchronize(self) -> None:
-    self.jax.block_until_ready(self.state)
-
-  def weights(self) -> dict[str, np.ndarray]:
-    """The parameters by the names of `transformers`, to start the peers from."""
-    from jtx.interop import huggingface
-    params = self.jax.device_get(self.state.params)
-    return huggingface.tensors_of(huggingface.FAMILIES["bert"], self.model, params)
 
   def hf_config(self) -> dict[str, Any]:
     from jtx.interop import huggingface
@@ -243,10 +231,7 @@ class Transformers(harness.TorchSide, System):
         raise ValueError(f"the weights do not fit: missing {left}, unexpected {unexpected}")
       self.model.tie_weights()
     self.model.to(self.device).train()
-    plain = lambda name: name.endswith("bias") or "LayerNorm" in name
-    groups = [{"params": [p for n, p in self.model.named_parameters() if plain(n) == is_plain],
-               "weight_decay": 0.0 if is_plain else 0.01} for is_plain in (False, True)]
-    self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, eps=1e-6, fused=True)
+    self.optimizer = self.adamw(lr=LEARNING_RATE, eps=1e-6)
     self.run = torch.compile(self.model) if self.compiled else self.model
 
   def loss(self, batch: Batch):
@@ -257,10 +242,7 @@ class Transformers(harness.TorchSide, System):
                       labels=tensors["labels"]).loss
 
   def step(self, batch: Batch) -> None:
-    self.loss(batch).backward()
-    self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
-    self.optimizer.step()
-    self.optimizer.zero_grad(set_to_none=True)
+    self.update(self.loss(batch), CLIP)
 
   def nll(self, examples: int) -> float:
     self.model.eval()
@@ -355,7 +337,7 @@ def run(data: str, size: str, parts: Sequence[str], peers: Sequence[str], rounds
   texts = load_texts(data, size)
   ours = harness.Worker(Jtx, texts=texts, data=data, size=size)
   texts["hf_config"] = ours.call("hf_config")
-  state = ours.call("weights")
+  state = ours.call("weights", "bert")
   workers = {"jtx": ours} | {
       name: harness.Worker(SYSTEMS[name], texts=texts, data=data, size=size, state=state)
       for name in peers}

@@ -237,7 +237,8 @@ def run_once(system: str, path: str, **kwargs: Any) -> dict[str, float]:
     return json.load(f)
 
 
-def run(workdir: str, data: str, init: str, tasks: Sequence[str], seeds: int) -> dict[str, Any]:
+def run(workdir: str, data: str, init: str, tasks: Sequence[str],
+        seeds: Sequence[int]) -> dict[str, Any]:
   """What it returns is printed as JSON.
 
   Args:
@@ -245,10 +246,10 @@ def run(workdir: str, data: str, init: str, tasks: Sequence[str], seeds: int) ->
     data: folder that has the folders of `TASKS`.
     init: Hugging Face folder of the encoder.
     tasks: keys of `TASKS`.
-    seeds: how many, from 0.
+    seeds: of the runs.
   """
   results = {}
-  for task, seed in itertools.product(tasks, range(seeds)):
+  for task, seed in itertools.product(tasks, seeds):
     path = lambda system: os.path.join(workdir, f"{task}-{seed}-{system}")
     run_once("start", path("start"), task=task, data=data, init=init, seed=seed)
     for system in SYSTEMS:
@@ -259,7 +260,7 @@ def run(workdir: str, data: str, init: str, tasks: Sequence[str], seeds: int) ->
 
   table = {}
   for task in tasks:
-    values = lambda name, system: [results[task, s, system][name] for s in range(seeds)]
+    values = lambda name, system: [results[task, s, system][name] for s in seeds]
     table[task] = {name: compare(*(values(name, system) for system in SYSTEMS))
                    for name in TASKS[task].scores}
     for name, row in table[task].items():
@@ -269,7 +270,7 @@ def run(workdir: str, data: str, init: str, tasks: Sequence[str], seeds: int) ->
     table[task]["seconds"] = {system: values("seconds", system) for system in SYSTEMS}
     table[task]["peak_memory_bytes"] = {system: max(values("peak_memory_bytes", system))
                                         for system in SYSTEMS}
-  return {"suite": "finetune", "seeds": seeds, "machine": harness.machine(), "tasks": table}
+  return {"suite": "finetune", "seeds": list(seeds), "machine": harness.machine(), "tasks": table}
 
 
 def compare(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:

@@ -149,6 +149,22 @@ class JaxSide:
     return 2 * n**3 / fastest(lambda: product(x).block_until_ready())
 
 
+class JtxSide(JaxSide):
+  """What our own side has beside that; it has `program`, a `jtx.train.Program`, and `state`."""
+
+  def step(self, batch: Any) -> None:
+    self.state = self.program.step(self.state, batch)
+
+  def synchronize(self) -> None:
+    self.jax.block_until_ready(self.state)
+
+  def weights(self, family: str) -> dict[str, Any]:
+    """The parameters by the names of `transformers`, to start the peers from."""
+    from jtx.interop import huggingface
+    params = self.jax.device_get(self.state.params)
+    return huggingface.tensors_of(huggingface.FAMILIES[family], self.model, params)
+
+
 class TorchSide:
   """What workers that run PyTorch share; they have `torch`, `device` and `model`."""
 
@@ -160,6 +176,19 @@ class TorchSide:
   def synchronize(self) -> None:
     if self.device.type == "cuda":
       self.torch.cuda.synchronize()
+
+  def adamw(self, **options: Any):
+    """The optimiser of `model`; biases and norms do not decay."""
+    plain = lambda p: p.ndim == 1
+    groups = [{"params": [p for p in self.model.parameters() if plain(p) == is_plain],
+               "weight_decay": 0.0 if is_plain else 0.01} for is_plain in (False, True)]
+    return self.torch.optim.AdamW(groups, fused=True, **options)
+
+  def update(self, loss, clip: float) -> None:
+    loss.backward()
+    self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+    self.optimizer.step()
+    self.optimizer.zero_grad(set_to_none=True)
 
   def reset_peak_memory(self) -> None:
     reset_peak_memory()

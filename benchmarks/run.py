@@ -30,7 +30,7 @@ DATA = flags.DEFINE_string("data", "", "nmt: folder of train.en, train.de, val.e
 INIT = flags.DEFINE_string("init", "", "finetune: Hugging Face folder of the encoder.")
 TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASKS),
                                 "finetune: of the suite; may be repeated.")
-SEEDS = flags.DEFINE_integer("seeds", 3, "finetune: how many, from 0.", lower_bound=1)
+SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "finetune: of the runs; may be repeated.")
 PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PARTS],
                                 "Of the suite (nmt: train, translate; bert: full, sentences;"
                                 " vit_b16: step, images); may be repeated; all if absent.")

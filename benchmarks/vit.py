@@ -66,7 +66,7 @@ class System:
     return steps * SIZES[self.size][3] / (time.perf_counter() - start)
 
 
-class Jtx(harness.JaxSide, System):
+class Jtx(harness.JtxSide, System):
   """Our side."""
 
   def start(self, state) -> None:
@@ -83,17 +83,6 @@ class Jtx(harness.JaxSide, System):
   def placed(self, batch):
     from jtx import sharding
     return sharding.to_device(batch, SIZES[self.size][3], sharding.batch_sharding(self.mesh))
-
-  def step(self, batch) -> None:
-    self.state = self.program.step(self.state, batch)
-
-  def synchronize(self) -> None:
-    self.jax.block_until_ready(self.state)
-
-  def weights(self) -> dict[str, np.ndarray]:
-    from jtx.interop import huggingface
-    params = self.jax.device_get(self.state.params)
-    return huggingface.tensors_of(huggingface.FAMILIES["vit"], self.model, params)
 
   def hf_config(self) -> dict[str, Any]:
     from jtx.interop import huggingface
@@ -127,10 +116,7 @@ class Transformers(harness.TorchSide, System):
                                   {"format": "pt"})
       self.model = transformers.ViTForImageClassification.from_pretrained(folder)
     self.model.to(self.device).train()
-    plain = lambda p: p.ndim == 1
-    groups = [{"params": [p for p in self.model.parameters() if plain(p) == is_plain],
-               "weight_decay": 0.0 if is_plain else 0.01} for is_plain in (False, True)]
-    self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, fused=True)
+    self.optimizer = self.adamw(lr=LEARNING_RATE)
     self.run = torch.compile(self.model) if self.compiled else self.model
 
   def placed(self, batch):
@@ -144,10 +130,7 @@ class Transformers(harness.TorchSide, System):
       return self.run(**batch).loss
 
   def step(self, batch) -> None:
-    self.loss_of(batch).backward()
-    self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
-    self.optimizer.step()
-    self.optimizer.zero_grad(set_to_none=True)
+    self.update(self.loss_of(batch), CLIP)
 
   def loss(self) -> float:
     with self.torch.no_grad():
@@ -262,7 +245,7 @@ def run(size: str, parts: Sequence[str], peers: Sequence[str], rounds: int, step
 def measure_step(size: str, peers: Sequence[str], rounds: int, steps: int,
                  machine: dict[str, Any]) -> dict[str, Any]:
   ours = harness.Worker(Jtx, size=size)
-  state, config = ours.call("weights"), ours.call("hf_config")
+  state, config = ours.call("weights", "vit"), ours.call("hf_config")
   systems = {"jtx": ours} | {
       name: harness.Worker(SYSTEMS[name], size=size, state=state, hf_config=config)
       for name in peers}

@@ -34,5 +34,5 @@ def get_config(arg: str = ""):
   c.data.ops[1].interpolation = "bicubic"
   vit.recipe(c, args, batch=1024, epochs=300.0, lr=1e-3, weight_decay=0.05, warmup=5 / 300)
   if args.tiny:
-    vit.shrink(c)
+    vit.shrink(c, args)
   return c

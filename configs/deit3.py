@@ -30,5 +30,5 @@ def get_config(arg: str = ""):
   vit.recipe(c, args, batch=2048, epochs=800.0, lr=3e-3, weight_decay=0.02, warmup=5 / 800)
   c.optim.optimizer = common.optimizer("lamb", weight_decay=0.02)
   if args.tiny:
-    vit.shrink(c)
+    vit.shrink(c, args)
   return c

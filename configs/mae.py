@@ -33,5 +33,5 @@ def get_config(arg: str = ""):
   if args.val:
     c.evals.val = common.evaluator("loss", source=(args.val,), every=5000)
   if args.tiny:
-    vit.shrink(c)
+    vit.shrink(c, args)
   return c

@@ -50,7 +50,7 @@ def get_config(arg: str = ""):
   c.data.ops = ops(args.crop, args.res, args.channels)
   recipe(c, args, batch=256, epochs=100.0, lr=1e-3, weight_decay=0.05)
   if args.tiny:
-    shrink(c)
+    shrink(c, args)
   return c
 
 
@@ -136,7 +136,7 @@ def layer_mults(L: int, freeze: int, decay: float) -> tuple[tuple[str, float], .
   return tuple((path, mult) for path, mult in mults.items() if mult != 1)
 
 
-def shrink(c) -> None:
+def shrink(c, args) -> None:
   """Makes a config run in seconds, on digits of 8 x 8 in shades of grey."""
   common.apply(c, {"model": dict(width=32, num_layers=2, patch_size=2,
                                  image=dict(size=8, channels=1, mean=(0.5,), std=(0.5,)),
@@ -145,6 +145,7 @@ def shrink(c) -> None:
     common.apply(c, {"model.decoder": dict(num_layers=1, width=32, num_heads=2, ffn_dim=64)})
   if c.model.stem.stages:
     common.apply(c, {"model": dict(patch_size=1, stem=dict(stages=(1,), width=8, groups=4))})
+  c.optim.lr_mults = layer_mults(c.model.num_layers, args.freeze, args.decay)
   c.steps, c.epochs, c.batch_size, c.log_every = 4, None, 8, 2
   c.checkpoint.every = c.checkpoint.keep = 2
   for op in c.data.ops:

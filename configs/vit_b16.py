@@ -34,7 +34,7 @@ def get_config(arg: str = ""):
   vit.build(c, args, args.size, 16, res, pool="mean" if args.data == "in1k" else "first")
   {"in1k": in1k, "in21k": in21k, "finetune": finetune}[args.data](c, args, res)
   if args.tiny:
-    vit.shrink(c)
+    vit.shrink(c, args)
   return c
 
 

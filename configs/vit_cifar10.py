@@ -27,5 +27,5 @@ def get_config(arg: str = ""):
   c.data.ops = vit.ops("pad", 32, more=(common.op("randaugment", num_ops=2, magnitude=9.0),))
   vit.recipe(c, args, batch=128, epochs=200.0, lr=1e-3, weight_decay=0.05, warmup=0.025)
   if args.tiny:
-    vit.shrink(c)
+    vit.shrink(c, args)
   return c

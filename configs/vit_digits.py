@@ -28,5 +28,5 @@ def get_config(arg: str = ""):
   vit.recipe(c, args, batch=64, epochs=60.0, lr=2e-3, weight_decay=0.05, warmup=0.1)
   c.checkpoint.every = 500
   if args.tiny:
-    vit.shrink(c)
+    vit.shrink(c, args)
   return c

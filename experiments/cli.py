@@ -42,6 +42,7 @@ USER_ERRORS = frozenset({
     "jtx.checkpoint.CheckpointError",
     "jtx.config.ConfigError",
     "jtx.data.DataError",
+    "jtx.preemption.Preempted",
     "jtx.train.TrainError",
 })
 FILE_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -49,6 +50,8 @@ FILE_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, Permiss
 
 class UsageError(Exception):
   """A command line that can't be used; the message is one sentence."""
+
+  status = 2
 
 
 def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
@@ -72,7 +75,7 @@ def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
     except Exception as error:
       if not _is_user_error(error):
         raise
-      return _report(error, sys.argv, status=2 if isinstance(error, UsageError) else 1)
+      return _report(error, sys.argv, status=getattr(error, "status", 1))
 
   app.run(main_or_sentence, flags_parser=parse_or_exit)
 

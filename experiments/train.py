@@ -10,11 +10,14 @@ from experiments import cli
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "File of the experiment, with arguments.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for checkpoints, metrics and pictures.")
+MAX_SECONDS = flags.DEFINE_float(
+    "max_seconds", 0.0, "Save and stop after these seconds, to be started again (exit status 75, as"
+    " after SIGTERM); 0 is no limit.", lower_bound=0.0)
 
 
 def main() -> None:
   from jtx import train
-  train.run(CONFIG.value, WORKDIR.value)
+  train.run(CONFIG.value, WORKDIR.value, max_seconds=MAX_SECONDS.value)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from ml_collections.config_flags import config_path
 import numpy as np
 
 from jtx import config as config_lib
+from jtx import preemption
 from jtx.config import ConfigDict, ConfigError
 
 SWEEP_FILE = "sweep.json"
@@ -410,6 +411,10 @@ def run(items: Sequence[Item], workdir: str, parts: Sequence[Share]) -> tuple[di
         for r in [r for r in running if r.process.poll() is not None]:
           running.remove(r)
           free.append(r.share)
+          if r.process.returncode == preemption.RESTART:
+            waiting.append(r.item)
+            logging.info("%d/%d later  %s, which was told to stop", ended, total, r.item.name)
+            continue
           ended += 1
           if reason := r.failure():
             fail(r.item, reason)

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from jtx import config as config_lib
-from jtx import experiment, flops, metrics, optim, pretrained, sharding, viz
+from jtx import experiment, flops, metrics, optim, preemption, pretrained, sharding, viz
 from jtx.checkpoint import Checkpointer
 from jtx.config import ConfigDict, ConfigError
 from jtx.data import pipeline
@@ -41,14 +41,15 @@ class TrainState:
   bad_step: jax.Array  # the first step whose loss or gradient was not finite, or -1
 
 
-def run(config: ConfigDict, workdir: str,
-        devices: Sequence[jax.Device] | None = None) -> dict[str, Any]:
+def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None = None,
+        max_seconds: float = 0.0) -> dict[str, Any]:
   """Trains `config` in `workdir`, going on from its newest checkpoint if it has one.
 
   Args:
     config: as `configs/common.py` declares it.
     workdir: folder for all that the run writes.
     devices: to train on; None is all.
+    max_seconds: after which it saves and stops; 0 is no limit.
 
   Returns:
     `step`, and the metrics of the final evaluation by `split/name`.
@@ -56,7 +57,14 @@ def run(config: ConfigDict, workdir: str,
   Raises:
     ConfigError: the config can't be used, or the workdir holds another config's run.
     TrainError: the loss is no longer finite.
+    Preempted: it was told to stop, by SIGTERM or `max_seconds`, and has saved.
   """
+  with preemption.Notice(max_seconds) as notice:
+    return _run(config, workdir, devices, notice)
+
+
+def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
+         notice: preemption.Notice) -> dict[str, Any]:
   # ------------------------------------------------------------------ workdir
   asked = config  # what the workdir keeps: `steps` may follow from the data
   for key in ("steps", "log_every", "checkpoint.every", "optim.accumulate"):
@@ -117,7 +125,8 @@ def run(config: ConfigDict, workdir: str,
                              workers=config.data.workers)
   logging.info("compiling the train step")
   flops_done = 0.0  # since the last log line
-  for step, batch in enumerate(batches, start + 1):
+  step = start
+  for step, batch in enumerate(notice.reading(batches), start + 1):
     last = step == config.steps
     batch = sharding.to_device(without_ids(batch), stream.batch_size(step - 1), rows_sharding)
     state = program.step(state, batch)
@@ -139,10 +148,15 @@ def run(config: ConfigDict, workdir: str,
         evaluate(task, state.ema if config.optim.ema else state.params, due, step, workdir, writer)
 
     if step % config.checkpoint.every == 0 or last:
-      check_finite(state, checkpoints)
       with progress.pause():
-        checkpoints.save(step, to_dict(state), checkpoint_meta(config, data, stream, step))
+        save(checkpoints, state, config, data, stream, step)
+    if notice.due(step):
+      break
+
+  if notice.reason:
+    save(checkpoints, state, config, data, stream, step)
   checkpoints.wait()
+  notice.at_once()
 
   # --------------------------------------------------------- final evaluation
   results_path = os.path.join(workdir, "results.json")
@@ -343,10 +357,13 @@ def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:
                    f" saved since; {kept}; try a lower optim.lr, optim.clip_norm or more warm-up")
 
 
-def checkpoint_meta(config: ConfigDict, data: Dataset, stream: pipeline.Phases,
-                    step: int) -> dict[str, Any]:
-  return {"config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),
-          "labels": list(data.labels), "cursor": [int(i) for i in stream.cursor(step)]}
+def save(checkpoints: Checkpointer, state: TrainState, config: ConfigDict, data: Dataset,
+         stream: pipeline.Phases, step: int) -> None:
+  """Starts to write a checkpoint; see `Checkpointer.save`."""
+  check_finite(state, checkpoints)
+  checkpoints.save(step, to_dict(state), {
+      "config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),
+      "labels": list(data.labels), "cursor": [int(i) for i in stream.cursor(step)]})
 
 
 def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, workdir: str,

@@ -92,7 +92,7 @@ def test_finished_runs_are_not_run_again(tmp_path, monkeypatch, capsys):
       pass
 
   monkeypatch.setattr(harness, "Worker", Worker)
-  run = lambda: finetune.run(str(tmp_path), "data", "init", ["sst2"], seeds=2)
+  run = lambda: finetune.run(str(tmp_path), "data", "init", ["sst2"], seeds=(0, 1))
   with pytest.raises(harness.WorkerError):
     run()
   result = run()

@@ -55,7 +55,7 @@ def tokenizer():
   return wordpiece(iter(["a few words"]), vocab_size=40, min_frequency=1, mask=True)
 
 
-def make_program(config, mesh_shape, vocab_size=None):
+def make_program(config, mesh_shape, vocab_size=None, outputs=3):
   mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1, "context": 1} | mesh_shape,
                             jax.devices()[:math.prod(mesh_shape.values())])
   sharding.check_batch(config.batch_size, mesh, "batch_size")
@@ -67,7 +67,7 @@ def make_program(config, mesh_shape, vocab_size=None):
   if names := next((op.names for op in ops if hasattr(op, "names")), None):
     info["head.outputs"] = len(names)
   elif names == ():  # tags or classes, which are collected from the training data
-    info["head.outputs"] = 3
+    info["head.outputs"] = outputs
   model, objective = experiment.make_model(config, info)
   experiment.make_evaluators(config)
   example = pipeline.example_batch(recipe, config.batch_size)
@@ -153,7 +153,7 @@ def test_one_real_step_at_tiny_size(name, preset, sweep, item):
   if vocab_size:
     with config.unlocked():
       config.tokenizer.kind.vocab_size = vocab_size
-  program = make_program(config, {"data": 1})
+  program = make_program(config, {"data": 1}, outputs=info.get("head.outputs"))
   state = program.step(program.init(), sharding.to_device(
       batch, config.batch_size, sharding.batch_sharding(program.mesh)))
   loss, weight = np.asarray(state.sums["loss"])

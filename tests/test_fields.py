@@ -17,8 +17,10 @@ from jtx.models import MODELS
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.models.features import FeatureConfig
+from jtx.models.image_head import ImageHeadConfig, PrefixConfig
+from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.resnet import ResnetConfig
-from jtx.models.vit import DecoderConfig, ImageConfig, ImageHeadConfig, PrefixConfig, Vit
+from jtx.models.vit import ImageConfig, Vit
 from jtx.nn.attention import Attention, Context, LayerKind
 from jtx.nn.block import NORM_POSITIONS, BlockConfig, ResidualConfig
 from jtx.nn.grid_positions import (GRID_POSITIONS, GridPosition, LearnedGrid, Learned2d,

@@ -220,6 +220,15 @@ def test_runs_share_what_they_compile(tmp_path, monkeypatch):
     assert (tmp_path / "run=0" / "log.txt").read_text().splitlines()[-1] == expected
 
 
+def test_a_run_that_was_told_to_stop_is_started_again(tmp_path):
+  results = str(tmp_path / "run=0" / "results.json")
+  script = (f"import os, sys; mark = {str(tmp_path / 'mark')!r}\n"
+            "if not os.path.exists(mark): open(mark, 'w'); sys.exit(75)\n"
+            f"open({results!r}, 'w').write('{{}}')")
+  failed, _ = sweep.run(script_items(script), str(tmp_path), [sweep.Share()])
+  assert not failed and (tmp_path / "mark").exists()
+
+
 def test_a_folder_in_which_another_process_runs_is_left_alone(tmp_path):
   items = script_items("import time; time.sleep(60)")
   first = sweep._Run(items[0], str(tmp_path / "run=0"), sweep.Share(), {})

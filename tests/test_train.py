@@ -188,24 +188,27 @@ import jax
 jax.config.update("jax_compilation_cache_dir", sys.argv[2])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-from tests.helpers import tiny_config
 from jtx import train
-train.run(tiny_config(**{"steps": 120, "checkpoint.every": 7, "log_every": 2}), sys.argv[1])
+from {module} import {function} as make
+train.run(make(**{{"steps": 120, "checkpoint.every": 7, "log_every": 2}}), sys.argv[1])
 print("done", flush=True)
 """
+KILLED = [("tests.helpers", "tiny_config"), ("tests.test_vision", "augmented_config")]
 
 
-def start(workdir, cache):
+def start(workdir, cache, module, function):
+  script = SCRIPT.format(module=module, function=function)
   env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-  return subprocess.Popen([sys.executable, "-c", SCRIPT, str(workdir), str(cache)], env=env,
+  return subprocess.Popen([sys.executable, "-c", script, str(workdir), str(cache)], env=env,
                           cwd=pathlib.Path(__file__).parent.parent, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.slow
-def test_killed_at_arbitrary_moments_the_losses_are_bit_equal(tmp_path):
+@pytest.mark.parametrize("make", KILLED, ids=lambda make: make[1])
+def test_killed_at_arbitrary_moments_the_losses_are_bit_equal(tmp_path, make):
   cache = tmp_path / "cache"
-  process = start(tmp_path / "straight", cache)
+  process = start(tmp_path / "straight", cache, *make)
   out, err = process.communicate(timeout=300)
   assert "done" in out, err
   # At start-up, and where the log has grown to some length: in the loop, often in a save.
@@ -213,7 +216,7 @@ def test_killed_at_arbitrary_moments_the_losses_are_bit_equal(tmp_path):
   log = workdir / "metrics.jsonl"
   count = 0
   for lines in kills:
-    process = start(workdir, cache)
+    process = start(workdir, cache, *make)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
       if log.exists() and log.read_text().count("\n") >= lines:
@@ -224,7 +227,7 @@ def test_killed_at_arbitrary_moments_the_losses_are_bit_equal(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
   assert count >= 2
-  process = start(workdir, cache)
+  process = start(workdir, cache, *make)
   out, err = process.communicate(timeout=300)
   assert "done" in out, err
   assert losses(workdir) == losses(tmp_path / "straight")

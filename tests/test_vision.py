@@ -1,7 +1,6 @@
 """Images from data to prediction: a vision transformer on the digits that come with scikit-learn."""
 
 import json
-import shutil
 
 from absl import flags
 import jax
@@ -28,6 +27,11 @@ def config_of(**edits):
   return config.lock()
 
 
+def augmented_config(**edits):
+  """One that draws crops, mixup and CutMix; see tests/test_train.py for what is done to it."""
+  return config_of(**{"data.ops[1]": common.op("pad_crop", size=8, padding=1), **edits})
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
   workdir = str(tmp_path_factory.mktemp("digits"))
@@ -52,17 +56,6 @@ def test_eight_devices_see_what_one_sees(trained, tmp_path):
     assert a == pytest.approx(b, rel=1e-4), step
   assert again["val/nll"] == pytest.approx(results["val/nll"], rel=1e-3)
   assert again["val/examples"] == 360
-
-
-@pytest.mark.slow
-def test_resume_is_exact_with_augmentation_and_mixing(tmp_path):
-  crop = {"data.ops[1]": common.op("pad_crop", size=8, padding=1)}
-  whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
-  train.run(config_of(**crop), whole, jax.devices()[:1])
-  train.run(config_of(**crop), parts, jax.devices()[:1])
-  shutil.rmtree(f"{parts}/checkpoints/6")  # as if it had been killed after step 4
-  train.run(config_of(**crop), parts, jax.devices()[:1])
-  assert losses(whole) == losses(parts)
 
 
 def test_predictions_are_those_of_the_evaluation(trained, tmp_path):

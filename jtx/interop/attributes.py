@@ -16,7 +16,9 @@ from jtx.config import ConfigDict, ConfigError, build, edits_of, fields, nearest
 from jtx.interop.tables import Family
 from jtx.models import MODELS
 from jtx.models.encoder import Encoder, HeadConfig
-from jtx.models.vit import DecoderConfig, ImageHeadConfig, Vit
+from jtx.models.image_head import ImageHeadConfig
+from jtx.models.mae_decoder import DecoderConfig
+from jtx.models.vit import Vit
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Rope
 from jtx.nn.stack import WINDOWED

@@ -12,22 +12,21 @@ import jax
 import jax.numpy as jnp
 
 from jtx.config import ConfigError, nearest
+from jtx.models.image_head import ImageHead, ImageHeadConfig, PrefixConfig
+from jtx.models.mae_decoder import DecoderConfig, MaeDecoder
 from jtx.models.resnet import Resnet, ResnetConfig
 from jtx.nn import layers
-from jtx.nn.attention import Attention, Context, LayerKind
+from jtx.nn.attention import Context
 from jtx.nn.block import PLACES, BlockConfig
 from jtx.nn.dropout import Dropout
 from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid
-from jtx.nn.masks import FULL, Rows
-from jtx.nn.positions import Position, resize_grid
+from jtx.nn.positions import resize_grid
 from jtx.nn.stack import Segment, Stack
 from jtx.sharding import constrain
 
 Batch = Mapping[str, jax.Array]
 
-TASKS = ("none", "embedding", "classes")
 TABLES = ("position_embedding", "position_bias")  # parameters of positions
-POOLS = ("first", "mean", "attention")
 VIT_BLOCK = BlockConfig(num_heads=12, attention_bias=True, ffn_dim=3072, activation="gelu",
                         norm_position="pre", norm_eps=1e-6, dropout=0.0)
 
@@ -53,55 +52,6 @@ class ImageConfig:
     if jnp.issubdtype(image.dtype, jnp.floating):
       return image
     return (image.astype(jnp.float32) / 255 - jnp.array(self.mean)) / jnp.array(self.std)
-
-
-@dataclasses.dataclass(frozen=True)
-class PrefixConfig:
-  """The tokens before the patches, in this order."""
-  cls: bool = True
-  distillation: bool = False  # DeiT (Touvron et al. 2020)
-  registers: int = 0  # Darcet et al. 2023; they have no position of their own in the grid
-
-  @property
-  def number(self) -> int:
-    return self.cls + self.distillation + self.registers
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageHeadConfig:
-  """What is made of the hidden states of an image."""
-  task: str = "none"  # "classes": a score each; "embedding": the pooled vector itself
-  outputs: int | None = None  # classes
-  pool: str = "first"  # token, "mean" of the patches, or "attention" (Zhai et al. 2021)
-  norm: bool = False  # after pooling; the layers then have none at their end
-  transform: str = "none"  # activation of a dense layer; tanh is of ViT's pretraining
-  distilled: bool = False  # scores of the distillation token too; the answer is their mean
-  dropout: float = 0.0  # before the outputs
-  zero: bool = False  # outputs start from zeros, as ViT's fine-tuning has it
-
-  def __post_init__(self):
-    if self.task not in TASKS:
-      raise ConfigError(f"head.task={self.task!r}: {nearest(self.task, TASKS)}")
-    if self.pool not in POOLS:
-      raise ConfigError(f"head.pool={self.pool!r}: {nearest(self.pool, POOLS)}")
-    if self.task != "classes" and (self.outputs is not None or self.distilled):
-      raise ConfigError(f"head.outputs and head.distilled go with head.task='classes', not"
-                        f" {self.task!r}")
-
-
-@dataclasses.dataclass(frozen=True)
-class DecoderConfig:
-  """MAE's decoder (He et al. 2021); without layers there is none."""
-  num_layers: int = 0
-  width: int = 512
-  num_heads: int = 16
-  ffn_dim: int = 2048
-  masked: float = 0.75  # share of patches that the encoder does not see
-  position: GridPosition = LearnedGrid(init="sincos", trained=False)
-
-  def __post_init__(self):
-    if not 0 < self.masked < 1:
-      raise ConfigError(f"decoder.masked={self.masked} is not between 0 and 1")
 
 
 class Vit(nn.Module):
@@ -339,105 +289,3 @@ def join(patches: jax.Array, size: int, channels: int) -> jax.Array:
   side = round(N**0.5)
   x = patches.reshape(B, side, side, size, size, channels).swapaxes(2, 3)
   return x.reshape(B, side * size, side * size, channels)
-
-
-class ImageHead(nn.Module):
-  """Pools, norms, transforms and projects."""
-  config: ImageHeadConfig
-  block: BlockConfig
-  prefix: PrefixConfig
-  dtype: jnp.dtype = jnp.float32
-
-  @nn.compact
-  def __call__(self, hidden: jax.Array, train: bool = False, features: bool = False) -> jax.Array:
-    """Hidden states [B, T, D] to float32 [B, heads, outputs]; an "embedding" has D outputs.
-
-    With `features` it is what the outputs of [CLS] are made of, [B, D].
-    """
-    c = self.config
-    x = self.pool(hidden)
-    if c.norm:
-      x = self.block.make_norm("norm")(x)
-    if c.transform != "none":
-      dense = layers.Dense((x.shape[-1],), ("embed", "transform"), init_std=self.block.init_std,
-                           dtype=self.dtype, name="transform")
-      x = layers.activate(c.transform, dense(x))
-    if features:
-      return x.astype(jnp.float32)
-    if c.task == "embedding":
-      return x[:, None].astype(jnp.float32)
-    if c.outputs is None:
-      raise ConfigError(f"head.outputs must be set: head.task={c.task!r}")
-    named = {"output": x}
-    if c.distilled:
-      named["distillation_output"] = hidden[:, 1]
-    std = 0.0 if c.zero else self.block.init_std
-    return jnp.stack([
-        layers.Dense((c.outputs,), ("embed", "outputs"), init_std=std, dtype=self.dtype,
-                     name=name)(Dropout(c.dropout)(value, train))
-        for name, value in named.items()], 1).astype(jnp.float32)
-
-  def pool(self, hidden: jax.Array) -> jax.Array:
-    """[B, T, D] to [B, D]."""
-    if self.config.pool == "first":
-      return hidden[:, 0]
-    if self.config.pool == "mean":
-      return hidden[:, self.prefix.number:].mean(1)
-    return AttentionPool(self.block, self.dtype, name="pool")(hidden)
-
-
-class AttentionPool(nn.Module):
-  """One learnt query attends to all tokens; a feed-forward layer follows (Zhai et al. 2021)."""
-  block: BlockConfig
-  dtype: jnp.dtype = jnp.float32
-
-  @nn.compact
-  def __call__(self, hidden: jax.Array) -> jax.Array:  # [B, T, D] -> [B, D]
-    B, T, D = hidden.shape
-    b = self.block
-    probe = layers.param(self, "probe", nn.initializers.normal(b.init_std or 0.02), (1, D),
-                         ("prefix", "embed")).astype(self.dtype)
-    attention = Attention(b.num_heads, use_bias=b.attention_bias, kernel=b.kernel,
-                          init_std=b.init_std, dtype=self.dtype, name="attention")
-    x, _, _ = attention(jnp.broadcast_to(probe, (B, 1, D)), hidden,
-                        Context(jnp.zeros((B, 1), jnp.int32)), kinds=(LayerKind(FULL),), kind=None,
-                        position=Position(), causal=False, rows=Rows())
-    y = b.make_norm("norm")(x)
-    ffn = layers.FeedForward(b.ffn_dim, b.activation, b.gated, b.use_bias, init_std=b.init_std,
-                             dtype=self.dtype, name="ffn")
-    return (x + ffn(y))[:, 0]
-
-
-class MaeDecoder(nn.Module):
-  """Hidden states of the patches that were seen to the pixels of all."""
-  config: DecoderConfig
-  block: BlockConfig  # of the encoder, whose kind of layer it shares
-  grid: Grid
-  outputs: int  # numbers of a patch
-  unroll: int = 1
-  remat: str = "none"
-  dtype: jnp.dtype = jnp.float32
-
-  @nn.compact
-  def __call__(self, hidden: jax.Array, restore: jax.Array, train: bool = False) -> jax.Array:
-    """[B, P + K, D] to float32 [B, N, outputs]; the patches `restore` [B, N] puts in order."""
-    c, prefix = self.config, self.grid.prefix
-    x = layers.Dense((c.width,), ("embed", "mlp"), init_std=self.block.init_std, dtype=self.dtype,
-                     name="embed")(hidden)
-    mask = layers.param(self, "mask_token", nn.initializers.normal(self.block.init_std or 0.02),
-                        (1, c.width), ("prefix", "embed")).astype(x.dtype)
-    # The mask token is the last of x: to it point all patches that were not seen.
-    x = jnp.concatenate([x, jnp.broadcast_to(mask, (x.shape[0], 1, c.width))], 1)
-    places = jnp.minimum(prefix + restore, x.shape[1] - 1)
-    x = jnp.concatenate([x[:, :prefix], jnp.take_along_axis(x, places[..., None], 1)], 1)
-    position = c.position.bind(self.grid)
-    table = position.embedding_table(c.width)
-    positions = jnp.broadcast_to(jnp.arange(self.grid.tokens), x.shape[:2])
-    x = position.embed(x, positions, table and table.make(self, "position_embedding"))
-    block = dataclasses.replace(self.block, num_heads=c.num_heads, num_kv_heads=None, head_dim=None,
-                                v_head_dim=None, ffn_dim=c.ffn_dim)
-    x, _ = Stack((Segment(block, c.num_layers),), position, unroll=self.unroll, remat=self.remat,
-                 dtype=self.dtype, name="decoder")(x, Context(positions, train=train))
-    out = layers.Dense((self.outputs,), ("embed", "outputs"), init_std=self.block.init_std,
-                       dtype=self.dtype, name="output")
-    return out(x[:, prefix:]).astype(jnp.float32)

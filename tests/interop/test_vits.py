@@ -11,7 +11,9 @@ import safetensors.numpy
 
 from jtx.config import ConfigError
 from jtx.interop import attributes, huggingface
-from jtx.models.vit import DecoderConfig, ImageConfig, ImageHeadConfig, PrefixConfig, Vit
+from jtx.models.image_head import ImageHeadConfig, PrefixConfig
+from jtx.models.mae_decoder import DecoderConfig
+from jtx.models.vit import ImageConfig, Vit
 from jtx.nn.block import ResidualConfig
 from jtx.nn.grid_positions import LearnedGrid, Sincos2d
 from jtx.pretrained import labels, load_params, load_pretrained, save_pretrained

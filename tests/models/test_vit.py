@@ -11,9 +11,10 @@ import pytest
 
 from jtx.config import ConfigError
 from jtx.models import vit
+from jtx.models.image_head import ImageHeadConfig, PrefixConfig
+from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.resnet import Conv, GroupNorm, ResnetConfig
-from jtx.models.vit import (VIT_BLOCK, DecoderConfig, ImageConfig, ImageHeadConfig, PrefixConfig,
-                            Vit)
+from jtx.models.vit import VIT_BLOCK, ImageConfig, Vit
 from jtx.nn.block import ResidualConfig, skip_examples
 from jtx.nn.grid_positions import GRID_POSITIONS, LearnedGrid, Learned2d, RelativeBias, Sincos2d
 from jtx.sharding import unbox

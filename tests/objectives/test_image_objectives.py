@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jtx.config import ConfigError
-from jtx.models import vit
+from jtx.models.image_head import PrefixConfig
 from jtx.models.vit import ImageConfig
 from jtx.objectives.classify import Classify
 from jtx.objectives.distill_classes import DistillClasses
@@ -129,7 +129,7 @@ TEACHER = SMALL.clone(image=dataclasses.replace(SMALL.image, mean=(0.1,), std=(0
 def test_what_the_teacher_says_is_learnt(kind, distilled):
   student = SMALL
   if distilled:
-    student = SMALL.clone(prefix=vit.PrefixConfig(distillation=True),
+    student = SMALL.clone(prefix=PrefixConfig(distillation=True),
                           head=dataclasses.replace(CLASSES, distilled=True))
   params, teacher = drawn(student, 1, 0.2), drawn(TEACHER, 2, 0.2)
   objective = DistillClasses(kind=kind, weight=0.3, temperature=2.0).taught_by(TEACHER)

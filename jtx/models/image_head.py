@@ -1,0 +1,119 @@
+"""What is made of the hidden states of an image: pooling, scores of classes, a vector."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jtx.config import ConfigError, nearest
+from jtx.nn import layers
+from jtx.nn.attention import Attention, Context, LayerKind
+from jtx.nn.block import BlockConfig
+from jtx.nn.dropout import Dropout
+from jtx.nn.masks import FULL, Rows
+from jtx.nn.positions import Position
+
+TASKS = ("none", "embedding", "classes")
+POOLS = ("first", "mean", "attention")
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefixConfig:
+  """The tokens before the patches, in this order."""
+  cls: bool = True
+  distillation: bool = False  # DeiT (Touvron et al. 2020)
+  registers: int = 0  # Darcet et al. 2023; they have no position of their own in the grid
+
+  @property
+  def number(self) -> int:
+    return self.cls + self.distillation + self.registers
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageHeadConfig:
+  """What is made of the hidden states of an image."""
+  task: str = "none"  # "classes": a score each; "embedding": the pooled vector itself
+  outputs: int | None = None  # classes
+  pool: str = "first"  # token, "mean" of the patches, or "attention" (Zhai et al. 2021)
+  norm: bool = False  # after pooling; the layers then have none at their end
+  transform: str = "none"  # activation of a dense layer; tanh is of ViT's pretraining
+  distilled: bool = False  # scores of the distillation token too; the answer is their mean
+  dropout: float = 0.0  # before the outputs
+  zero: bool = False  # outputs start from zeros, as ViT's fine-tuning has it
+
+  def __post_init__(self):
+    if self.task not in TASKS:
+      raise ConfigError(f"head.task={self.task!r}: {nearest(self.task, TASKS)}")
+    if self.pool not in POOLS:
+      raise ConfigError(f"head.pool={self.pool!r}: {nearest(self.pool, POOLS)}")
+    if self.task != "classes" and (self.outputs is not None or self.distilled):
+      raise ConfigError(f"head.outputs and head.distilled go with head.task='classes', not"
+                        f" {self.task!r}")
+
+
+class ImageHead(nn.Module):
+  """Pools, norms, transforms and projects."""
+  config: ImageHeadConfig
+  block: BlockConfig
+  prefix: PrefixConfig
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, hidden: jax.Array, train: bool = False, features: bool = False) -> jax.Array:
+    """Hidden states [B, T, D] to float32 [B, heads, outputs]; an "embedding" has D outputs.
+
+    With `features` it is what the outputs of [CLS] are made of, [B, D].
+    """
+    c = self.config
+    x = self.pool(hidden)
+    if c.norm:
+      x = self.block.make_norm("norm")(x)
+    if c.transform != "none":
+      dense = layers.Dense((x.shape[-1],), ("embed", "transform"), init_std=self.block.init_std,
+                           dtype=self.dtype, name="transform")
+      x = layers.activate(c.transform, dense(x))
+    if features:
+      return x.astype(jnp.float32)
+    if c.task == "embedding":
+      return x[:, None].astype(jnp.float32)
+    if c.outputs is None:
+      raise ConfigError(f"head.outputs must be set: head.task={c.task!r}")
+    named = {"output": x}
+    if c.distilled:
+      named["distillation_output"] = hidden[:, 1]
+    std = 0.0 if c.zero else self.block.init_std
+    return jnp.stack([
+        layers.Dense((c.outputs,), ("embed", "outputs"), init_std=std, dtype=self.dtype,
+                     name=name)(Dropout(c.dropout)(value, train))
+        for name, value in named.items()], 1).astype(jnp.float32)
+
+  def pool(self, hidden: jax.Array) -> jax.Array:
+    """[B, T, D] to [B, D]."""
+    if self.config.pool == "first":
+      return hidden[:, 0]
+    if self.config.pool == "mean":
+      return hidden[:, self.prefix.number:].mean(1)
+    return AttentionPool(self.block, self.dtype, name="pool")(hidden)
+
+
+class AttentionPool(nn.Module):
+  """One learnt query attends to all tokens; a feed-forward layer follows (Zhai et al. 2021)."""
+  block: BlockConfig
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, hidden: jax.Array) -> jax.Array:  # [B, T, D] -> [B, D]
+    B, T, D = hidden.shape
+    b = self.block
+    probe = layers.param(self, "probe", nn.initializers.normal(b.init_std or 0.02), (1, D),
+                         ("prefix", "embed")).astype(self.dtype)
+    attention = Attention(b.num_heads, use_bias=b.attention_bias, kernel=b.kernel,
+                          init_std=b.init_std, dtype=self.dtype, name="attention")
+    x, _, _ = attention(jnp.broadcast_to(probe, (B, 1, D)), hidden,
+                        Context(jnp.zeros((B, 1), jnp.int32)), kinds=(LayerKind(FULL),), kind=None,
+                        position=Position(), causal=False, rows=Rows())
+    y = b.make_norm("norm")(x)
+    ffn = layers.FeedForward(b.ffn_dim, b.activation, b.gated, b.use_bias, init_std=b.init_std,
+                             dtype=self.dtype, name="ffn")
+    return (x + ffn(y))[:, 0]
