@@ -32,18 +32,18 @@ TRAIN = (sys.executable, "-m", "experiments.train")
 
 
 def main() -> int:
-  from jtx import report, sweep
+  from jtx import jobs, report
   from jtx.config import ConfigError
   try:  # all that can be wrong with the command line, before anything is written
     items = make_items()
     report.check_evaluators(METRICS.value, [item.config for item in items])
-    parts = sweep.shares(JOBS.value) if not DRY_RUN.value else []
+    parts = jobs.shares(JOBS.value) if not DRY_RUN.value else []
   except ConfigError as error:
     raise cli.UsageError(str(error)) from error
   if DRY_RUN.value:
     print("\n".join(shlex.join(item.command) for item in items))
     return 0
-  failed, stopped = sweep.run(items, WORKDIR.value, parts)
+  failed, stopped = jobs.run(items, WORKDIR.value, parts)
   if stopped:
     return 128 + stopped  # as a shell has it
   for name, reason in failed.items():

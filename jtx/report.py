@@ -14,7 +14,8 @@ import numpy as np
 
 from jtx import config as config_lib
 from jtx.config import ConfigDict, ConfigError
-from jtx.sweep import SEED, SWEEP_FILE, finished, word
+from jtx.jobs import finished
+from jtx.sweep import SEED, SWEEP_FILE, word
 
 COUNTS = ("step", "examples")  # numbers of results.json that measure nothing
 

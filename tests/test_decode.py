@@ -186,8 +186,9 @@ def test_options_out_of_range(make):
     make()
 
 
-@pytest.mark.parametrize("method", one_fast(
-    Beam(beam=4), Beam(beam=1), Beam(beam=2, alpha=0.0), Sample(top_k=1)))
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method", [Beam(beam=1), Beam(beam=2, alpha=0.0), Beam(beam=4), Sample(top_k=1)])
 def test_a_published_translator_decodes_as_published(method):
   from tests.models import ct2
   expected = ct2.expected()

@@ -112,7 +112,8 @@ def test_the_classifier_of_a_folder(saved):
   assert classify([]) == []
 
 
-@pytest.mark.parametrize("kind", one_fast("mean", "first"))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mean", "first"])
 def test_the_embedder_of_a_folder(saved, kind):
   folder, model, params, tokenizer = saved
   vectors = Embedder(folder, pool=kind, max_length=32, batch_size=2)(TEXTS)

@@ -19,9 +19,9 @@ import pytest
 from configs import common, nmt_base
 from experiments import cli
 from jtx import config as config_lib
-from jtx import report, sweep
+from jtx import jobs, report, sweep
 from jtx.config import ConfigError
-from tests.helpers import losses
+from tests.helpers import losses, one_fast
 
 ROOT = pathlib.Path(__file__).parent.parent
 BASE = "configs/nmt_base.py"
@@ -155,23 +155,23 @@ def test_two_items_that_are_the_same_are_refused():
 
 
 def test_devices_are_divided_equally():
-  assert [s.cores for s in sweep.divide("cpu", [0, 2, 3, 5, 7], 2)] == [{0, 2}, {3, 5}]
-  assert [s.env for s in sweep.divide("gpu", ["4", "5", "6", "7"], 2)] == [
+  assert [s.cores for s in jobs.divide("cpu", [0, 2, 3, 5, 7], 2)] == [{0, 2}, {3, 5}]
+  assert [s.env for s in jobs.divide("gpu", ["4", "5", "6", "7"], 2)] == [
       {"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
-  tpu = sweep.divide("tpu", range(8), 2)
+  tpu = jobs.divide("tpu", range(8), 2)
   assert [s.env["TPU_VISIBLE_CHIPS"] for s in tpu] == ["0,1,2,3", "4,5,6,7"]
   assert tpu[0].env["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "2,2,1"
-  assert [s.env["TPU_VISIBLE_CHIPS"] for s in sweep.divide("tpu", range(6), 2)] == ["0,1", "2,3"]
+  assert [s.env["TPU_VISIBLE_CHIPS"] for s in jobs.divide("tpu", range(6), 2)] == ["0,1", "2,3"]
   assert all(s.cores is None for s in tpu)
-  assert sweep.shares(1) == [sweep.Share()]
+  assert jobs.shares(1) == [jobs.Share()]
 
 
 def test_more_jobs_than_devices():
   for platform, noun in (("cpu", "CPU cores"), ("gpu", "GPUs"), ("tpu", "TPU chips")):
     with pytest.raises(ConfigError, match=f"--jobs=3 is more than the {noun} .* are 2"):
-      sweep.divide(platform, [0, 1], 3)
+      jobs.divide(platform, [0, 1], 3)
   with pytest.raises(ConfigError, match="platform 'quantum' can't be divided"):
-    sweep.divide("quantum", [0, 1], 2)
+    jobs.divide("quantum", [0, 1], 2)
 
 
 # ----------------------------------------------------------------------------- running
@@ -193,7 +193,7 @@ def test_runs_share_the_cores_and_failures_are_told(tmp_path, capfd):
       "import os, signal; print('last words', flush=True); os.kill(os.getpid(), signal.SIGKILL)",
       "pass")
   core = min(os.sched_getaffinity(0))
-  failed, stopped = sweep.run(items, str(tmp_path), [sweep.Share(cores=frozenset([core]))])
+  failed, stopped = jobs.run(items, str(tmp_path), [jobs.Share(cores=frozenset([core]))])
   assert stopped == 0
   assert (folder(0) / "log.txt").read_text() == "1\n"
   assert len(os.sched_getaffinity(0)) >= 1
@@ -204,7 +204,7 @@ def test_runs_share_the_cores_and_failures_are_told(tmp_path, capfd):
   assert [i["failed"] for i in json.loads((tmp_path / "sweep.json").read_text())["items"]] == [
       None, *failed.values()]
 
-  again, _ = sweep.run(items[:2], str(tmp_path), [sweep.Share()])
+  again, _ = jobs.run(items[:2], str(tmp_path), [jobs.Share()])
   assert list(again) == ["run=1"]
   assert (folder(0) / "log.txt").read_text() == "1\n"  # not run again
   assert (folder(1) / "log.txt").read_text().count("no such thing") == 2
@@ -216,7 +216,7 @@ def test_runs_share_what_they_compile(tmp_path, monkeypatch):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     if given:
       monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", given)
-    sweep.run(script_items(tell), str(tmp_path), [sweep.Share()])
+    jobs.run(script_items(tell), str(tmp_path), [jobs.Share()])
     assert (tmp_path / "run=0" / "log.txt").read_text().splitlines()[-1] == expected
 
 
@@ -225,17 +225,17 @@ def test_a_run_that_was_told_to_stop_is_started_again(tmp_path):
   script = (f"import os, sys; mark = {str(tmp_path / 'mark')!r}\n"
             "if not os.path.exists(mark): open(mark, 'w'); sys.exit(75)\n"
             f"open({results!r}, 'w').write('{{}}')")
-  failed, _ = sweep.run(script_items(script), str(tmp_path), [sweep.Share()])
+  failed, _ = jobs.run(script_items(script), str(tmp_path), [jobs.Share()])
   assert not failed and (tmp_path / "mark").exists()
 
 
 def test_a_folder_in_which_another_process_runs_is_left_alone(tmp_path):
   items = script_items("import time; time.sleep(60)")
-  first = sweep._Run(items[0], str(tmp_path / "run=0"), sweep.Share(), {})
+  first = jobs._Run(items[0], str(tmp_path / "run=0"), jobs.Share(), {})
   try:
-    failed, _ = sweep.run(items, str(tmp_path), [sweep.Share()])
+    failed, _ = jobs.run(items, str(tmp_path), [jobs.Share()])
   finally:
-    sweep._end([first.process])
+    jobs._end([first.process])
   assert failed == {"run=0": f"another process is running in {tmp_path}/run=0"}
   assert first.process.returncode == -signal.SIGTERM
 
@@ -244,9 +244,9 @@ def test_a_signal_ends_the_runs(tmp_path):
   pid_file = str(tmp_path / "pid")
   body = (f"import os, time; open({pid_file!r}, 'w').write(str(os.getpid()))\n"
           "time.sleep(60)")
-  script = ("import sys; from jtx import sweep; from ml_collections import ConfigDict\n"
+  script = ("import sys; from jtx import jobs, sweep; from ml_collections import ConfigDict\n"
             f"item = sweep.Item('a', {{}}, {{}}, ConfigDict(), [sys.executable, '-c', {body!r}])\n"
-            f"print(sweep.run([item], {str(tmp_path)!r}, [sweep.Share()]))")
+            f"print(jobs.run([item], {str(tmp_path)!r}, [jobs.Share()]))")
   parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env=ENV, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
@@ -360,7 +360,7 @@ def test_report_of_a_run(tmp_path):
 # ------------------------------------------------------------------------------ commands
 
 
-@pytest.mark.parametrize("args,sentence", [
+@pytest.mark.parametrize("case", one_fast(
     ([], "--sweep=NAME or --grid=KEY=VALUE,VALUE must be given"),
     (["--sweep=tabel3"], f"{BASE} has no function sweep_tabel3; did you mean 'table3'?"),
     (["--grid=optim.lrr=3"], "unknown config key --config.optim.lrr; did you mean"),
@@ -368,8 +368,9 @@ def test_report_of_a_run(tmp_path):
     (["--sweep=table3", "--grid=steps=3"], "--grid=steps and sweep_table3 set the same key"),
     (["--grid=seed=0,1", "--config.seed=3"], "--config.seed would have no effect"),
     (["--grid=seed=0,1", "--metrics=val/bleu"], "'val/bleu' is of no evaluator"),
-])
-def test_mistakes_write_nothing(tmp_path, args, sentence):
+))
+def test_mistakes_write_nothing(tmp_path, case):
+  args, sentence = case
   done = command("sweep", f"--config={BASE}", f"--workdir={tmp_path}/w", *args)
   assert done.returncode == 2 and done.stdout == ""
   assert done.stderr.startswith("error: ") and sentence in done.stderr

@@ -132,6 +132,7 @@ def test_frozen_parameters_stay():
   assert any(moved)
 
 
+@pytest.mark.slow
 def test_the_final_parameters_are_the_mean_of_the_last_checkpoints(tmp_path):
   config = tiny_config(**{"checkpoint.average": 2})
   train.run(config, str(tmp_path), jax.devices()[:1])

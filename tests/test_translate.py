@@ -101,6 +101,7 @@ def test_n_best_is_sorted_and_its_first_is_the_best(loaded):
     assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.slow
 def test_samples_are_reproducible_and_differ_by_seed(loaded):
   from configs import common
   draw = lambda seed: [h[0].text for h in translator(

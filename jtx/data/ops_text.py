@@ -14,7 +14,7 @@ import numpy as np
 
 from jtx.config import ConfigError
 from jtx.data import DataError
-from jtx.data import ops_finetune, ops_image, ops_masking, ops_pretrain
+from jtx.data import ops_augment, ops_finetune, ops_image, ops_masking, ops_pretrain
 from jtx.data.example import Example, check_text
 from jtx.data.packing import Column, Pack, Pad
 
@@ -121,6 +121,7 @@ OPS: dict[str, Callable[..., Any]] = {
     **ops_pretrain.OPS,
     **ops_masking.OPS,
     **ops_image.OPS,
+    **ops_augment.OPS,
     "pack": Pack,
     "pad": Pad,
 }

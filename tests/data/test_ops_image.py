@@ -10,10 +10,11 @@ import pytest
 
 from jtx import config
 from jtx.config import ConfigError
-from jtx.data import DataError, ops_image
+from jtx.data import DataError, ops_augment, ops_image
 from jtx.data.lazy import BadExample
-from jtx.data.ops_image import (ColorJitter, DecodeImage, Flip, Images, InceptionCrop, PadCrop,
-                                POLICY, RandAugment, RandomErasing, Resize, ThreeAugment,
+from jtx.data.ops_augment import (POLICY, ColorJitter, RandAugment, RandomErasing,
+                                  ThreeAugment)
+from jtx.data.ops_image import (DecodeImage, Flip, Images, InceptionCrop, PadCrop, Resize,
                                 random_box)
 from jtx.data.packing import Column
 from tests.helpers import assert_share, chi_square
@@ -497,7 +498,7 @@ def test_shear_and_rotation_take_pixels_from_where_they_should(s):
 def test_randaugment_draws_operations_evenly(monkeypatch):
   calls = []
   record = lambda name: lambda image, strength: calls.append((name, strength)) or image
-  monkeypatch.setattr(ops_image, "POLICY", {name: record(name) for name in POLICY})
+  monkeypatch.setattr(ops_augment, "POLICY", {name: record(name) for name in POLICY})
   image = noise(4, 4)
   for generator in generators(1400):
     RandAugment(num_ops=3, magnitude=7.0).apply(image, generator)
@@ -547,8 +548,8 @@ def test_three_augment_takes_one_of_three():
 
 def test_the_blur_has_radii_from_a_tenth_to_two(monkeypatch):
   radii = []
-  blur = ops_image.ImageFilter.GaussianBlur
-  monkeypatch.setattr(ops_image.ImageFilter, "GaussianBlur", lambda r: radii.append(r) or blur(r))
+  blur = ops_augment.ImageFilter.GaussianBlur
+  monkeypatch.setattr(ops_augment.ImageFilter, "GaussianBlur", lambda r: radii.append(r) or blur(r))
   for generator in generators(1500):
     ThreeAugment(jitter=0.0).apply(noise(3, 3), generator)
   assert chi_square(np.histogram(radii, 10, (0.1, 2.0))[0]) < 3
@@ -705,7 +706,7 @@ def test_a_field_changes_what_an_op_makes(op, field):
 
 
 def test_every_op_is_covered():
-  assert set(ops_image.OPS.values()) == set(CHANGES)
+  assert {*ops_image.OPS.values(), *ops_augment.OPS.values()} == set(CHANGES)
   for op, changes in CHANGES.items():
     assert set(changes) <= set(config.fields(op))
   assert all(field in config.fields(op) for op, field in EXEMPT)

@@ -203,6 +203,7 @@ def test_errors(fields, message):
     init(model(**fields))
 
 
+@pytest.mark.slow
 def test_bfloat16_ends_in_float32_logits():
   module = model(dtype="bfloat16")
   params = init(module)

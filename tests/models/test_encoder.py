@@ -17,6 +17,7 @@ from jtx.nn.block import BlockConfig
 from jtx.nn.layers import LayerNorm
 from jtx.nn.positions import Learned, Rope
 from jtx.sharding import unbox
+from tests.helpers import one_fast
 
 V, D, T = 31, 12, 9
 BLOCK = dataclasses.replace(BERT_BLOCK, num_heads=3, ffn_dim=20, norm_eps=1e-5)
@@ -94,11 +95,11 @@ def test_every_published_encoder_is_counted():
   assert [name for name, *_ in mark.args[1]] == list(ENCODERS)
 
 
-@pytest.mark.parametrize("model", [
+@pytest.mark.parametrize("model", one_fast(
     Encoder(V, D, 2, BLOCK),
     Encoder(V, D, 3, BLOCK, Learned(20, first_position=2), embedding_width=5, share_layers=True),
     Encoder(V, D, 4, MODERN, Rope(local_base=10.0), 0, pattern=("global", "local"), window=1),
-], ids=["bert", "albert", "modernbert"])
+), ids=["bert", "albert", "modernbert"])
 def test_packed_and_padded_texts_have_the_hidden_states_of_texts_alone(model):
   a, b = (3, 7, 1, 20), (9, 2, 2, 30, 8)
   together, rows = packed(a, b), batch_of(a, b)

@@ -106,6 +106,7 @@ def test_refusals(make, message):
     make()
 
 
+@pytest.mark.slow
 def test_width_behind_two_lstms():
   states = jnp.zeros((4, 2, 5, D))
   module = Features(FeatureConfig((-1, 0)))

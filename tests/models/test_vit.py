@@ -212,6 +212,7 @@ MAE = SMALL.clone(head=ImageHeadConfig(), position=LearnedGrid(init="sincos", tr
                   decoder=DecoderConfig(1, 8, 2, 12, masked=0.5))
 
 
+@pytest.mark.slow
 def test_the_encoder_of_mae_sees_only_what_is_kept():
   params = drawn(MAE)
   noise = np.random.default_rng(2).permuted(np.tile(np.arange(9.0), (3, 1)), axis=1)

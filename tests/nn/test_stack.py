@@ -199,6 +199,7 @@ def test_parameters_do_not_depend_on_how_layers_are_scanned():
     assert unbox(boxed(**options)) == unbox(plain)
 
 
+@pytest.mark.slow
 def test_initial_values_do_not_depend_on_unrolling_and_differ_by_layer():
   once, unrolled = (
       unbox(jax.jit(stack(2, unroll=unroll).init)(jax.random.key(0), X, context())["params"])
@@ -208,6 +209,7 @@ def test_initial_values_do_not_depend_on_unrolling_and_differ_by_layer():
   assert np.abs(kernel[0] - kernel[1]).min() > 0
 
 
+@pytest.mark.slow
 def test_weights_of_every_layer():
   module, ctx = stack(**VARIED), context(cross=True, return_weights=True)
   params = init(module, ctx)
