@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks import harness
 
 LEARNING_RATE, CLIP, CLASSES = 1e-4, 1.0, 1000
-SIZES = {"base": ("b", 16, 224, 8), "tiny": ("ti", 4, 16, 4)}  # size, patch, pixels, batch
+SIZES = {"base": ("b", 16, 224, 8), "tiny": ("ti", 4, 16, 8)}  # size, patch, pixels, batch
 PARTS = ("step", "images")
 PEERS = ("transformers", "transformers_compiled")
 NUMBER, SIDES = 256, (500, 375)  # JPEGs, and their width and height
