@@ -106,7 +106,7 @@ def train_peer(config, dataset, peer: str):
   """A model of the class AutoModelFor`peer`, trained as the config says."""
   import torch
   import transformers
-  from jtx import experiment, optim
+  from jtx import experiment, schedules
   from jtx.config import build
   torch.manual_seed(config.seed)
   config = experiment.with_steps(config, dataset)
@@ -121,7 +121,7 @@ def train_peer(config, dataset, peer: str):
   optimizer = torch.optim.AdamW(groups, lr=config.optim.lr, betas=(adam.b1, adam.b2),
                                 eps=adam.eps)
   # Ours counts the first update as 1, where get_linear_schedule_with_warmup begins with 0.
-  rate = build(optim.SCHEDULES, config.optim.schedule, config.optim.lr, config.steps)
+  rate = build(schedules.SCHEDULES, config.optim.schedule, config.optim.lr, config.steps)
   schedule = torch.optim.lr_scheduler.LambdaLR(
       optimizer, lambda step: float(rate(step)) / config.optim.lr)
   stream = dataset.train_stream(config.seed, config.batch_size, range(config.batch_size))

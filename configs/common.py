@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from ml_collections import ConfigDict, config_dict
 
-from jtx import optim
+from jtx import optim, schedules
 from jtx.config import ConfigError, edit, nearest, section
 from jtx.data.ops_text import OPS
 from jtx.data.tokenizer_kinds import TOKENIZERS
@@ -28,7 +28,7 @@ from jtx.objectives import OBJECTIVES
 model = functools.partial(section, MODELS)
 objective = functools.partial(section, OBJECTIVES)
 optimizer = functools.partial(section, optim.OPTIMIZERS)
-schedule = functools.partial(section, optim.SCHEDULES)
+schedule = functools.partial(section, schedules.SCHEDULES)
 tokenizer = functools.partial(section, TOKENIZERS)
 op = functools.partial(section, OPS)
 evaluator = functools.partial(section, EVALS)

@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx import optim, viz
+from jtx import schedules, viz
 from jtx.nn import layers, masks, positions
 from jtx.nn.attention import Attention, Context, LayerKind, attend
 from jtx.nn.block import NORM_POSITIONS, Block, BlockConfig
@@ -567,7 +567,7 @@ total, warmup = 2000, 200
 required = {"noam": {"width": 512}}
 steps = np.arange(total)
 rates = {}
-for name, schedule in optim.SCHEDULES.items():
+for name, schedule in schedules.SCHEDULES.items():
   peak = math.sqrt(512 * warmup) if name == "noam" else 1.0  # brings noam's maximum to 1
   rates[name] = np.asarray(schedule(peak, total, warmup=warmup, **required.get(name, {}))(steps))
   np.testing.assert_allclose([rates[name].max(), rates[name][warmup - 1]], 1, rtol=1e-3)
@@ -583,7 +583,7 @@ viz.curve(steps, rates, "updates made", "learning rate, of its maximum")
 steps = np.arange(20_000)
 rates = {}
 for width, warmup in ((512, 4000), (512, 8000), (256, 4000), (1024, 4000)):
-  rate = np.asarray(optim.noam(1.0, len(steps), width=width, warmup=warmup)(steps))
+  rate = np.asarray(schedules.noam(1.0, len(steps), width=width, warmup=warmup)(steps))
   assert rate.argmax() == warmup - 1  # update n = 1 has made none before
   np.testing.assert_allclose(rate.max(), (width * warmup) ** -0.5, rtol=1e-5)
   rates[f"width {width}, warm-up {warmup}"] = rate

@@ -9,7 +9,7 @@ import optax
 from optax import contrib
 import pytest
 
-from jtx import optim, sharding
+from jtx import optim, schedules, sharding
 from jtx.config import ConfigError, section
 
 LAYERS = 3
@@ -79,7 +79,7 @@ def config(optimizer="sgd", schedule="constant", **edits):
   cfg = optim.defaults()
   options = {"momentum": 0.0} if optimizer == "sgd" else {}
   cfg.optimizer = section(optim.OPTIMIZERS, optimizer, **options)
-  cfg.schedule = section(optim.SCHEDULES, schedule)
+  cfg.schedule = section(schedules.SCHEDULES, schedule)
   cfg.lr = 1.0
   for key, value in edits.items():
     cfg[key] = value
@@ -291,7 +291,7 @@ def test_muon_leaves_the_rest_to_adamw():
 
 
 def values(name, lr, total, steps, **options):
-  schedule = optim.build(optim.SCHEDULES, section(optim.SCHEDULES, name, **options), lr, total)
+  schedule = optim.build(schedules.SCHEDULES, section(schedules.SCHEDULES, name, **options), lr, total)
   return [float(schedule(s)) for s in steps]
 
 
@@ -342,7 +342,7 @@ def test_a_run_shorter_than_its_warmup_only_warms_up(name):
 
 
 def test_schedules_trace():
-  schedule = optim.cosine(1.0, 100, warmup=10)
+  schedule = schedules.cosine(1.0, 100, warmup=10)
   np.testing.assert_allclose(jax.jit(schedule)(jnp.int32(40)), schedule(40), rtol=1e-6)
 
 
@@ -516,12 +516,12 @@ def test_a_path_that_ends_another():
 
 def test_negative_warmup():
   with pytest.raises(ConfigError, match=r"schedule\.warmup=-1"):
-    optim.cosine(1.0, 10, warmup=-1)
+    schedules.cosine(1.0, 10, warmup=-1)
 
 
 @pytest.mark.parametrize("name", ["constant", "linear", "cosine", "wsd"])
 def test_a_warm_up_below_1_is_a_share_of_the_run(name):
-  schedule = optim.SCHEDULES[name]
+  schedule = schedules.SCHEDULES[name]
   share, updates = schedule(2.0, 50, warmup=0.1), schedule(2.0, 50, warmup=5)
   for step in range(50):
     assert float(share(step)) == float(updates(step))
@@ -530,4 +530,4 @@ def test_a_warm_up_below_1_is_a_share_of_the_run(name):
 
 def test_a_warm_up_of_part_of_an_update():
   with pytest.raises(ConfigError, match=r"schedule\.warmup=10\.5: must be a number of updates"):
-    optim.linear(1.0, 100, warmup=10.5)
+    schedules.linear(1.0, 100, warmup=10.5)
