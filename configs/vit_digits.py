@@ -20,12 +20,13 @@ def get_config(arg: str = ""):
   args = common.parse_args(arg, res=8, patch=2, **vit.ARGS)
   c = common.get_config()
   vit.build(c, args, "ti", args.patch, args.res, channels=1, pool="mean")
-  common.apply(c, {"model": dict(width=64, num_layers=4, unroll=-1,
+  common.apply(c, {"model": dict(width=64, num_layers=4, unroll=-1, position=dict(init="sincos"),
                                  block=dict(num_heads=4, ffn_dim=128))})
   c.objective = common.objective("classify", label_smoothing=0.1)
   decode, _, layout = vit.ops("none", args.res, channels=1)
   c.data.ops = (decode, common.op("pad_crop", size=args.res, padding=args.res // 8), layout)
-  vit.recipe(c, args, batch=64, epochs=60.0, lr=2e-3, weight_decay=0.05, warmup=0.1)
+  vit.recipe(c, args, batch=128, epochs=250.0, lr=4e-3, weight_decay=0.5, warmup=0.1)
+  c.optim.ema = 0.99
   c.checkpoint.every = 500
   if args.tiny:
     vit.shrink(c, args)
