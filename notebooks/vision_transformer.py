@@ -32,8 +32,8 @@ import numpy as np
 from configs import common, vit_digits
 import jtx
 from jtx import restore, train, viz, viz_images
+from jtx.evals import pictures
 from jtx.evals.images import Probes
-from jtx.evals.pictures import attention, reconstruction
 from jtx.sharding import unbox
 
 logging.set_verbosity(logging.INFO)  # of our progress, not of the libraries'
@@ -79,7 +79,7 @@ viz.curve(steps, {"held-out digits": accuracy}, "step", "accuracy")
 task, params, _ = restore.load(workdir)
 batch = next(iter(task.data.eval_batches(("embedded:digits:test",), 64, range(64))))
 images, labels = batch["image"], batch["label"][:, 0]
-attention(task.model, params, images[:6])
+pictures.attention(task.model, params, images[:6])
 
 # %% [markdown]
 # All heads of all layers, for one image. Tokens are numbered; 0 is [CLS].
@@ -93,8 +93,8 @@ viz.attention_grid(np.asarray(weights[:, 0]), names, names)
 # %% [markdown]
 # ## Where it thinks patches are
 #
-# The positions started at random. Each panel is a patch, and shows how alike its learnt position is
-# to all others (figure 7 of the paper): its own row and column come out.
+# Each panel is a patch, and shows how alike its learnt position is to all others (figure 7 of the
+# paper). They started as sines and cosines of row and column, and training has moved them.
 
 # %%
 table = np.asarray(params["position_embedding"])[1:]
@@ -119,7 +119,7 @@ print(f"mean squared error of hidden pixels, of variance 1 before: {results['val
 
 # %%
 mae, mae_params, _ = restore.load(mae_workdir)
-reconstruction(mae.model, mae_params, images[:6], normalized=False)
+pictures.reconstruction(mae.model, mae_params, images[:6], normalized=False)
 
 # %% [markdown]
 # ## Few labels
