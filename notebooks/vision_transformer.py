@@ -48,7 +48,7 @@ folder = tempfile.mkdtemp(prefix="jtx_")
 
 # %%
 config = vit_digits.get_config()
-common.apply(config, {"epochs": 100.0, "evals.val.every": 100})
+common.apply(config, {"epochs": 80.0, "evals.val.every": 100})
 for op in config.data.ops:
   print(dict(op))
 print(config.model.width, config.model.num_layers, config.model.position.name)
