@@ -36,6 +36,7 @@ from ml_collections.config_flags import config_path
 from ml_collections.config_flags import tuple_parser
 
 from jtx.config import from_plain, nearest
+from jtx.preemption import RESTART
 
 # By name: an error of a module that was never imported can't have been raised.
 USER_ERRORS = frozenset({
@@ -73,11 +74,27 @@ def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
     try:
       return main()
     except Exception as error:
-      if not _is_user_error(error):
+      expected = _is_user_error(error)
+      status = getattr(error, "status", 1)
+      if expected:
+        _report(error, sys.argv, status)
+      if (job := sys.modules.get("jtx.distributed")) and status != RESTART:
+        if not expected:
+          traceback.print_exc()
+        job.leave(status)
+      if not expected:
         raise
-      return _report(error, sys.argv, status=getattr(error, "status", 1))
+      return status
 
   app.run(main_or_sentence, flags_parser=parse_or_exit)
+
+
+def after_dashes() -> list[str]:
+  """Takes `--` and what follows it from the command line, for another command."""
+  at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+  rest = sys.argv[at + 1:]
+  del sys.argv[at:]
+  return rest
 
 
 def parse(

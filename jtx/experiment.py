@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from jtx import config as config_lib
+from jtx import distributed
 from jtx.checkpoint import Checkpointer
 from jtx.config import ConfigDict, ConfigError, build
-from jtx.data import pipeline
+from jtx.data import pipeline, recipes
 from jtx.data.dataset import Dataset, load_tokenizers
+from jtx.data.tokenizer_kinds import wordpiece
 from jtx.evals import EVALS
 from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
@@ -61,7 +63,43 @@ def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
       raise ConfigError(f"--workdir={workdir}: its tokenizer does not fit its checkpoints, which"
                         " were trained with another vocabulary; restore or remove tokenizer.json")
     saved = trained_with
-  return Dataset(config.data, config.tokenizer, saved, labels)
+  make = functools.partial(Dataset, config.data, config.tokenizer)
+  if jax.process_count() == 1 or saved is not None:
+    return make(saved, labels)
+  # Trained once, since not every kind of tokenizer comes out the same twice.
+  data = make(None, labels) if distributed.is_main() else None
+  texts, labels = distributed.share(data and [data.tokenizer_texts(), list(data.labels)])
+  return data or make(texts, labels)
+
+
+def declared_data(config: ConfigDict, vocab_size: int | None = None,
+                  outputs: int | None = None) -> tuple[recipes.Recipe, dict[str, int]]:
+  """The recipe and the `info` of a config's data as far as the config tells; no source is read.
+
+  Args:
+    config: of a run.
+    vocab_size: of tokenizers, where it follows from the data or a file.
+    outputs: classes or tags, where they follow from the data.
+
+  Raises:
+    ConfigError: one of them is needed and None.
+  """
+  # Of a tokenizer the ops need no more than that it has the special tokens.
+  stand_in = wordpiece(iter(["a few words"]), vocab_size=40, min_frequency=1, mask=True)
+  recipe = recipes.build_ops(config.data.ops).bind({"text": stand_in})
+  info, ops = {}, (*recipe.prepare, *recipe.augment)
+  if not recipe.augment:
+    size = config.tokenizer.kind.get("vocab_size") or vocab_size
+    if size is None:
+      raise ConfigError("vocab_size is needed: that of config.tokenizer.kind="
+                        f"{config.tokenizer.kind.name} follows from the data or a file")
+    info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}
+  names = next((op.names for op in ops if hasattr(op, "names")), None)
+  if names is not None and not names and outputs is None:
+    raise ConfigError("outputs is needed: the names of classes or tags follow from the data")
+  if names is not None:
+    info["head.outputs"] = len(names) or outputs
+  return recipe, info
 
 
 def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
@@ -87,12 +125,13 @@ def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
   return tuple(built)
 
 
-def with_teacher(objective, mesh) -> tuple[Any, dict[str, Any]]:
+def with_teacher(objective, mesh, abstract: bool = False) -> tuple[Any, dict[str, Any]]:
   """The objective with the teacher that it names, if any, and the teacher's parameters.
 
   Args:
     objective: of a config.
     mesh: the devices that the parameters are put on.
+    abstract: only say where they would be.
   """
   if not hasattr(objective, "taught_by"):
     return objective, {}
@@ -103,8 +142,11 @@ def with_teacher(objective, mesh) -> tuple[Any, dict[str, Any]]:
   model, params = pretrained.load_pretrained(objective.teacher)
   objective = objective.taught_by(model)
   boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
-  return objective, {
-      "teacher": jax.device_put(params, param_shardings(boxed, mesh))}
+  places = param_shardings(boxed, mesh)
+  if abstract:
+    put = lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+    return objective, {"teacher": jax.tree.map(put, params, places)}
+  return objective, {"teacher": jax.device_put(params, places)}
 
 
 def make_evaluators(config: ConfigDict) -> dict[str, Any]:

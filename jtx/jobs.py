@@ -152,7 +152,7 @@ def run(items: Sequence[Item], workdir: str, parts: Sequence[Share]) -> tuple[di
     write(items, failed, workdir)
     logging.error("%d/%d failed %s: %s", ended, total, item.name, reason)
 
-  with _caught_signals() as caught:
+  with caught_signals() as caught:
     try:
       while (waiting or running) and not caught:
         while waiting and free:
@@ -201,7 +201,7 @@ class _Run:
       # The run inherits the lock with its output, and so has it even when we are killed.
       fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
       self._offset = log.tell()
-      with _on_cores(share.cores):
+      with on_cores(share.cores):
         # A session of its own, so that Ctrl-C reaches only us, and the run's workers end with it.
         self.process = subprocess.Popen(
             item.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
@@ -220,11 +220,11 @@ class _Run:
       text = f.read().decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()] or ["no output"]
     last = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])
-    how = f"signal {_signal_name(-status)}" if status < 0 else f"exit status {status}"
+    how = f"signal {signal_name(-status)}" if status < 0 else f"exit status {status}"
     return f"{how}: {last} ({self._path})"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
   try:
     return signal.Signals(number).name
   except ValueError:
@@ -232,7 +232,7 @@ def _signal_name(number: int) -> str:
 
 
 @contextlib.contextmanager
-def _on_cores(cores: frozenset[int] | None) -> Iterator[None]:
+def on_cores(cores: frozenset[int] | None) -> Iterator[None]:
   """A process that is started inside has only these cores, from its first instruction."""
   if cores is None:
     yield
@@ -246,7 +246,7 @@ def _on_cores(cores: frozenset[int] | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _caught_signals() -> Iterator[list[int]]:
+def caught_signals() -> Iterator[list[int]]:
   """A list to which the signals that would end us are added instead."""
   caught: list[int] = []
   # What is ignored, as SIGHUP below nohup, stays so.
@@ -264,16 +264,16 @@ def _caught_signals() -> Iterator[list[int]]:
 def _end(processes: Sequence[subprocess.Popen]) -> None:
   """Ends processes, and what they started; those that take long are killed."""
   for p in processes:
-    _signal_group(p, signal.SIGTERM)
+    signal_group(p, signal.SIGTERM)
   deadline = time.monotonic() + GRACE_SECONDS
   for p in processes:
     try:
       p.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-      _signal_group(p, signal.SIGKILL)
+      signal_group(p, signal.SIGKILL)
       p.wait()
 
 
-def _signal_group(process: subprocess.Popen, number: int) -> None:
+def signal_group(process: subprocess.Popen, number: int) -> None:
   with contextlib.suppress(ProcessLookupError):
     os.killpg(process.pid, number)

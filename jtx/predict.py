@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx import batching, sharding
+from jtx import batching, distributed, sharding
 from jtx.config import ConfigError
 from jtx.models.encoder import pool
 
@@ -68,8 +68,8 @@ class Predictor:
       batch = batching.pad("text", [examples[i]["text"] for i in group], self.batch_size, length,
                            {"_types": [examples[i]["text_types"] for i in group]})
       if self.sharding is not None:
-        batch = sharding.to_device(batch, self.batch_size, self.sharding)
-      values = jax.device_get(run(self.function, self.model, self.params, batch))
+        batch = sharding.spread(batch, self.batch_size, self.sharding)
+      values = distributed.to_host(run(self.function, self.model, self.params, batch))
       for i, value in zip(group, values):
         results[i] = value[:lengths[i]] if self.by_token else value
     return results

@@ -11,6 +11,7 @@ from typing import Any, Mapping, Sequence
 import flax.linen as nn
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+import numpy as np
 
 from jtx.config import ConfigError
 
@@ -93,6 +94,12 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
   return jax.lax.with_sharding_constraint(x, spec(names, x.shape, dict(mesh.shape)))
 
 
+def platform() -> str:
+  """The platform that a program is traced for: the mesh's in scope, which need not be this one."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.default_backend() if device is None else device.platform
+
+
 def unbox(tree: Any) -> Any:
   """`tree` without Flax's axis metadata: plain arrays."""
   is_box = lambda x: isinstance(x, nn.meta.AxisMetadata)
@@ -161,6 +168,13 @@ def local_rows(batch_size: int, sharding: NamedSharding) -> list[int]:
   """Indices of the rows of a global batch that this process's devices hold, in order."""
   slices = sharding.addressable_devices_indices_map((batch_size,)).values()
   return sorted({i for (s,) in slices for i in range(*s.indices(batch_size))})
+
+
+def spread(batch: Mapping[str, Any], batch_size: int,
+           sharding: NamedSharding) -> dict[str, jax.Array]:
+  """Global arrays from a batch of which every process has all `batch_size` rows."""
+  rows = local_rows(batch_size, sharding)
+  return to_device({k: np.asarray(v)[rows] for k, v in batch.items()}, batch_size, sharding)
 
 
 def to_device(batch: Mapping[str, Any], batch_size: int,

@@ -17,7 +17,8 @@ import numpy as np
 import optax
 
 from jtx import config as config_lib
-from jtx import experiment, flops, metrics, optim, preemption, pretrained, sharding, viz
+from jtx import (
+    distributed, experiment, flops, metrics, optim, preemption, pretrained, sharding, viz)
 from jtx.checkpoint import Checkpointer
 from jtx.config import ConfigDict, ConfigError
 from jtx.data import pipeline
@@ -42,7 +43,7 @@ class TrainState:
 
 
 def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None = None,
-        max_seconds: float = 0.0) -> dict[str, Any]:
+        max_seconds: float = 0.0, stuck_seconds: float = 0.0) -> dict[str, Any]:
   """Trains `config` in `workdir`, going on from its newest checkpoint if it has one.
 
   Args:
@@ -50,6 +51,7 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
     workdir: folder for all that the run writes.
     devices: to train on; None is all.
     max_seconds: after which it saves and stops; 0 is no limit.
+    stuck_seconds: without a step, after which the process ends; 0 is no limit.
 
   Returns:
     `step`, and the metrics of the final evaluation by `split/name`.
@@ -59,12 +61,12 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
     TrainError: the loss is no longer finite.
     Preempted: it was told to stop, by SIGTERM or `max_seconds`, and has saved.
   """
-  with preemption.Notice(max_seconds) as notice:
-    return _run(config, workdir, devices, notice)
+  with preemption.Notice(max_seconds) as notice, distributed.Watchdog(stuck_seconds) as watchdog:
+    return _run(config, workdir, devices, notice, watchdog)
 
 
 def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
-         notice: preemption.Notice) -> dict[str, Any]:
+         notice: preemption.Notice, watchdog: distributed.Watchdog) -> dict[str, Any]:
   # ------------------------------------------------------------------ workdir
   asked = config  # what the workdir keeps: `steps` may follow from the data
   for key in ("steps", "log_every", "checkpoint.every", "optim.accumulate"):
@@ -114,9 +116,10 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   stream = experiment.train_stream(config, data, rows_sharding, start, cursor)
 
   # Only now, so that a config that can't be run does not claim the workdir.
-  config_lib.save(asked, os.path.join(workdir, experiment.CONFIG_FILE))
-  save_tokenizers(data.tokenizer_texts(), workdir)
-  metrics.write_environment(workdir)
+  if distributed.is_main():
+    config_lib.save(asked, os.path.join(workdir, experiment.CONFIG_FILE))
+    save_tokenizers(data.tokenizer_texts(), workdir)
+    metrics.write_environment(workdir)
 
   # --------------------------------------------------------------------- loop
   writer = metrics.MetricWriter(workdir, resume_step=start)
@@ -130,31 +133,33 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     last = step == config.steps
     batch = sharding.to_device(without_ids(batch), stream.batch_size(step - 1), rows_sharding)
     state = program.step(state, batch)
+    watchdog.beat()
     flops_done += program.flops(batch)
 
     if step % config.log_every == 0 or last:
-      host = jax.device_get(state.sums)
+      host = distributed.to_host(state.sums)
       check_finite(state, checkpoints)
       scalars = metrics.summarize(host)
       scalars["lr"] = float(program.schedule(step - 1))
       writer.write(step, scalars)
       progress.log(step, scalars, float(host["loss"][1]), flops_done)
-      state, flops_done = state.replace(sums=program.zero_sums()), 0.0
+      state, flops_done = state.replace(sums=program.jitted_zero_sums()), 0.0
 
     # Before the save, so that a restart from it does not find the evaluation missing.
     due = {name: e for name, e in evaluators.items() if e.every and step % e.every == 0}
     if due and not last:
-      with progress.pause():
+      with progress.pause(), watchdog.pause():
         evaluate(task, state.ema if config.optim.ema else state.params, due, step, workdir, writer)
 
     if step % config.checkpoint.every == 0 or last:
-      with progress.pause():
+      with progress.pause(), watchdog.pause():
         save(checkpoints, state, config, data, stream, step)
     if notice.due(step):
       break
 
   if notice.reason:
     save(checkpoints, state, config, data, stream, step)
+  watchdog.stop()
   checkpoints.wait()
   notice.at_once()
 
@@ -168,7 +173,8 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     params = program.averaged_params(checkpoints, config.checkpoint.average)
     results = {"step": config.steps,
                **evaluate(task, params, evaluators, config.steps, workdir, writer)}
-    config_lib.write_json(results, results_path)
+    if distributed.is_main():
+      config_lib.write_json(results, results_path)
   checkpoints.close()
   writer.close()
   return results
@@ -234,6 +240,7 @@ class Program:
         param_shardings if config.optim.ema else {},
         {name: everywhere for name in self.metric_names}, everywhere)
     self.jitted_init = jax.jit(init, out_shardings=self.shardings)
+    self.jitted_zero_sums = jax.jit(self.zero_sums, out_shardings=self.shardings.sums)
     self.jitted_step = jax.jit(functools.partial(train_step, config, model, objective, self.tx),
                                donate_argnums=0, out_shardings=self.shardings,
                                in_shardings=(self.shardings, sharding.batch_sharding(mesh),
@@ -383,7 +390,8 @@ def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, 
         if isinstance(value, (int, float)):
           numbers[key] = value
         elif not isinstance(value, str):
-          viz.save(value, os.path.join(workdir, f"{split}_{name}.png"))
+          if distributed.is_main():
+            viz.save(value, os.path.join(workdir, f"{split}_{name}.png"))
         elif name.startswith("sample"):
           lines.append(value)
         else:

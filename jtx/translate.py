@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx import batching, sharding
+from jtx import batching, distributed, sharding
 from jtx.config import ConfigDict, build
 from jtx.decode import METHODS, Beam, Decoded, Sample, cache_lengths, decode
 
@@ -68,11 +68,12 @@ class Translator:
       seeds = jnp.array([*numbers, *[0] * (size - len(numbers))])
       keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self.method.seed), seeds)
     if self.sharding is not None:
-      batch = sharding.to_device(batch, size, self.sharding)
+      batch = sharding.spread(batch, size, self.sharding)
     target_length = min(2 * length + batching.MIN_BUCKET, self.options.max_target_length)
     target = self.tokenizers["tgt"]
-    out = jax.device_get(search(self.model, self.method, self.params, batch, keys, target_length,
-                                target.bos_id, target.eos_id, target.pad_id))
+    out = distributed.to_host(search(
+        self.model, self.method, self.params, batch, keys, target_length, target.bos_id,
+        target.eos_id, target.pad_id))
     return [[self.hypothesis(ids, score) for ids, score in zip(*row)]
             for row in zip(out.tokens[:len(tokens)], out.scores)]
 

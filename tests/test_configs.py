@@ -49,25 +49,12 @@ def config_of(name, preset="", sweep=None, item=0):
   return config.lock()
 
 
-@functools.cache
-def tokenizer():
-  """For what ops need to know of one, whatever the config's own is."""
-  return wordpiece(iter(["a few words"]), vocab_size=40, min_frequency=1, mask=True)
-
-
 def make_program(config, mesh_shape, vocab_size=None, outputs=3):
   mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1, "context": 1} | mesh_shape,
                             jax.devices()[:math.prod(mesh_shape.values())])
   sharding.check_batch(config.batch_size, mesh, "batch_size")
-  recipe = recipes.build_ops(config.data.ops).bind({"text": tokenizer()})
-  kind = config.tokenizer.kind
-  size = vocab_size or (kind.vocab_size if "vocab_size" in kind else 30_000)  # a file's
-  info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}
-  ops = (*recipe.prepare, *recipe.augment)
-  if names := next((op.names for op in ops if hasattr(op, "names")), None):
-    info["head.outputs"] = len(names)
-  elif names == ():  # tags or classes, which are collected from the training data
-    info["head.outputs"] = outputs
+  known = config.tokenizer.kind.get("vocab_size")
+  recipe, info = experiment.declared_data(config, None if known else vocab_size or 30_000, outputs)
   model, objective = experiment.make_model(config, info)
   experiment.make_evaluators(config)
   example = pipeline.example_batch(recipe, config.batch_size)

@@ -201,18 +201,8 @@ class Dataset:
     Raises:
       ConfigError: examples may be longer than `length`, or are images.
     """
-    prepared, recipe = self.prepared_train, self.recipe
+    prepared, recipe = self.prepared_train, self.recipe.with_length(length)
     counts = pipeline.mixture_sizes(prepared.sizes, self.data.weights, self.data.smoothing)
-    if length is not None and recipe.augment:
-      raise ConfigError("config.phases: is for rows of tokens, and data.ops make images; leave it"
-                        " unset")
-    if length is not None:
-      lengths = (length,) * len(recipe.layout.fields)
-      if recipe.form is None and length < max(recipe.layout.lengths):
-        raise ConfigError(f"config.phases: rows of {length} tokens are too short for examples of up"
-                          f" to lengths={recipe.layout.lengths}, which the layout keeps; give it"
-                          " the shortest phase's")
-      recipe = recipe._replace(layout=dataclasses.replace(recipe.layout, lengths=lengths))
     return pipeline.Stream(prepared, recipe, seed=seed, batch_size=batch_size, counts=counts,
                            window=self.data.window, rows=rows, cursor=cursor)
 

@@ -44,6 +44,24 @@ class Recipe(NamedTuple):
     return self._replace(form=self.form and self.form.bind(tokenizers),
                          alter=[op.bind(tokenizers) for op in self.alter])
 
+  def with_length(self, length: int | None) -> "Recipe":
+    """The recipe with rows of `length` tokens; None is what the layout says.
+
+    Raises:
+      ConfigError: examples may be longer than `length`, or are images.
+    """
+    if length is None:
+      return self
+    if self.augment:
+      raise ConfigError("config.phases: is for rows of tokens, and data.ops make images; leave it"
+                        " unset")
+    if self.form is None and length < max(self.layout.lengths):
+      raise ConfigError(f"config.phases: rows of {length} tokens are too short for examples of up"
+                        f" to lengths={self.layout.lengths}, which the layout keeps; give it"
+                        " the shortest phase's")
+    lengths = (length,) * len(self.layout.fields)
+    return self._replace(layout=dataclasses.replace(self.layout, lengths=lengths))
+
   def row_columns(self) -> dict[str, Column]:
     """What the examples in a row have."""
     return used_columns(self) if self.form is None else self.form.columns

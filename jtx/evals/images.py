@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from jtx import sharding
+from jtx import distributed, sharding
 from jtx.config import ConfigError
 from jtx.evals import scores
 from jtx.evals.task import Task
@@ -27,10 +27,11 @@ def values(task: Task, params: Any, source: tuple[str, ...],
   rows = sharding.batch_sharding(task.mesh)
   found, labels = [], []
   for batch in task.data.eval_batches(source, size, sharding.local_rows(size, rows)):
-    real = batch["real"][:, 0] > 0
-    images = sharding.to_device({"image": batch["image"]}, size, rows)
-    found.append(np.asarray(run(method, task.model, params, images))[real])
-    labels.append(batch["label"][real, 0])
+    batch = sharding.to_device({k: batch[k] for k in ("image", "label", "real")}, size, rows)
+    outputs = run(method, task.model, params, {"image": batch["image"]})
+    outputs, label, real = distributed.to_host((outputs, batch["label"], batch["real"]))
+    found.append(outputs[real[:, 0] > 0])
+    labels.append(label[real[:, 0] > 0, 0])
   return np.concatenate(found), np.concatenate(labels)
 
 

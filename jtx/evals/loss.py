@@ -8,7 +8,7 @@ from typing import Any, Iterator
 import jax
 import numpy as np
 
-from jtx import sharding
+from jtx import distributed, sharding
 from jtx.evals.task import Task
 from jtx.metrics import summarize
 
@@ -31,7 +31,7 @@ class Loss:
     totals: dict[str, np.ndarray] = {}
     for batch in task.data.eval_batches(self.source, size, sharding.local_rows(size, rows)):
       batch.pop("ids")
-      for name, pair in jax.device_get(
+      for name, pair in distributed.to_host(
           sums(task.objective, task.model, params, sharding.to_device(batch, size, rows))).items():
         totals[name] = totals.get(name, 0) + np.array(pair, np.float64)
     averages = summarize(totals)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx import viz_images
+from jtx import distributed, viz_images
 from jtx.evals.task import Task
 from jtx.models.vit import join
 from jtx.nn.grid_positions import LearnedGrid
@@ -26,13 +26,17 @@ class Pictures:
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, Any]]:
     batch = next(iter(task.data.eval_batches(self.source, self.number, range(self.number))))
     images = batch["image"][batch["real"][:, 0] > 0]
-    yield "attention", attention(task.model, params, images)
-    if isinstance(task.model.position, LearnedGrid) and task.model.position_at == "stem":
-      grid = task.model.grid
-      table = np.asarray(params["position_embedding"])[-grid.height * grid.width:]
-      yield "positions", viz_images.grid_similarity(table, grid[:2])
-    if task.model.decoder.num_layers:
-      yield "reconstruction", reconstruction(task.model, params, images)
+    with distributed.alone(params) as params:
+      figures = dict(self.draw(task.model, params, images))
+    yield from figures.items()
+
+  def draw(self, model: Any, params: Any, images: np.ndarray) -> Iterator[tuple[str, Any]]:
+    yield "attention", attention(model, params, images)
+    if isinstance(model.position, LearnedGrid) and model.position_at == "stem":
+      table = np.asarray(params["position_embedding"])[-model.grid.height * model.grid.width:]
+      yield "positions", viz_images.grid_similarity(table, model.grid[:2])
+    if model.decoder.num_layers:
+      yield "reconstruction", reconstruction(model, params, images)
 
 
 def attention(model: Any, params: Any, images: np.ndarray) -> Any:

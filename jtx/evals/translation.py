@@ -5,7 +5,7 @@ from typing import Any, Iterator
 
 import numpy as np
 
-from jtx import viz
+from jtx import distributed, viz
 from jtx.data.dataset import spread
 from jtx.evals.task import Task
 from jtx.translate import Translator
@@ -32,7 +32,9 @@ class Translation:
       yield f"sample_{i}", f"{sources[place]} -> {outputs[place]}{wrong}"
     if self.picture:
       place = max(shown, key=lambda i: len(sources[i]), default=0)
-      yield "attention", picture(task, params, sources[place], outputs[place])
+      with distributed.alone(params) as params:
+        figure = picture(task, params, sources[place], outputs[place])
+      yield "attention", figure
 
 
 def picture(task: Task, params: Any, source: str, target: str) -> Any:

@@ -20,7 +20,7 @@ from jtx.nn.dropout import dropout
 from jtx.nn.layers import Dense, param
 from jtx.nn.masks import Mask, Rows
 from jtx.nn.positions import Position
-from jtx.sharding import constrain
+from jtx.sharding import constrain, platform
 
 
 class Request(NamedTuple):
@@ -33,8 +33,8 @@ class Request(NamedTuple):
   dropout: bool
   weights: bool
   indexed: bool  # queries or keys are not the places of a row in order
-  equal_widths: bool  # keys and values have the same head width
-  dtype: jnp.dtype
+  self_attention: bool  # queries and keys are the same places of the same rows
+  length: int  # T
 
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL,
@@ -82,7 +82,8 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL,
       mask=mask, rows=any(x is not None for x in rows[2:]), segments=rows.k_segments is not None,
       bias=bias is not None, score=score, dropout=dropout_key is not None and dropout_rate > 0,
       weights=return_weights, indexed=q_index is not None or k_index is not None,
-      equal_widths=q.shape[-1] == v.shape[-1], dtype=q.dtype)
+      self_attention=q.shape[1] == k.shape[1] and rows.q_segments is rows.k_segments,
+      length=q.shape[1])
   run = choose(kernel, request)
   return run(q, k, v, mask=mask, rows=rows, bias=bias, q_index=q_index, k_index=k_index,
              scale=scale, score_vector=score_vector, dropout_rate=dropout_rate,
@@ -123,28 +124,44 @@ def masked_softmax(logits: jax.Array, allowed: jax.Array | None) -> jax.Array:
   return jnp.where(allowed.any(-1, keepdims=True), weights, 0)
 
 
+def attend_splash(*args, **kwargs):
+  from jtx.nn import splash  # which imports Pallas
+  return splash.attend_splash(*args, **kwargs)
+
+
 class Kernel(NamedTuple):
   run: Callable
   platform: str | None  # None is every platform
   supports: Callable[[Request], bool]
+  shortest: int = 0  # rows of fewer tokens are for another, unless it is asked for by name
 
 
 # In order of preference.
 KERNELS: dict[str, Kernel] = {
-    "xla": Kernel(attend_xla, None, lambda request: True),
+    "splash": Kernel(
+        attend_splash, "tpu", lambda r: r.self_attention and masks.only_windows(r.mask) and not (
+            r.rows or r.bias or r.dropout or r.weights or r.indexed or r.score != "dot"),
+        shortest=512),
+    "xla": Kernel(attend_xla, None, lambda r: True),
 }
 
 
 def choose(name: str, request: Request) -> Callable:
   """The kernel to run; the log says which, once for every mask."""
+  here = platform()
   if name != "auto":
     if name not in KERNELS:
       raise ConfigError(f"kernel={name!r}: {nearest(name, ['auto', *KERNELS])}")
-    if not KERNELS[name].supports(request):
+    kernel = KERNELS[name]
+    if kernel.platform not in (None, here):
+      raise ConfigError(f"kernel={name!r} is for {kernel.platform}, and this is {here}; use"
+                        " kernel='auto'")
+    if not kernel.supports(request):
       raise ConfigError(f"kernel={name!r} does not support {request}; use kernel='auto'")
   else:
     name = next(n for n, kernel in KERNELS.items()
-                if kernel.platform in (None, jax.default_backend()) and kernel.supports(request))
+                if kernel.platform in (None, here) and kernel.supports(request)
+                and request.length >= kernel.shortest)
   announce(name, request.mask, request.segments)
   return KERNELS[name].run
 

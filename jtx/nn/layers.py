@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jtx.config import ConfigError, nearest
 from jtx.nn.dropout import Dropout
+from jtx.sharding import platform
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -151,7 +152,7 @@ class FeedForward(nn.Module):
 def compute_dtype(name: str) -> jnp.dtype:
   """The dtype of activations; "auto" is bfloat16 on accelerators and float32 on CPU."""
   if name == "auto":
-    return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
+    return jnp.dtype(jnp.float32 if platform() == "cpu" else jnp.bfloat16)
   if name not in ("float32", "bfloat16"):
     raise ConfigError(f"dtype={name!r}: valid are 'auto', 'float32' and 'bfloat16'")
   return jnp.dtype(name)

@@ -111,6 +111,13 @@ def window(left: int, right: int) -> Window:
   return Window(left, right)
 
 
+def only_windows(mask: Mask) -> bool:
+  """Whether the mask is made of windows alone, so that nothing of it varies from row to row."""
+  if isinstance(mask, And | Or):
+    return only_windows(mask.a) and only_windows(mask.b)
+  return isinstance(mask, Window)
+
+
 def materialize(mask: Mask, num_queries: int, num_keys: int, rows: Rows = Rows(),
                 q_index: jax.Array | None = None, k_index: jax.Array | None = None
                 ) -> jax.Array | None:

@@ -1,0 +1,43 @@
+"""Compiles a config's train step for chips that are not here, and says whether it fits on them.
+
+  python -m experiments.compile --config=configs/X.py[:args] --topology=v5e:4x4 [--slices=2]
+      [--search] [--vocab_size=N] [--outputs=N] [--config.mesh.fsdp=16]
+
+Topologies are of v4, v5e, v5p and v6e, and need the extra `aot`; cpu:8 simulates eight devices.
+--search tries all shapes of the mesh and ranks them. Nothing is read of the data: what the config
+leaves to it, the size of the vocabulary and the number of classes, is given by flags.
+
+The last line is one JSON object, or for --search a list of them. Times are estimates: the longest
+of what arithmetic, memory and network would take alone, at their published peaks.
+"""
+
+import json
+
+from absl import flags
+from ml_collections import config_flags
+
+from experiments import cli
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "File of the experiment, with arguments.")
+TOPOLOGY = flags.DEFINE_string("topology", None, "Chip and shape, such as v5e:4x4, or cpu:8.")
+SLICES = flags.DEFINE_integer("slices", 1, "Of that topology.", lower_bound=1)
+SEARCH = flags.DEFINE_bool("search", False, "Try all shapes of the mesh.")
+VOCAB_SIZE = flags.DEFINE_integer("vocab_size", None, "Where the config leaves it to the data.",
+                                  lower_bound=1)
+OUTPUTS = flags.DEFINE_integer("outputs", None, "Classes or tags, where the config leaves them to"
+                               " the data.", lower_bound=1)
+
+
+def main() -> None:
+  from jtx import aot
+  aot.set_up(TOPOLOGY.value)
+  options = dict(slices=SLICES.value, vocab_size=VOCAB_SIZE.value, outputs=OUTPUTS.value)
+  run = aot.search if SEARCH.value else aot.report
+  result = run(CONFIG.value, TOPOLOGY.value, **options)
+  for one in result if SEARCH.value else [result]:
+    print(aot.line(one))
+  print(json.dumps(result))
+
+
+if __name__ == "__main__":
+  cli.run(main, required=("config", "topology"))

@@ -1,0 +1,1 @@
+"""Commands that start training on several processes or machines."""

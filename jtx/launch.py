@@ -1,0 +1,122 @@
+"""Runs a job of several processes on this machine, and starts it again when it was stopped.
+
+Nothing here imports JAX: the processes have the devices.
+"""
+
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from absl import logging
+
+from jtx import jobs
+from jtx.preemption import RESTART
+
+GRACE_SECONDS = 10.0  # for the others to end by themselves, after one has failed
+NOTICE_SECONDS = 300.0  # for all to save, after they were told to stop
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """One process of a job."""
+  base: tuple[str, ...]
+  number: int
+  processes: int
+  env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  cores: frozenset[int] | None = None
+
+  def arguments(self, coordinator: str) -> list[str]:
+    if self.processes == 1:
+      return list(self.base)
+    return [*self.base, f"--coordinator={coordinator}", f"--num_processes={self.processes}",
+            f"--process_id={self.number}"]
+
+
+def local_commands(base: Sequence[str], processes: int, cpu_devices: int = 0) -> list[Command]:
+  """The processes of a job on this machine.
+
+  Args:
+    base: the command of each.
+    processes: number of them.
+    cpu_devices: that each simulates; 0 divides what the machine has.
+
+  Raises:
+    ConfigError: there are fewer devices than processes.
+  """
+  if cpu_devices:
+    env = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(cpu_devices)}
+    parts = [jobs.Share(env)] * processes
+  else:
+    parts = jobs.shares(processes)
+  return [Command(tuple(base), i, processes, part.env, part.cores) for i, part in enumerate(parts)]
+
+
+def run(commands: Sequence[Command], restarts: int) -> int:
+  """Runs the processes until all are done, and returns the job's exit status.
+
+  Args:
+    commands: of the processes.
+    restarts: how often to start again after one was killed. After a notice to stop, such as the
+      end of --max_seconds, it is not counted.
+  """
+  left = restarts
+  with jobs.caught_signals() as caught:
+    while True:
+      number, status = _attempt(commands, caught)
+      if caught:
+        logging.error("stopped by %s; the same command goes on", signal.Signals(caught[0]).name)
+        return RESTART if status in (0, RESTART) else 128 + caught[0]
+      if status == 0:
+        return 0
+      what = f"process {number} of {len(commands)}"
+      if status == RESTART:
+        logging.info("the processes were told to stop, and start again")
+      elif status < 0 and left:
+        logging.warning("%s was ended by %s; all start again, %d times more at most", what,
+                        jobs.signal_name(-status), left)
+        left -= 1
+      else:
+        how = f"was ended by {jobs.signal_name(-status)}" if status < 0 else f"failed with {status}"
+        logging.error("%s %s", what, how)
+        return status if status > 0 else 128 - status
+
+
+def _attempt(commands: Sequence[Command], caught: Sequence[int]) -> tuple[int, int]:
+  """Runs all processes once: the number and status of the one that tells how it ended."""
+  coordinator = f"127.0.0.1:{_free_port()}"
+  running = []
+  try:
+    for command in commands:
+      with jobs.on_cores(command.cores):
+        running.append(subprocess.Popen(
+            command.arguments(coordinator), stdin=subprocess.DEVNULL,
+            env={**os.environ, **command.env}, start_new_session=True))
+    deadline, told = float("inf"), False
+    while any(p.poll() is None for p in running) and time.monotonic() < deadline:
+      time.sleep(jobs.POLL_SECONDS)
+      if caught and not told:
+        told, deadline = True, time.monotonic() + NOTICE_SECONDS
+        for p in running:
+          jobs.signal_group(p, signal.SIGTERM)
+      ended = [p.returncode for p in running if p.poll() is not None]
+      if any(status not in (0, RESTART) for status in ended):
+        deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+    statuses = [p.poll() for p in running]
+  finally:
+    for p in running:
+      if p.poll() is None:
+        jobs.signal_group(p, signal.SIGKILL)
+        p.wait()
+  # What was killed is the cause, and what failed since its peer was gone is not.
+  failed = [(i, s) for i, s in enumerate(statuses) if s not in (0, None)]
+  return min(failed, key=lambda x: (x[1] >= 0, x[1] == RESTART, x[0]), default=(0, 0))
+
+
+def _free_port() -> int:
+  with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    return s.getsockname()[1]

@@ -1,0 +1,68 @@
+"""The splash kernel's program against the reference, forward and gradient, on any mesh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jtx import sharding
+from jtx.config import ConfigError
+from jtx.nn import masks, splash
+from jtx.nn.attention import attend
+from jtx.nn.masks import CAUSAL, FULL, Rows, window
+
+B, T, N, H = 4, 300, 4, 16
+BOTH = window(40, 40) & masks.Window(right=3) | window(5, 5)
+MASKS = {"full": FULL, "causal": CAUSAL, "window": window(20, 10), "joined": BOTH}
+
+
+def segments(length=T):
+  ids = np.sort(np.random.default_rng(1).integers(1, 4, (B, length)), 1)
+  ids[0, length - 50:] = 0  # padding
+  return jnp.asarray(ids)
+
+
+def check(mask, ids, kv_heads, mesh, length=T):
+  random = np.random.default_rng(0)
+  q, g = (random.normal(size=(B, length, N, H)).astype(np.float32) for _ in range(2))
+  k, v = (random.normal(size=(B, length, kv_heads, H)).astype(np.float32) for _ in range(2))
+
+  def run(fn):
+    loss = lambda q, k, v, ids: (fn(q, k, v, mask=mask, rows=Rows(ids, ids)) * g).sum()
+    out = fn(q, k, v, mask=mask, rows=Rows(ids, ids))
+    return out, *jax.grad(loss, (0, 1, 2))(q, k, v, ids)
+
+  ours = lambda *args, **kwargs: splash.attend_splash(*args, **kwargs, scale=None, interpret=True)
+  with jax.set_mesh(mesh):
+    found = jax.device_get(jax.jit(lambda: run(ours))())
+  for a, b in zip(found, jax.jit(lambda: run(attend))()):
+    assert np.abs(a - b).max() < 1e-5 * np.abs(b).max()
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
+@pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name == "window" else pytest.mark.slow) for name in MASKS])
+def test_reference(name, packed, kv_heads):
+  if kv_heads != 2 and packed:
+    pytest.skip("covered by the others")
+  check(MASKS[name], segments() if packed else None, kv_heads,
+        sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), jax.devices()[:1]))
+
+
+@pytest.mark.parametrize("kv_heads,sizes", [
+    pytest.param(2, (2, 1, 2, 2)),
+    pytest.param(4, (1, 1, 2, 4), marks=pytest.mark.slow),
+    pytest.param(1, (1, 2, 4, 1), marks=pytest.mark.slow),  # fewer key heads than devices
+    pytest.param(2, (1, 2, 4, 1), marks=pytest.mark.slow),
+])
+@pytest.mark.parametrize("mask", [CAUSAL, window(20, 10)], ids=["causal", "window"])
+def test_every_device_on_its_part(mask, kv_heads, sizes):
+  mesh = sharding.make_mesh(dict(zip(sharding.AXES, sizes)))
+  check(mask, segments(512), kv_heads, mesh, 512)
+
+
+def test_where_it_is_not_for():
+  q = jnp.ones((1, 4, 2, 8))
+  with pytest.raises(ConfigError, match="kernel='splash' is for tpu, and this is cpu"):
+    attend(q, q, q, kernel="splash")

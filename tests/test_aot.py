@@ -1,0 +1,116 @@
+"""Compiles for devices that are not here: simulated ones, and TPUs where their compiler is."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from configs import bert_base, distilbert
+from jtx import aot, experiment, sharding
+from jtx.config import ConfigError
+from tests.helpers import tiny_config
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason='no TPU compiler: pip install -e ".[aot]"')
+
+
+def compiled(*args):
+  command = [sys.executable, "-m", "experiments.compile", *args]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+  return done, json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+
+def test_least_traffic_of_shards_and_copies():
+  mesh = sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2, "context": 1})
+  place = lambda *spec: jax.NamedSharding(mesh, jax.P(*spec))
+  array = lambda s: jax.ShapeDtypeStruct((8, 8), "float32", sharding=s)
+  # All 64 numbers copied on 4 ways of the batch: reduced and gathered among them.
+  assert aot.least_sent([array(place())], 2) == 128 * 2 * 3 / 4
+  # In halves: gathered twice and scattered once among 2; then each half of 2 copies is reduced.
+  assert aot.least_sent([array(place("fsdp"))], 2) == 128 * 3 / 2 + 64 * 2 / 2
+  assert aot.least_sent([array(place("fsdp", "tensor"))], 2) == 64 * 3 / 2 + 32 * 2 / 2
+
+
+def test_meshes_split_the_batch_of_all_phases():
+  config = bert_base.get_config()
+  config.phases = ((0.5, 128, 12), (0.5, 512, 4))
+  found = [tuple(m.values()) for m in aot.meshes(config, 8)]
+  assert found == [(1, 4, 2, 1), (2, 2, 2, 1), (4, 1, 2, 1), (1, 2, 4, 1), (2, 1, 4, 1),
+                   (1, 1, 8, 1)]
+
+
+def test_nothing_is_read_of_the_data():
+  config = bert_base.get_config()
+  recipe, info = experiment.declared_data(config)
+  assert info["vocab_size"] == 30_522 and recipe.layout.lengths
+  config.tokenizer.kind = {"name": "file", "path": "nowhere"}
+  with pytest.raises(ConfigError, match="vocab_size is needed: .*kind=file follows"):
+    experiment.declared_data(config)
+  assert experiment.declared_data(config, 7)[1]["vocab_size"] == 7
+
+
+@pytest.mark.parametrize("topology,message", [
+    ("v5e", "a chip and its shape such as v5e:4x4"),
+    ("v5x:4x4", "did you mean 'v5"),
+    ("v5e:4", "a chip and its shape"),
+    ("cpu:0", "cpu:8 for simulated devices"),
+])
+def test_wrong_topologies(topology, message):
+  with pytest.raises(ConfigError, match=message):
+    aot.devices(topology)
+
+
+def test_a_teacher_is_needed():
+  with pytest.raises(ConfigError, match="objective.teacher is unset"):
+    aot.report(distilbert.get_config().lock(), f"cpu:{len(jax.devices())}")
+
+
+def test_simulated_devices():
+  """In this process, which has eight."""
+  config = tiny_config(**{"mesh.fsdp": 8, "mesh.data": 1})
+  result = aot.report(config, "cpu:8")
+  assert result["fits"] and result["mesh"] == {"fsdp": 8}
+  # Nothing but small vectors and what 8 does not divide is whole on every device.
+  whole = 4 * result["parameters"]
+  assert whole / 8 <= result["bytes"]["parameters"] < whole / 4
+  assert result["bytes"]["optimizer"] == pytest.approx(2 * result["bytes"]["parameters"], rel=0.01)
+  assert result["collectives"]["all-gather"]["count"] > 0
+  assert result["flops_per_chip"] == result["flops_per_step"] / 8
+  assert "8: " in aot.line(result) and "fits" in aot.line(result)
+
+
+@pytest.mark.slow
+def test_the_command_and_its_search():
+  done, results = compiled("--config=configs/nmt_numbers.py:tiny", "--topology=cpu:2", "--search")
+  assert done.returncode == 0, done.stderr
+  assert sorted((r["mesh"] for r in results), key=str) == [{"data": 2}, {"fsdp": 2}, {"tensor": 2}]
+  done, _ = compiled("--config=configs/nmt_numbers.py:tiny", "--topology=cpu:2",
+                     "--config.mesh.fsdp=3")
+  assert done.returncode == 1
+  assert done.stderr.strip().splitlines()[-1].startswith("error: config.mesh (data=-1, fsdp=3")
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_a_tpu():
+  done, result = compiled("--config=configs/bert.py:mini", "--topology=v5e:2x2",
+                          "--config.mesh.fsdp=4", "--config.mesh.data=1")
+  assert done.returncode == 0, done.stderr
+  assert result["fits"] and result["device_kind"] == "TPU v5 lite"
+  assert 0 < result["estimate"]["utilisation"] < 1
+  assert result["sent_bytes"] < 1.2 * result["least_sent_bytes"]
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_what_does_not_fit_is_a_result():
+  done, result = compiled("--config=configs/bert_large.py", "--topology=v5e:2x2",
+                          "--config.mesh.fsdp=4", "--config.mesh.data=1")
+  assert done.returncode == 0, done.stderr
+  assert not result["fits"] and "memory" in result["why"]
+  assert "does not fit" in done.stdout

@@ -1,0 +1,83 @@
+"""Several processes as one run: the losses and examples of one process, and how failures end."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jtx import distributed
+from jtx.config import ConfigError
+from tests.helpers import losses
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CONFIG = ("--config=configs/nmt_numbers.py:tiny", "--config.log_every=1")
+
+
+def launched(workdir, processes, devices, *args):
+  command = [sys.executable, "-m", "experiments.launch.local", f"--processes={processes}",
+             f"--cpu_devices={devices}", "--", *CONFIG, f"--workdir={workdir}", *args]
+  return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def results(workdir):
+  with open(os.path.join(workdir, "results.json"), encoding="utf-8") as f:
+    return json.load(f)
+
+
+@pytest.mark.parametrize("coordinator,number,index,message", [
+    ("host:1", 2, -1, "give all of them"),
+    ("", 0, 0, "give all of them"),
+    ("host", 2, 0, "the coordinator is HOST:PORT"),
+    ("host:1", 2, 2, "numbered from 0"),
+])
+def test_wrong_flags(coordinator, number, index, message):
+  with pytest.raises(ConfigError, match=message):
+    distributed.initialize(coordinator, number, index)
+
+
+def test_alone_nothing_is_shared_or_moved():
+  assert distributed.is_main() and distributed.share({"a": [1]}) == {"a": [1]}
+  with distributed.alone({"w": 1}) as params:
+    assert params == {"w": 1}
+
+
+def test_the_watchdog_barks_once_and_not_where_no_step_is_expected():
+  codes = []
+  with distributed.Watchdog(0.1, codes.append) as dog:
+    with dog.pause():
+      time.sleep(0.4)
+    assert codes == []
+    time.sleep(0.4)
+    assert codes == [1]
+  with distributed.Watchdog(0.2, codes.append) as dog:
+    for _ in range(10):
+      time.sleep(0.05)
+      dog.beat()
+    dog.stop()
+    time.sleep(0.5)
+  assert codes == [1]
+
+
+@pytest.mark.slow
+def test_any_number_of_processes_gives_the_same_losses(tmp_path):
+  mesh = ("--config.steps=20", "--config.mesh.fsdp=2", "--config.mesh.tensor=2",
+          "--config.mesh.data=2")
+  for processes in (1, 2, 4):
+    done = launched(tmp_path / str(processes), processes, 8 // processes, *mesh)
+    assert done.returncode == 0, done.stderr
+  whole = losses(tmp_path / "1")
+  assert len(whole) == 20
+  for processes in (2, 4):
+    assert dict(losses(tmp_path / str(processes))) == pytest.approx(dict(whole), rel=1e-5)
+    assert results(tmp_path / str(processes)) == pytest.approx(results(tmp_path / "1"), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_ends_the_job_with_its_sentence(tmp_path):
+  done = launched(tmp_path / "run", 2, 1, "--config.mesh.fsdp=3")
+  assert done.returncode == 1
+  assert "error: config.mesh (data=-1, fsdp=3" in done.stderr
+  assert not (tmp_path / "run" / "config.json").exists()
