@@ -10,11 +10,12 @@ On disk, in the folder of a step: one Orbax item for each key of the state (so t
 `params` can be read without `opt_state`), and `manifest`, a JSON file.
 """
 
+import dataclasses
 import functools
 import json
 import math
 import os
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 import zlib
 
 from absl import logging
@@ -99,6 +100,17 @@ def _show(spec: Mapping[str, Any]) -> str:
   return f"{spec['dtype']}{spec['shape']}"
 
 
+@dataclasses.dataclass
+class _Newest(ocp.checkpoint_managers.PreservationPolicy):
+  """The newest `number` of the newest step and those divisible by `every`."""
+  number: int
+  every: int
+
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+    own = [c.step % self.every == 0 or c is checkpoints[-1] for c in checkpoints]
+    return [mine and sum(own[i:]) <= self.number for i, mine in enumerate(own)]
+
+
 class Checkpointer:
   """The checkpoints of one run.
 
@@ -107,16 +119,19 @@ class Checkpointer:
       its sibling `corrupt/`, never deleted. The folder is made by the first `save`.
     keep: number of newest checkpoints that stay, at least 1.
     keep_every: steps divisible by it stay for good; 0 for none.
+    every: steps divisible by it are those that a run saves anyway; another, saved since the run was
+      told to stop, stays only as long as it is the newest, so that those kept are always the same.
   """
 
-  def __init__(self, directory: str | os.PathLike[str], keep: int = 3, keep_every: int = 0):
+  def __init__(self, directory: str | os.PathLike[str], keep: int = 3, keep_every: int = 0,
+               every: int = 1):
     if keep < 1:
       raise ConfigError(f"keep={keep}: at least 1 checkpoint must stay")
     if keep_every < 0:
       raise ConfigError(f"keep_every={keep_every}: it is a number of steps, or 0 for none")
     directory = os.fspath(directory)
     self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
-    policies = [ocp.checkpoint_managers.LatestN(keep)]
+    policies = [_Newest(keep, every)]
     if keep_every:
       policies.append(ocp.checkpoint_managers.EveryNSteps(keep_every))
     self._policy = ocp.checkpoint_managers.AnyPreservationPolicy(policies)

@@ -54,6 +54,12 @@ def initialize(coordinator: str = "", num_processes: int = 0, process_id: int = 
     if known:
       raise
     return
+  except RuntimeError as e:
+    if known:
+      raise ConfigError("--coordinator: JAX was used before the processes have met; a config file must"
+                        " not compute with it when it is loaded") from e
+    logging.warning("JAX was used before: this process does not look for others")
+    return
   if jax.process_index():
     logging.set_verbosity(logging.WARNING)
   logging.info("process %d of %d, %d of %d devices", jax.process_index(), jax.process_count(),

@@ -33,7 +33,7 @@ def load(workdir: str, step: int | None = None, average: int | None = None,
   if data_path is not None:
     config.data.path = data_path
   checkpoints = Checkpointer(os.path.join(workdir, "checkpoints"), config.checkpoint.keep,
-                             config.checkpoint.keep_every)
+                             config.checkpoint.keep_every, config.checkpoint.every)
   if checkpoints.latest_step() is None:
     raise CheckpointError(f"--workdir={workdir} has no checkpoint yet")
   data = experiment.open_data(config, workdir, checkpoints, step)

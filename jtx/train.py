@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 from absl import logging
 import flax.struct
@@ -76,7 +76,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   os.makedirs(workdir, exist_ok=True)
   experiment.check_workdir(config, workdir)
   checkpoints = Checkpointer(os.path.join(workdir, "checkpoints"), config.checkpoint.keep,
-                             config.checkpoint.keep_every)
+                             config.checkpoint.keep_every, config.checkpoint.every)
 
   # --------------------------------------------------------------------- mesh
   mesh = sharding.make_mesh(config.mesh, devices)
@@ -106,12 +106,13 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   # ------------------------------------------------------------------ restore
   if checkpoints.latest_step() is None:
-    state, start, cursor = program.init(), 0, (0, 0)
+    state, start, cursor, pending = program.init(), 0, (0, 0), ()
     if config.init_from:
       state = program.replace_params(state, pretrained.load_params(config.init_from, model)[0])
   else:
     restored, meta, start = checkpoints.restore(program.abstract_state_dict())
     state, cursor = TrainState(**restored), tuple(meta["cursor"])
+    pending = meta.get("pending", ())  # evaluations that were due; older checkpoints have none
     banner("restore", f"step {start} of {checkpoints.directory}")
   stream = experiment.train_stream(config, data, rows_sharding, start, cursor)
 
@@ -126,6 +127,9 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   progress = metrics.Progress(config.steps, start, mesh.size, objective.unit)
   batches = pipeline.iterate(stream, start, config.steps, threads=config.data.threads,
                              workers=config.data.workers)
+  if pending:
+    evaluate(task, state.ema if config.optim.ema else state.params,
+             {name: e for name, e in evaluators.items() if name in pending}, start, workdir, writer)
   logging.info("compiling the train step")
   flops_done = 0.0  # since the last log line
   step = start
@@ -145,16 +149,20 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
       progress.log(step, scalars, float(host["loss"][1]), flops_done)
       state, flops_done = state.replace(sums=program.jitted_zero_sums()), 0.0
 
-    # Before the save, so that a restart from it does not find the evaluation missing.
+    # Before the save, so that a restart from it does not find the evaluation missing; but who is
+    # told to stop has no time for it.
+    stop = notice.due(step)
     due = {name: e for name, e in evaluators.items() if e.every and step % e.every == 0}
-    if due and not last:
+    due = {} if last else due
+    if due and not stop:
       with progress.pause(), watchdog.pause():
         evaluate(task, state.ema if config.optim.ema else state.params, due, step, workdir, writer)
+      due = {}
 
-    if step % config.checkpoint.every == 0 or last:
+    if step % config.checkpoint.every == 0 or last or stop:
       with progress.pause(), watchdog.pause():
-        save(checkpoints, state, config, data, stream, step)
-    if notice.due(step):
+        save(checkpoints, state, config, data, stream, step, pending=due)
+    if stop:
       break
 
   if notice.reason:
@@ -365,12 +373,13 @@ def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:
 
 
 def save(checkpoints: Checkpointer, state: TrainState, config: ConfigDict, data: Dataset,
-         stream: pipeline.Phases, step: int) -> None:
-  """Starts to write a checkpoint; see `Checkpointer.save`."""
+         stream: pipeline.Phases, step: int, pending: Iterable[str] = ()) -> None:
+  """Starts to write a checkpoint, with names of evaluators that are due; see `Checkpointer.save`."""
   check_finite(state, checkpoints)
   checkpoints.save(step, to_dict(state), {
       "config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),
-      "labels": list(data.labels), "cursor": [int(i) for i in stream.cursor(step)]})
+      "labels": list(data.labels), "cursor": [int(i) for i in stream.cursor(step)],
+      "pending": list(pending)})
 
 
 def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, workdir: str,

@@ -126,6 +126,15 @@ def test_keeps_newest_and_every_kth(tmp_path):
   assert Checkpointer(tmp_path / "c").all_steps() == [4, 8, 10, 12]
 
 
+def test_what_a_notice_saved_stays_while_it_is_the_newest(tmp_path):
+  """And does not take the place of one that is saved anyway."""
+  options = dict(keep=2, every=10)
+  for steps, kept in (([10, 20, 25], [20, 25]), ([30], [20, 30]), ([34], [30, 34]),
+                      ([37], [30, 37]), ([40], [30, 40])):
+    write(tmp_path, steps, **options)
+    assert Checkpointer(tmp_path, **options).all_steps() == kept
+
+
 def test_a_step_is_not_written_twice(tmp_path):
   checkpoints = Checkpointer(tmp_path)
   checkpoints.save(3, make_state(3), {"saved": 3})

@@ -1,5 +1,6 @@
 """A run that is told to stop has saved its last step, and goes on as if nothing had been."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 import jax
 import pytest
 
+from configs.common import evaluator
 from jtx import train
 from jtx.checkpoint import Checkpointer
 from jtx.preemption import Notice, Preempted
@@ -81,6 +83,25 @@ def test_a_run_out_of_time_goes_on_where_it_was(tmp_path):
   assert not os.path.exists(os.path.join(parts, "results.json"))
   train.run(tiny_config(), parts, jax.devices()[:1])
   assert losses(parts) == losses(whole)
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_was_due_waits_for_the_restart(tmp_path):
+  whole, parts = tmp_path / "whole", tmp_path / "parts"
+  config = tiny_config(steps=3)
+  with config.unlocked():
+    config.evals.val = evaluator("loss", source=("embedded:number_words/time:val",), every=1)
+  train.run(config, str(whole), jax.devices()[:1])
+  for _ in range(2):
+    with pytest.raises(Preempted):
+      train.run(config, str(parts), jax.devices()[:1], max_seconds=1e-6)
+  evaluated = lambda: [(line["step"], line["val/loss"]) for line in map(
+      json.loads, (parts / "metrics.jsonl").read_text().splitlines()) if "val/loss" in line]
+  assert [step for step, _ in evaluated()] == [1]  # that of step 2 is due
+  train.run(config, str(parts), jax.devices()[:1])
+  assert [step for step, _ in evaluated()] == [1, 2, 3]
+  lines = lambda folder: sorted((folder / "metrics.jsonl").read_text().splitlines())
+  assert lines(parts) == lines(whole)
 
 
 @pytest.mark.slow
