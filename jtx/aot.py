@@ -67,8 +67,8 @@ def devices(topology: str, slices: int = 1) -> Sequence[Any]:
   if re.fullmatch(r"cpu:[1-9]\d*", topology):
     return jax.devices("cpu")[:int(shape)]
   if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+){1,2}", shape):
-    raise ConfigError(f"--topology={topology}: a chip and its shape such as v5e:4x4 or v5p:4x4x4, or"
-                      f" cpu:8 for simulated devices; {nearest(kind, [*CHIPS, 'cpu'])}")
+    raise ConfigError(f"--topology={topology}: a chip and its shape such as v5e:4x4 or v5p:4x4x4,"
+                      f" or cpu:8 for simulated devices; {nearest(kind, [*CHIPS, 'cpu'])}")
   options = dict(CHIPS[kind].options) | ({"num_slices": slices} if slices > 1 else {})
   if math.prod(map(int, shape.split("x"))) == 1:
     options["chips_per_host_bounds"] = [1] * len(shape.split("x"))

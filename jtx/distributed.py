@@ -38,8 +38,8 @@ def initialize(coordinator: str = "", num_processes: int = 0, process_id: int = 
   """
   given = bool(coordinator), num_processes > 0, process_id >= 0
   if any(given) and not all(given):
-    raise ConfigError("--coordinator, --num_processes and --process_id go together: give all of them,"
-                      " or none to find the other processes by the environment")
+    raise ConfigError("--coordinator, --num_processes and --process_id go together: give all of"
+                      " them, or none to find the other processes by the environment")
   if all(given) and (process_id >= num_processes or ":" not in coordinator):
     raise ConfigError(f"--coordinator={coordinator} --num_processes={num_processes}"
                       f" --process_id={process_id}: the coordinator is HOST:PORT, and processes are"
@@ -56,8 +56,8 @@ def initialize(coordinator: str = "", num_processes: int = 0, process_id: int = 
     return
   except RuntimeError as e:
     if known:
-      raise ConfigError("--coordinator: JAX was used before the processes have met; a config file must"
-                        " not compute with it when it is loaded") from e
+      raise ConfigError("--coordinator: JAX was used before the processes have met; a config file"
+                        " must not compute with it when it is loaded") from e
     logging.warning("JAX was used before: this process does not look for others")
     return
   if jax.process_index():
@@ -72,7 +72,7 @@ def is_main() -> bool:
 
 
 def share(value: Any) -> Any:
-  """Process 0's value in every process; of a kind that JSON can hold. The others' is not looked at."""
+  """Process 0's value, of a kind that JSON can hold, in every process; the others' is not used."""
   if jax.process_count() == 1:
     return value
   from jax.experimental import multihost_utils
@@ -84,7 +84,7 @@ def share(value: Any) -> Any:
 
 
 def to_host(tree: Any) -> Any:
-  """`jax.device_get`, also of arrays that other processes hold parts of. All of them must call it."""
+  """`jax.device_get`, also of arrays that other processes hold parts of; all must call it."""
   def get(x):
     if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
       return jax.device_get(x)
@@ -96,7 +96,7 @@ def to_host(tree: Any) -> Any:
 
 @contextlib.contextmanager
 def alone(params: Any) -> Iterator[Any]:
-  """Parameters for what each process computes by itself, inside of the context. All must enter it."""
+  """Parameters for what each process computes by itself in the context; all must enter it."""
   if jax.process_count() == 1:
     yield params
     return

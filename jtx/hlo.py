@@ -34,9 +34,10 @@ _INSTRUCTION = re.compile(
 _PLACED = re.compile(r"\b(" + "|".join(_BYTES) + r")\[([\d,]*)\](\{[^}]*\})?")
 # What moves no data by itself: names for it, control, and ends of what was counted at its start.
 _FREE = frozenset((
-    "parameter", "get-tuple-element", "tuple", "bitcast", "constant", "while", "conditional", "call",
-    "after-all", "partition-id", "replica-id", "copy-done", "async-start", "async-update",
-    "async-done", "slice-done", "opt-barrier", *(f"{kind}{end}" for kind in SENT for end in ("", "-start", "-done"))))
+    "parameter", "get-tuple-element", "tuple", "bitcast", "constant", "while", "conditional",
+    "call", "after-all", "partition-id", "replica-id", "copy-done", "async-start", "async-update",
+    "async-done", "slice-done", "opt-barrier",
+    *(f"{kind}{end}" for kind in SENT for end in ("", "-start", "-done"))))
 _SCATTER = "all-reduce-scatter"
 
 
@@ -252,7 +253,7 @@ def moved(text: str) -> float:
 
 
 def _fused(program: dict[str, list[str]]) -> set[str]:
-  """Computations that are part of an instruction, which moves the data: of fusions, reductions..."""
+  """Computations that are part of an instruction, which moves the data, as those of fusions."""
   return {callee for lines in program.values() for line in lines if " call(" not in line
           for role, callee in _CALL.findall(line) if role in ("calls", "to_apply")}
 

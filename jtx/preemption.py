@@ -1,4 +1,4 @@
-"""Being told to stop: a run finishes its step, saves, and ends with a status that asks for a restart.
+"""Being told to stop: a run finishes its step, saves, and ends with a status for "start me again".
 
 Machines of a cloud are taken back, and jobs of a cluster run out of time; both say so by SIGTERM.
 JAX is imported only where a run is under way, since `jtx.sweep` reads RESTART without it.

@@ -374,7 +374,7 @@ def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:
 
 def save(checkpoints: Checkpointer, state: TrainState, config: ConfigDict, data: Dataset,
          stream: pipeline.Phases, step: int, pending: Iterable[str] = ()) -> None:
-  """Starts to write a checkpoint, with names of evaluators that are due; see `Checkpointer.save`."""
+  """Starts to write a checkpoint; `pending` are the names of evaluators that are due."""
   check_finite(state, checkpoints)
   checkpoints.save(step, to_dict(state), {
       "config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),

@@ -1,4 +1,4 @@
-"""Attention by the splash kernel of JAX for TPU, which never holds the logits of all pairs in memory.
+"""Attention by JAX's splash kernel for TPU, which never holds the logits of all pairs in memory.
 
 It skips blocks that a mask leaves out, so a window costs what it sees. Each device works on its own
 rows, heads and queries.
@@ -68,7 +68,8 @@ def _on_mesh(q, k, v, segments, mask, interpret):
   mesh = jax.sharding.get_abstract_mesh()
   sizes = {} if mesh.empty else dict(mesh.shape)
   parts = lambda x, *names: spec(names, x.shape, sizes) if sizes else jax.P()
-  q_spec, kv_spec = parts(q, "batch", "length", "heads", None), parts(k, "batch", None, "kv_heads", None)
+  q_spec = parts(q, "batch", "length", "heads", None)
+  kv_spec = parts(k, "batch", None, "kv_heads", None)
   ways = lambda part: math.prod(
       sizes[a] for a in ((part,) if isinstance(part, str) else part or ()))
   heads, queries = (ways(q_spec[2]), ways(q_spec[1])) if sizes else (1, 1)
