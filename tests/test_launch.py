@@ -106,11 +106,14 @@ time.sleep(1000)
 def test_dry_run_prints_the_commands():
   done = subprocess.run(
       [sys.executable, "-m", "experiments.launch.local", "--processes=2", "--cpu_devices=4",
-       "--dry_run", "--", "--config=configs/a.py:b,c", "--workdir=/tmp/a b"],
-      cwd=ROOT, capture_output=True, text=True)
+       "--cache=/c", "--dry_run", "--", "--config=configs/nmt_numbers.py:tiny",
+       "--workdir=/tmp/a b"], cwd=ROOT, capture_output=True, text=True,
+      env={k: v for k, v in os.environ.items() if "CACHE" not in k})
   assert done.returncode == 0, done.stderr
   lines = done.stdout.splitlines()
   assert len(lines) == 2
-  assert lines[1].startswith("JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=4 ")
-  assert lines[1].endswith("-m experiments.train --config=configs/a.py:b,c '--workdir=/tmp/a b'"
-                           " --coordinator=127.0.0.1:PORT --num_processes=2 --process_id=1")
+  assert lines[1].startswith("JAX_COMPILATION_CACHE_DIR=/c ")
+  assert " JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=4 " in lines[1]
+  assert lines[1].endswith("-m experiments.train --config=configs/nmt_numbers.py:tiny"
+                           " '--workdir=/tmp/a b' --coordinator=127.0.0.1:PORT --num_processes=2"
+                           " --process_id=1")
