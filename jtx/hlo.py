@@ -123,7 +123,7 @@ def _computations(text: str) -> dict[str, list[str]]:
       name = match[2]
       entry = name if match[1] else entry
       result[name] = []
-    elif line.startswith("}"):
+    elif line == "}":  # lines of an instruction may start with one, too
       name = None
     elif name is not None:
       result[name].append(line)

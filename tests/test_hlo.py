@@ -39,6 +39,9 @@ HloModule jit_f, is_scheduled=true
   %value = f32[4,8]{1,0} get-tuple-element(%state), index=1
   %next = u32[] add(%i, %two)
   %run = f32[16]{0} fusion(%value), kind=kCustom, calls=%piece
+  %kernel = f32[4,8]{1,0} custom-call(%value), custom_call_target="kernel", backend_config={"a": {
+ "of":"several lines"
+}}, metadata={op_name="kernel"}
   %collective-permute-start = (f32[4,8]{1,0}, f32[4,8]{1,0}, u32[], u32[]) collective-permute-start(%value), channel_id=3, source_target_pairs={{0,1},{1,2},{2,3},{3,0}}
   %collective-permute-done = f32[4,8]{1,0} collective-permute-done(%collective-permute-start)
   ROOT %out = (u32[], f32[4,8]{1,0}) tuple(%next, %collective-permute-done)
