@@ -74,14 +74,11 @@ def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
     try:
       return main()
     except Exception as error:
-      expected = _is_user_error(error)
-      status = getattr(error, "status", 1)
+      expected, status = _is_user_error(error), getattr(error, "status", 1)
       if expected:
         _report(error, sys.argv, status)
       if (job := sys.modules.get("jtx.distributed")) and status != RESTART:
-        if not expected:
-          traceback.print_exc()
-        job.leave(status)
+        job.leave(status, None if expected else error)
       if not expected:
         raise
       return status

@@ -103,42 +103,28 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
   """
   import jax
 
-  from jtx import experiment, flops, hlo, metrics, sharding, train
-  from jtx.data import pipeline
-  from jtx.nn.layers import compute_dtype
+  from jtx import experiment, sharding
 
   mesh = sharding.make_mesh(config.mesh, devices(topology, slices))
-  device = mesh.devices.flat[0]
-  recipe, info = experiment.declared_data(config, vocab_size, outputs)
-  model, objective = experiment.make_model(config, info)
-  objective, extra = experiment.with_teacher(objective, mesh, abstract=True)
+  chip = CHIPS.get(topology.partition(":")[0])
   phase = max(experiment.phases(config), key=lambda p: (p.length or 1) * p.batch_size)
-  sharding.check_batch(phase.batch_size // config.optim.accumulate, mesh, "batch_size")
-  example = pipeline.example_batch(recipe.with_length(phase.length), phase.batch_size)
-  if config.epochs is not None:
-    config = config.copy_and_resolve_references()  # of the schedule only; the step is the same
-    config.steps = max(config.steps, 1)
-    config.lock()
-  program = train.Program(config, model, objective, example, mesh, extra)
-  state, rows = program.abstract_state, sharding.batch_sharding(mesh)
-  place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-  state = jax.tree.map(place, state, program.shardings)
-  batch = {k: place(v, rows) for k, v in example.items()}
-
-  used = {axis: n for axis, n in mesh.shape.items() if n > 1}
+  with jax.set_mesh(mesh):  # the devices, not this machine, decide which kernels run
+    program, arguments = _program(config, mesh, phase, vocab_size, outputs)
+    lowered = program.jitted_step.lower(*arguments)
+  state = arguments[0]
   result = {
       "topology": topology + (f" x {slices}" if slices > 1 else ""), "devices": mesh.size,
-      "device_kind": device.device_kind, "mesh": used, "batch": phase.batch_size,
-      "length": phase.length, "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
+      "device_kind": mesh.devices.flat[0].device_kind,
+      "mesh": {axis: n for axis, n in mesh.shape.items() if n > 1},
+      "batch": phase.batch_size, "length": phase.length,
+      "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
       "replicated": program.replicated_dimensions,
       "flops_per_step": program.flops_per_step,
       "flops_per_chip": program.flops_per_step / mesh.size,
       "bytes": {"parameters": local_bytes(state.params), "optimizer": local_bytes(state.opt_state),
-                "average": local_bytes(state.ema), "teacher": local_bytes(extra)},
+                "average": local_bytes(state.ema), "teacher": local_bytes(program.extra)},
   }
   start = time.monotonic()
-  with jax.set_mesh(mesh):
-    lowered = program.jitted_step.lower(state, batch, program.extra)
   try:
     compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as e:
@@ -148,29 +134,61 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
                      "why": " ".join(str(e).split())[:400]}
   result["compile_s"] = time.monotonic() - start
   memory = compiled.memory_analysis()
-  chip = CHIPS.get(topology.partition(":")[0])
   result["bytes"] |= {
       "activations": max(memory.peak_memory_in_bytes - memory.argument_size_in_bytes, 0),
       "peak": memory.peak_memory_in_bytes, "chip": chip and chip.memory}
   result["fits"] = chip is None or memory.peak_memory_in_bytes <= chip.memory
-  text = compiled.as_text()
+  return result | _traffic_and_time(program, arguments, compiled.as_text(), chip)
+
+
+def _program(config: ConfigDict, mesh: Any, phase: Any, vocab_size: int | None,
+             outputs: int | None) -> tuple[Any, tuple[Any, Any, Any]]:
+  """The program of a run on `mesh`, and the abstract arguments of its step in a phase."""
+  import jax
+
+  from jtx import experiment, sharding, train
+  from jtx.data import pipeline
+
+  experiment.check_batches(config, mesh)
+  recipe, info = experiment.declared_data(config, vocab_size, outputs)
+  model, objective = experiment.make_model(config, info)
+  objective, extra = experiment.with_teacher(objective, mesh, abstract=True)
+  example = pipeline.example_batch(recipe.with_length(phase.length), phase.batch_size)
+  if config.epochs is not None:
+    config = config.copy_and_resolve_references()  # of the schedule only; the step is the same
+    config.steps = max(config.steps, 1)
+    config.lock()
+  program = train.Program(config, model, objective, example, mesh, extra)
+  place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+  state = jax.tree.map(place, program.abstract_state, program.shardings)
+  batch = {k: place(v, sharding.batch_sharding(mesh)) for k, v in example.items()}
+  return program, (state, batch, program.extra)
+
+
+def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
+                      chip: Chip | None) -> dict[str, Any]:
+  """What a compiled step sends, and an estimate of its time where the chip is known."""
+  import jax
+
+  from jtx import flops, hlo, metrics
+  from jtx.nn.layers import compute_dtype
+
   found = hlo.traffic(text)
-  result["collectives"] = {kind: t._asdict() for kind, t in found.items()}
   sent = sum(t.sent for t in found.values())
-  result["sent_bytes"] = sent
-  with jax.set_mesh(mesh):
-    width = compute_dtype(model.dtype).itemsize
-  result["least_sent_bytes"] = least_sent(state.params, width)
-  peak = metrics.peak_flops(device.device_kind)
+  with jax.set_mesh(program.mesh):
+    width = compute_dtype(program.model.dtype).itemsize
+    done = flops.count(program.jitted_step, *arguments) / program.mesh.size
+  result = {
+      "collectives": {kind: t._asdict() for kind, t in found.items()}, "sent_bytes": sent,
+      "least_sent_bytes": least_sent(arguments[0].params, width, program.config.optim.accumulate)}
+  peak = metrics.peak_flops(program.mesh.devices.flat[0].device_kind)
   if chip and peak:
-    with jax.set_mesh(mesh):
-      done = flops.count(program.jitted_step, state, batch, program.extra) / mesh.size
     parts = {"arithmetic": done / peak, "memory": hlo.moved(text) / chip.bandwidth,
              "network": sent / chip.links}
     step = max(parts.values())
     result["estimate"] = {
         "step_s": step, "bound_by": max(parts, key=parts.get), "seconds": parts,
-        "utilisation": result["flops_per_chip"] / peak / step}
+        "utilisation": program.flops_per_step / program.mesh.size / peak / step}
   return result
 
 
@@ -181,17 +199,19 @@ def local_bytes(tree: Any) -> int:
              for x in jax.tree.leaves(tree))
 
 
-def least_sent(params: Any, width: int) -> float:
+def least_sent(params: Any, width: int, parts: int = 1) -> float:
   """Bytes that a device must send in a step for the parameters to be where they are.
 
   A parameter that is sharded over `fsdp` is gathered for the forward pass and again for the
-  backward pass, and its gradient reduced and scattered (Rajbhandari et al. 2020, section 7.2); over
-  axes of the batch that hold copies of it, the gradient is reduced and gathered. What `tensor` and
-  `context` send of activations is not counted.
+  backward pass, and its gradient reduced and scattered (Rajbhandari et al. 2020, section 7.2), for
+  every part of the batch anew, since no device has room for the whole; over axes of the batch that
+  hold copies of it, the gradient is reduced and gathered, once. What `tensor` and `context` send of
+  activations is not counted.
 
   Args:
     params: abstract arrays with shardings.
     width: bytes of a number that is sent.
+    parts: of a batch, whose gradients are accumulated.
   """
   import jax
   ring = lambda n: (n - 1) / n
@@ -203,7 +223,7 @@ def least_sent(params: Any, width: int) -> float:
                                 if a in ("data", "fsdp") and (a in split) == wanted)
                       for wanted in (True, False))
     whole = math.prod(x.sharding.shard_shape(x.shape)) * shards * width
-    total += whole * 3 * ring(shards) + whole / shards * 2 * ring(copies)
+    total += whole * 3 * parts * ring(shards) + whole / shards * 2 * ring(copies)
   return total
 
 
@@ -224,21 +244,23 @@ def meshes(config: ConfigDict, number: int) -> Iterator[dict[str, int]]:
       yield {"data": data, "fsdp": fsdp, "tensor": tensor, "context": config.mesh.context}
 
 
-def search(config: ConfigDict, topology: str, **options: Any) -> list[dict[str, Any]]:
+def search(config: ConfigDict, topology: str, *, slices: int = 1,
+           **options: Any) -> list[dict[str, Any]]:
   """Reports of all of `meshes`: those that fit, by estimated time of a step, then the others.
 
   Args:
     config: of a run; of its mesh only `context` stays.
     topology: as for `devices`.
-    **options: of `report`.
+    slices: of that topology.
+    **options: others of `report`.
   """
   results = []
-  for shape in meshes(config, len(devices(topology, options.get("slices", 1)))):
+  for shape in meshes(config, len(devices(topology, slices))):
     edited = config.copy_and_resolve_references()
     with edited.unlocked():
       edited.mesh.update(shape)
     try:
-      results.append(report(edited, topology, **options))
+      results.append(report(edited, topology, slices=slices, **options))
     except ConfigError as e:  # heads that a tensor axis does not divide, and the like
       logging.info("%s: %s", shape, e)
       continue

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -107,13 +108,19 @@ def alone(params: Any) -> Iterator[Any]:
     yield params
 
 
-def leave(status: int) -> None:
+def leave(status: int, error: Exception | None = None) -> None:
   """Ends this process at once where it is one of several, so that the others notice.
 
   An ordinary exit would wait for all processes at a barrier that the others never reach. It is for
   failures; where all of them end with a status, as after a notice, they exit as usual.
+
+  Args:
+    status: of the exit.
+    error: what has failed, where nobody has told it yet.
   """
   if jax.distributed.is_initialized() and jax.process_count() > 1:
+    if error is not None:
+      traceback.print_exception(error)
     logging.error("process %d of %d ends with status %d", jax.process_index(), jax.process_count(),
                   status)
     sys.stdout.flush()
@@ -123,6 +130,8 @@ def leave(status: int) -> None:
 
 class Watchdog:
   """Ends the process where no step was made for a long time, as when another process is gone.
+
+  As a context it watches from `start` to its end.
 
   Args:
     seconds: between two steps, with the compilation of the first; 0 is no limit.
@@ -135,12 +144,16 @@ class Watchdog:
     self._thread = threading.Thread(target=self._watch, daemon=True)
 
   def __enter__(self) -> "Watchdog":
-    if self.seconds:
-      self._thread.start()
     return self
 
   def __exit__(self, *_: Any) -> None:
     self.stop()
+
+  def start(self) -> None:
+    """From now on steps are expected."""
+    self.beat()
+    if self.seconds:
+      self._thread.start()
 
   def stop(self) -> None:
     """No further step is expected."""

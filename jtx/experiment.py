@@ -18,7 +18,7 @@ from jtx.data.tokenizer_kinds import wordpiece
 from jtx.evals import EVALS
 from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
-from jtx.sharding import local_rows, param_shardings
+from jtx.sharding import check_batch, local_rows, param_shardings
 
 CONFIG_FILE = "config.json"
 LABELLED = ("classes", "tags")  # tasks of heads whose outputs are the data's labels
@@ -72,6 +72,18 @@ def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
   return data or make(texts, labels)
 
 
+def check_batches(config: ConfigDict, mesh: jax.sharding.Mesh) -> None:
+  """Raises ConfigError where a part of a batch of some phase can't be split over the mesh."""
+  parts = config.optim.accumulate
+  what = "rows of a batch in config.phases" if config.phases else "config.batch_size"
+  for phase in phases(config):
+    if phase.batch_size % parts:
+      raise ConfigError(f"config.optim.accumulate={parts} does not divide"
+                        f" {what}={phase.batch_size}")
+    check_batch(phase.batch_size // parts, mesh,
+                what + " / config.optim.accumulate" * (parts > 1))
+
+
 def declared_data(config: ConfigDict, vocab_size: int | None = None,
                   outputs: int | None = None) -> tuple[recipes.Recipe, dict[str, int]]:
   """The recipe and the `info` of a config's data as far as the config tells; no source is read.
@@ -89,10 +101,11 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
   recipe = recipes.build_ops(config.data.ops).bind({"text": stand_in})
   info, ops = {}, (*recipe.prepare, *recipe.augment)
   if not recipe.augment:
-    size = config.tokenizer.kind.get("vocab_size") or vocab_size
+    kind = config.tokenizer.kind
+    size = kind.vocab_size if "vocab_size" in kind else vocab_size
     if size is None:
-      raise ConfigError("vocab_size is needed: that of config.tokenizer.kind="
-                        f"{config.tokenizer.kind.name} follows from the data or a file")
+      raise ConfigError(f"vocab_size is needed: that of config.tokenizer.kind={kind.name} follows"
+                        " from the data or a file")
     info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}
   names = next((op.names for op in ops if hasattr(op, "names")), None)
   if names is not None and not names and outputs is None:

@@ -16,6 +16,7 @@ from absl import logging
 from jtx import jobs
 from jtx.preemption import RESTART
 
+ABORTED = -signal.SIGABRT
 GRACE_SECONDS = 10.0  # for the others to end by themselves, after one has failed
 NOTICE_SECONDS = 300.0  # for all to save, after they were told to stop
 
@@ -100,24 +101,27 @@ def _attempt(commands: Sequence[Command], caught: Sequence[int]) -> tuple[int, i
             command.arguments(coordinator), stdin=subprocess.DEVNULL,
             env={**os.environ, **command.env}, start_new_session=True))
     deadline, told = float("inf"), False
-    while any(p.poll() is None for p in running) and time.monotonic() < deadline:
+    ended: dict[int, int] = {}  # statuses, in the order in which they came
+    while len(ended) < len(running) and time.monotonic() < deadline:
       time.sleep(jobs.POLL_SECONDS)
       if caught and not told:
         told, deadline = True, time.monotonic() + NOTICE_SECONDS
         for p in running:
           jobs.signal_group(p, signal.SIGTERM)
-      ended = [p.returncode for p in running if p.poll() is not None]
-      if any(status not in (0, RESTART) for status in ended):
+      now = {i: p.returncode for i, p in enumerate(running) if p.poll() is not None}
+      # An abort is last of those seen together: the runtime's, whose peer is gone.
+      ended |= dict(sorted(now.items() - ended.items(), key=lambda x: (x[1] == ABORTED, x[0])))
+      if any(status not in (0, RESTART) for status in ended.values()):
         deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-    statuses = [p.poll() for p in running]
   finally:
     for p in running:
       if p.poll() is None:
         jobs.signal_group(p, signal.SIGKILL)
         p.wait()
-  # What was killed is the cause, and what failed since its peer was gone is not.
-  failed = [(i, s) for i, s in enumerate(statuses) if s not in (0, None)]
-  return min(failed, key=lambda x: (x[1] >= 0, x[1] == RESTART, x[0]), default=(0, 0))
+  # What was killed is the cause; else what failed first, since the others miss it.
+  killed = lambda status: status < 0 and status != ABORTED
+  failed = [(i, status) for i, status in ended.items() if status]
+  return min(failed, key=lambda x: (not killed(x[1]), x[1] == RESTART), default=(0, 0))
 
 
 def _free_port() -> int:

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import time
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 
 from absl import logging
 import jax
@@ -105,9 +105,11 @@ class MetricWriter:
     resume_step: the step that the run goes on from. What an earlier start wrote for later
       steps is dropped from `metrics.jsonl` and hidden by TensorBoard, so that each step
       is there once.
+    pending: evaluations of that step which are to come; what an earlier start wrote of them is
+      dropped, too.
   """
 
-  def __init__(self, workdir: str, resume_step: int = 0):
+  def __init__(self, workdir: str, resume_step: int = 0, pending: Sequence[str] = ()):
     self._file = None
     if jax.process_index() != 0:
       return
@@ -115,7 +117,7 @@ class MetricWriter:
 
     os.makedirs(workdir, exist_ok=True)
     path = os.path.join(workdir, "metrics.jsonl")
-    _drop_after(path, resume_step)
+    _drop_after(path, resume_step, pending)
     self._file = open(path, "a", encoding="utf-8")
     # The suffix, since a file's name has whole seconds: a quick restart would overwrite it.
     self._events = tensorboardX.SummaryWriter(
@@ -151,12 +153,19 @@ class MetricWriter:
       self._events.close()
 
 
-def _drop_after(path: str, step: int) -> None:
-  """Drops the lines of later steps, and a last line that a killed run wrote half of."""
+def _drop_after(path: str, step: int, pending: Sequence[str]) -> None:
+  """Drops the lines of later steps, and a last line that a killed run wrote half of.
+
+  Args:
+    path: of the lines.
+    step: the last that stays.
+    pending: evaluations of it whose lines do not.
+  """
   if not os.path.exists(path):
     return
   with open(path, encoding="utf-8", errors="replace") as f:
-    lines = [line for line in f if line.endswith("\n") and _step_of(line) <= step]
+    lines = [line for line in f if line.endswith("\n") and _step_of(line) <= step
+             and not (_step_of(line) == step and _is_of(line, pending))]
   with open(path + ".tmp", "w", encoding="utf-8") as f:
     f.writelines(lines)
     f.flush()
@@ -169,6 +178,10 @@ def _step_of(line: str) -> float:
     return json.loads(line)["step"]
   except (ValueError, KeyError, TypeError):
     return math.inf  # not a line of ours: dropped
+
+
+def _is_of(line: str, evaluations: Sequence[str]) -> bool:
+  return any(key.startswith(f"{name}/") for key in json.loads(line) for name in evaluations)
 
 
 class Progress:

@@ -80,14 +80,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   # --------------------------------------------------------------------- mesh
   mesh = sharding.make_mesh(config.mesh, devices)
-  parts = config.optim.accumulate
-  for phase in experiment.phases(config):
-    what = "rows of a batch in config.phases" if config.phases else "config.batch_size"
-    if phase.batch_size % parts:
-      raise ConfigError(f"config.optim.accumulate={parts} does not divide"
-                        f" {what}={phase.batch_size}")
-    sharding.check_batch(phase.batch_size // parts, mesh,
-                         what + " / config.optim.accumulate" * (parts > 1))
+  experiment.check_batches(config, mesh)
   rows_sharding = sharding.batch_sharding(mesh)
   banner("mesh", f"{mesh.size} {mesh.devices.flat[0].device_kind}: "
          + " x ".join(f"{a} {n}" for a, n in mesh.shape.items() if n > 1 or mesh.size == 1))
@@ -123,7 +116,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     metrics.write_environment(workdir)
 
   # --------------------------------------------------------------------- loop
-  writer = metrics.MetricWriter(workdir, resume_step=start)
+  writer = metrics.MetricWriter(workdir, resume_step=start, pending=pending)
   progress = metrics.Progress(config.steps, start, mesh.size, objective.unit)
   batches = pipeline.iterate(stream, start, config.steps, threads=config.data.threads,
                              workers=config.data.workers)
@@ -131,6 +124,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     evaluate(task, state.ema if config.optim.ema else state.params,
              {name: e for name, e in evaluators.items() if name in pending}, start, workdir, writer)
   logging.info("compiling the train step")
+  watchdog.start()
   flops_done = 0.0  # since the last log line
   step = start
   for step, batch in enumerate(notice.reading(batches), start + 1):
@@ -218,7 +212,8 @@ class Program:
 
   def __init__(self, config: ConfigDict, model, objective, example: Mapping[str, Any], mesh,
                extra: Mapping[str, Any] = {}):
-    self.config, self.objective, self.mesh, self.extra = config, objective, mesh, dict(extra)
+    self.config, self.model, self.objective = config, model, objective
+    self.mesh, self.extra = mesh, dict(extra)
 
     boxed = experiment.abstract_params(model, objective, example)
     self.replicated_dimensions = sharding.replicated_dimensions(boxed, mesh)

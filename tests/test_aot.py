@@ -34,6 +34,8 @@ def test_least_traffic_of_shards_and_copies():
   # In halves: gathered twice and scattered once among 2; then each half of 2 copies is reduced.
   assert aot.least_sent([array(place("fsdp"))], 2) == 128 * 3 / 2 + 64 * 2 / 2
   assert aot.least_sent([array(place("fsdp", "tensor"))], 2) == 64 * 3 / 2 + 32 * 2 / 2
+  # For each of 5 parts of a batch; the copies are reduced once.
+  assert aot.least_sent([array(place("fsdp"))], 2, 5) == 5 * 128 * 3 / 2 + 64 * 2 / 2
 
 
 def test_meshes_split_the_batch_of_all_phases():

@@ -47,12 +47,15 @@ def test_alone_nothing_is_shared_or_moved():
 def test_the_watchdog_barks_once_and_not_where_no_step_is_expected():
   codes = []
   with distributed.Watchdog(0.1, codes.append) as dog:
+    time.sleep(0.3)  # nothing is expected before the start
+    dog.start()
     with dog.pause():
       time.sleep(0.4)
     assert codes == []
     time.sleep(0.4)
     assert codes == [1]
   with distributed.Watchdog(0.2, codes.append) as dog:
+    dog.start()
     for _ in range(10):
       time.sleep(0.05)
       dog.beat()

@@ -85,6 +85,20 @@ def test_a_failure_is_final(tmp_path):
   assert starts(tmp_path, 0) == 1
 
 
+def test_what_fails_first_is_the_cause(tmp_path, monkeypatch):
+  """The runtime aborts a process whose peer is gone."""
+  monkeypatch.setattr(launch, "GRACE_SECONDS", 5.0)
+  ends = "\nif number: until('0'), time.sleep(1)\n"
+  (tmp_path / "failed").mkdir()
+  body = ends + "os.abort() if number else sys.exit(3)"
+  assert launch.run(job(tmp_path / "failed", body), restarts=5) == 3
+  assert starts(tmp_path / "failed", 0) == 1
+  (tmp_path / "aborted").mkdir()
+  body = ends + "if starts == 1: sys.exit(3) if number else os.abort()"
+  assert launch.run(job(tmp_path / "aborted", body), restarts=1) == 0
+  assert starts(tmp_path / "aborted", 0) == 2
+
+
 def test_a_notice_reaches_all(tmp_path):
   body = """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))

@@ -86,7 +86,7 @@ def test_a_run_out_of_time_goes_on_where_it_was(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_was_due_waits_for_the_restart(tmp_path):
+def test_an_evaluation_that_was_due_waits_for_the_restart(tmp_path, monkeypatch):
   whole, parts = tmp_path / "whole", tmp_path / "parts"
   config = tiny_config(steps=3)
   with config.unlocked():
@@ -98,6 +98,11 @@ def test_an_evaluation_that_was_due_waits_for_the_restart(tmp_path):
   evaluated = lambda: [(line["step"], line["val/loss"]) for line in map(
       json.loads, (parts / "metrics.jsonl").read_text().splitlines()) if "val/loss" in line]
   assert [step for step, _ in evaluated()] == [1]  # that of step 2 is due
+  with monkeypatch.context() as m:  # it is made up for, and the run killed before its next step
+    m.setattr(train.Program, "step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+      train.run(config, str(parts), jax.devices()[:1])
+  assert [step for step, _ in evaluated()] == [1, 2]
   train.run(config, str(parts), jax.devices()[:1])
   assert [step for step, _ in evaluated()] == [1, 2, 3]
   lines = lambda folder: sorted((folder / "metrics.jsonl").read_text().splitlines())

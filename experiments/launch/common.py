@@ -13,6 +13,7 @@ CACHE = flags.DEFINE_string("cache", "/tmp/jtx_compiled", "Folder, or gs:// path
                             " programs, which a restarted run need not compile again.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would run, and run nothing.")
 
+PYTHON = sys.executable
 ARGUMENTS: list[str] = []  # for experiments.train, behind the `--`
 
 
@@ -58,5 +59,3 @@ def run(main, required: Sequence[str]) -> None:
   ARGUMENTS[:] = cli.after_dashes()
   cli.run(main, required=required)
 
-
-PYTHON = sys.executable
