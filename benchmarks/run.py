@@ -5,9 +5,10 @@
   python -m benchmarks.run --suite=bert --data=documents:FOLDER
   python -m benchmarks.run --suite=prepare --data=documents:FOLDER --workdir=runs/bench_prepare
   python -m benchmarks.run --suite=vit_b16
+  python -m benchmarks.run --suite=saving --workdir=runs/saving
 
 The systems take turns on an otherwise idle machine. The last line is one JSON object. Needs
-the extra `parity` (PyTorch and transformers): pip install -e ".[parity]".
+the extra `parity` (PyTorch and transformers), but for saving: pip install -e ".[parity]".
 """
 
 import json
@@ -15,14 +16,14 @@ from typing import Sequence
 
 from absl import flags
 
-from benchmarks import bert, finetune, nmt, prepare, vit
+from benchmarks import bert, finetune, nmt, prepare, saving, vit
 from experiments import cli
 
-SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16")
+SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "saving")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
-                              " finetune, prepare: for what is written.")
+                              " finetune, prepare, saving: for what is written.")
 DATA = flags.DEFINE_string("data", "", "nmt: folder of train.en, train.de, val.en and val.de;"
                            " without it generated number words are used. finetune: folder of"
                            " the tasks' folders. bert, prepare: a source of documents;"
@@ -46,7 +47,7 @@ STEPS = flags.DEFINE_integer("steps", 3, "nmt, bert, vit_b16: updates of a turn.
 SENTENCES = flags.DEFINE_integer("sentences", 1000, "nmt: to translate in a turn.", lower_bound=1)
 SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
                          "nmt, bert, vit_b16: of the model; tiny tries things out.")
-
+STATE_MIB = flags.DEFINE_integer("state_mib", 1024, "saving: the state's size.", lower_bound=3)
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "prepare: its file; without it one is trained.")
 WORKERS = flags.DEFINE_integer("workers", 1, "prepare: processes of each system. vit_b16: that"
                                " read images.", lower_bound=0)
@@ -86,6 +87,9 @@ def main() -> None:
       raise cli.UsageError("--suite=prepare needs --workers of 1 or more")
     result = prepare.run(WORKDIR.value, DATA.value or "embedded:pydocs:train", TOKENIZER.value,
                          WORKERS.value, ROUNDS.value)
+  elif SUITE.value == "saving":
+    need(WORKDIR)
+    result = saving.run(WORKDIR.value, ROUNDS.value, STATE_MIB.value << 20)
   else:
     if SIZE.value not in nmt.SIZES:
       raise cli.UsageError(f"--suite=nmt has no --size={SIZE.value}; valid are"

@@ -59,6 +59,7 @@ def get_config() -> ConfigDict:
   c.checkpoint.every = 1000  # steps
   c.checkpoint.keep = 3  # the newest
   c.checkpoint.keep_every = 0  # steps; these are kept for good; 0 is none
+  c.checkpoint.best = ""  # such as "min:val/loss": kept for good, too
   c.checkpoint.average = 1  # checkpoints averaged for the final evaluation
 
   c.tokenizer = ConfigDict()

@@ -15,7 +15,7 @@ import functools
 import json
 import math
 import os
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 import zlib
 
 from absl import logging
@@ -29,6 +29,9 @@ import orbax.checkpoint as ocp
 from jtx.config import ConfigError
 
 _MANIFEST = "manifest"
+
+# Arrays that are waiting for the rest of a file are in memory a second time.
+_FILE_BYTES = 64 << 20
 
 # Errors that say nothing about the bytes on disk: to set checkpoints aside because the
 # machine is short of memory would lose all of them, one after the other.
@@ -71,21 +74,20 @@ def _digest(x: jax.Array) -> jax.Array:
 
 
 @functools.lru_cache
-def _digest_all(out_sharding: jax.sharding.Sharding | None):
-  return jax.jit(lambda arrays: jnp.stack([_digest(x) for x in arrays]), out_shardings=out_sharding)
+def _digest_on(out_sharding: jax.sharding.Sharding | None):
+  return jax.jit(_digest, out_shardings=out_sharding)
 
 
 def digests(arrays: Mapping[str, jax.Array]) -> dict[str, int]:
   """The checksum of every array, computed where the arrays are; waits for them."""
-  if not arrays:
-    return {}
   # Replicated, so that every process of a multi-host run can read the result.
   replicated = next((
       jax.sharding.NamedSharding(x.sharding.mesh, jax.sharding.PartitionSpec())
       for x in arrays.values()
       if isinstance(x.sharding, jax.sharding.NamedSharding)), None)
-  values = np.asarray(_digest_all(replicated)(list(arrays.values())))
-  return dict(zip(arrays, values.tolist()))
+  # One program for all of them would have room for the products of all at once.
+  values = jax.device_get([_digest_on(replicated)(x) for x in arrays.values()])
+  return dict(zip(arrays, map(int, values)))
 
 
 def _crc(content: Any) -> int:
@@ -111,6 +113,26 @@ class _Newest(ocp.checkpoint_managers.PreservationPolicy):
     return [mine and sum(own[i:]) <= self.number for i, mine in enumerate(own)]
 
 
+@dataclasses.dataclass
+class _Best(ocp.checkpoint_managers.PreservationPolicy):
+  """The one with the best score, and of equal ones the first."""
+  scores: Mapping[int, float]
+  sign: int
+
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+    rated = [c.step for c in checkpoints if c.step in self.scores]
+    best = max(rated, key=lambda step: (self.sign * self.scores[step], -step), default=None)
+    return [c.step == best for c in checkpoints]
+
+
+class Manifest(NamedTuple):
+  """What a checkpoint says of itself."""
+  meta: dict[str, Any]  # as it was given to `save`
+  arrays: dict[str, dict[str, Any]]  # of each item, by path: shape, dtype and digest
+  scores: tuple[tuple[int, float], ...]  # of steps, as far as `rate` had told them
+  step: int
+
+
 class Checkpointer:
   """The checkpoints of one run.
 
@@ -121,10 +143,12 @@ class Checkpointer:
     keep_every: steps divisible by it stay for good; 0 for none.
     every: steps divisible by it are those that a run saves anyway; another, saved since the run was
       told to stop, stays only as long as it is the newest, so that those kept are always the same.
+    best: "min" or "max": that whose score, given to `rate`, is the lowest or the highest stays,
+      too; "" for none.
   """
 
   def __init__(self, directory: str | os.PathLike[str], keep: int = 3, keep_every: int = 0,
-               every: int = 1):
+               every: int = 1, best: str = ""):
     if keep < 1:
       raise ConfigError(f"keep={keep}: at least 1 checkpoint must stay")
     if keep_every < 0:
@@ -134,6 +158,9 @@ class Checkpointer:
     policies = [_Newest(keep, every)]
     if keep_every:
       policies.append(ocp.checkpoint_managers.EveryNSteps(keep_every))
+    self.scores: dict[int, float] = {}  # of steps, as far as they are known
+    if best:
+      policies.append(_Best(self.scores, {"min": -1, "max": 1}[best]))
     self._policy = ocp.checkpoint_managers.AnyPreservationPolicy(policies)
 
   @functools.cached_property
@@ -148,6 +175,13 @@ class Checkpointer:
   def latest_step(self) -> int | None:
     """The newest step, or None; whether it is good shows when it is restored."""
     return max(self.all_steps(), default=None)
+
+  def rate(self, step: int, score: float) -> None:
+    """Tells the score of a step's checkpoint, which may come later; `save` keeps all that it knows.
+
+    What a restored checkpoint knew of those before it is known again.
+    """
+    self.scores[step] = score
 
   def save(self, step: int, state: Mapping[str, Any], meta: Mapping[str, Any]):
     """Starts to write a checkpoint and returns before it is on disk.
@@ -170,12 +204,14 @@ class Checkpointer:
     checksums = digests(arrays)
     content = {
         "meta": json.loads(json.dumps(meta)),
+        "scores": sorted(self.scores.items()),
         "arrays": {
             name: {path: _spec(x) | {"digest": checksums[path]} for path, x in item.items()}
             for name, item in items.items()
         },
     }
-    args = {name: ocp.args.StandardSave(item) for name, item in items.items() if item}
+    args = {name: ocp.args.PyTreeSave(item, ocdbt_target_data_file_size=_FILE_BYTES)
+            for name, item in items.items() if item}
     args[_MANIFEST] = ocp.args.JsonSave({"crc32": _crc(content), "content": content})
     # Forced: Orbax skips a step older than its newest, without a word.
     self._manager.save(step, args=ocp.args.Composite(**args), force=True)
@@ -198,7 +234,9 @@ class Checkpointer:
       CheckpointError: there is no good checkpoint, or its arrays aren't those of
         `abstract_state`; the sentence names the first array that differs.
     """
-    return self._first(self._good(abstract_state, step, whole=True))
+    state, content, step = self._first(self._good(abstract_state, step, whole=True))
+    self.scores.update(_scores(content))
+    return state, content["meta"], step
 
   def restore_params(
       self, abstract_params: Any, step: int | None = None, average: int = 1, key: str = "params"
@@ -220,9 +258,9 @@ class Checkpointer:
     if average < 1:
       raise CheckpointError(f"average={average}: the mean needs at least 1 checkpoint")
     good = self._good({key: abstract_params}, step, whole=False)
-    state, meta, newest = self._first(good)
+    state, content, newest = self._first(good)
     if average == 1:
-      return state[key], meta, newest
+      return state[key], content["meta"], newest
     total = jax.tree.map(lambda x: x.astype(jnp.float32), state[key])
     for found in range(1, average):
       older = next(good, None)
@@ -231,11 +269,16 @@ class Checkpointer:
             f"average={average}: {self.directory} has {found} good checkpoints up to step {newest}")
       total = jax.tree.map(lambda t, x: t + x.astype(jnp.float32), total, older[0][key])
     mean = jax.tree.map(lambda t, x: (t / average).astype(x.dtype), total, state[key])
-    return mean, meta, newest
+    return mean, content["meta"], newest
+
+  def read_manifest(self, step: int | None = None) -> Manifest:
+    """That of the newest checkpoint whose manifest is whole, or of `step`; reads no array."""
+    _, content, step = self._first(self._good({}, step, whole=False))
+    return Manifest(content["meta"], content["arrays"], _scores(content), step)
 
   def read_meta(self, step: int | None = None) -> dict[str, Any]:
     """The `meta` of the newest checkpoint whose manifest is whole, or of that of `step`."""
-    return self._first(self._good({}, step, whole=False))[1]
+    return self.read_manifest(step).meta
 
   def wait(self):
     """Returns when everything that `save` started is on disk; raises what went wrong."""
@@ -250,7 +293,7 @@ class Checkpointer:
   def _good(
       self, abstract: Mapping[str, Any], step: int | None, whole: bool
   ) -> Iterator[tuple[dict[str, Any], dict[str, Any], int]]:
-    """Yields (state, meta, step) of the good checkpoints, newest first, starting at `step`.
+    """Yields (state, manifest, step) of the good checkpoints, newest first, starting at `step`.
 
     Sets damaged ones aside on the way. A damaged `step` that was asked for by number
     raises, since another one isn't what was asked for.
@@ -299,7 +342,7 @@ class Checkpointer:
     for name, tree in abstract.items():
       structure = jax.tree.structure(tree)
       state[name] = jax.tree.unflatten(structure, [flat[path] for path in wanted[name]])
-    return state, content["meta"]
+    return state, content
 
   def _read_manifest(self, step: int) -> dict[str, Any]:
     args = ocp.args.Composite(**{_MANIFEST: ocp.args.JsonRestore()})
@@ -320,7 +363,8 @@ class Checkpointer:
           for path, x in item.items()
       }
       if targets:  # an item without arrays has no folder
-        args[name] = ocp.args.StandardRestore(targets)
+        args[name] = ocp.args.PyTreeRestore(
+            targets, restore_args=ocp.checkpoint_utils.construct_restore_args(targets))
     if not args:
       return {}
     restored = self._manager.restore(step, args=ocp.args.Composite(**args))
@@ -362,6 +406,10 @@ class Checkpointer:
       multihost_utils.sync_global_devices(f"set aside {step}")
     self._manager.reload()
     return target
+
+
+def _scores(content: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+  return tuple(map(tuple, content.get("scores", ())))  # older checkpoints have none
 
 
 def _problem(e: Exception) -> str:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jtx import config as config_lib
 from jtx import distributed
 from jtx.checkpoint import Checkpointer
-from jtx.config import ConfigDict, ConfigError, build
+from jtx.config import ConfigDict, ConfigError, build, nearest
 from jtx.data import pipeline, recipes
 from jtx.data.dataset import Dataset, load_tokenizers
 from jtx.data.tokenizer_kinds import wordpiece
@@ -39,6 +39,44 @@ def check_workdir(config: ConfigDict, workdir: str) -> None:
         raise ConfigError(
             f"--workdir={workdir} holds a run of another config: {key} is {theirs.get(key)!r} there"
             f" and {ours.get(key)!r} here; choose another workdir, or the same config to go on")
+
+
+def make_checkpoints(config: ConfigDict, workdir: str) -> Checkpointer:
+  """The checkpoints of the run in a workdir.
+
+  Raises:
+    ConfigError: what decides which of them stay can't be used.
+  """
+  c = config.checkpoint
+  how, _, name = c.best.partition(":")
+  if c.best:
+    split = name.partition("/")[0]
+    where = f"config.checkpoint.best={c.best!r}"
+    if how not in ("min", "max") or split not in config.evals or split == name:
+      raise ConfigError(f"{where}: min or max and a number of an evaluation, such as min:val/loss;"
+                        f" evaluations are {', '.join(config.evals)}")
+    every = config.evals[split].every
+    if not every or c.every % every:
+      raise ConfigError(f"{where}: every checkpoint must be evaluated, but config.checkpoint.every="
+                        f"{c.every} is no multiple of config.evals.{split}.every={every}")
+  return Checkpointer(os.path.join(workdir, "checkpoints"), c.keep, c.keep_every, c.every, how)
+
+
+def rate(config: ConfigDict, checkpoints: Checkpointer, step: int,
+         results: Mapping[str, Any]) -> None:
+  """Scores a step's checkpoint by `config.checkpoint.best`, where that was among the evaluations.
+
+  Raises:
+    ConfigError: the evaluation has no such number.
+  """
+  name = config.checkpoint.best.partition(":")[2]
+  split = name.partition("/")[0] + "/"
+  valid = [key for key, value in results.items()
+           if key.startswith(split) and isinstance(value, (int, float))]
+  if name in valid:
+    checkpoints.rate(step, results[name])
+  elif valid:
+    raise ConfigError(f"config.checkpoint.best={config.checkpoint.best!r}: {nearest(name, valid)}")
 
 
 def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,

@@ -10,6 +10,7 @@ from typing import Any, Mapping, Sequence
 
 import flax.linen as nn
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
@@ -49,8 +50,12 @@ TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
 def make_mesh(shape: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
   """A mesh over `devices` with the axes of `AXES`; one size may be -1 (what is left).
 
+  Of several slices of a TPU, which the slow network of the data centre joins, `data` takes the
+  slices first, so that only the sum of gradients goes from one to another.
+
   Raises:
-    ConfigError: the sizes do not multiply to the number of devices.
+    ConfigError: the sizes do not multiply to the number of devices, or the slices do not divide
+      `data`.
   """
   devices = jax.devices() if devices is None else devices
   sizes = {axis: int(shape[axis]) for axis in AXES}
@@ -65,8 +70,20 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[jax.Device] | None = N
     raise ConfigError(
         f"config.mesh ({text}): its sizes must multiply to the {len(devices)} devices;"
         " set one axis to -1 to fill in what is left")
-  return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES),
-                       devices=devices)
+  types, slices = (AxisType.Auto,) * len(AXES), _slices(devices)
+  if slices == 1:
+    return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=types, devices=devices)
+  if sizes["data"] % slices:
+    raise ConfigError(f"config.mesh ({text}): data must be a multiple of the {slices} slices, which"
+                      " only the data centre's network joins")
+  inside = (sizes["data"] // slices, *(sizes[axis] for axis in AXES[1:]))
+  across = (slices, *[1] * len(AXES[1:]))
+  return Mesh(mesh_utils.create_hybrid_device_mesh(inside, across, devices), AXES, axis_types=types)
+
+
+def _slices(devices: Sequence[jax.Device]) -> int:
+  # Of GPUs a slice would be a host, which the mesh need not know of.
+  return len({d.slice_index for d in devices}) if devices[0].platform == "tpu" else 1
 
 
 def spec(names: Sequence[str | None], shape: Sequence[int],

@@ -75,8 +75,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   jax.config.update("jax_default_prng_impl", config.prng)
   os.makedirs(workdir, exist_ok=True)
   experiment.check_workdir(config, workdir)
-  checkpoints = Checkpointer(os.path.join(workdir, "checkpoints"), config.checkpoint.keep,
-                             config.checkpoint.keep_every, config.checkpoint.every)
+  checkpoints = experiment.make_checkpoints(config, workdir)
 
   # --------------------------------------------------------------------- mesh
   mesh = sharding.make_mesh(config.mesh, devices)
@@ -120,9 +119,15 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   progress = metrics.Progress(config.steps, start, mesh.size, objective.unit)
   batches = pipeline.iterate(stream, start, config.steps, threads=config.data.threads,
                              workers=config.data.workers)
+
+  def evaluate_now(names: Iterable[str], step: int) -> None:
+    params = state.ema if config.optim.ema else state.params
+    now = {name: e for name, e in evaluators.items() if name in names}
+    results = evaluate(task, params, now, step, workdir, writer)
+    experiment.rate(config, checkpoints, step, results)
+
   if pending:
-    evaluate(task, state.ema if config.optim.ema else state.params,
-             {name: e for name, e in evaluators.items() if name in pending}, start, workdir, writer)
+    evaluate_now(pending, start)
   logging.info("compiling the train step")
   watchdog.start()
   flops_done = 0.0  # since the last log line
@@ -146,12 +151,12 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     # Before the save, so that a restart from it does not find the evaluation missing; but who is
     # told to stop has no time for it.
     stop = notice.due(step)
-    due = {name: e for name, e in evaluators.items() if e.every and step % e.every == 0}
-    due = {} if last else due
+    due = [name for name, e in evaluators.items()
+           if e.every and step % e.every == 0 and not last]
     if due and not stop:
       with progress.pause(), watchdog.pause():
-        evaluate(task, state.ema if config.optim.ema else state.params, due, step, workdir, writer)
-      due = {}
+        evaluate_now(due, step)
+      due = []
 
     if step % config.checkpoint.every == 0 or last or stop:
       with progress.pause(), watchdog.pause():

@@ -1,11 +1,13 @@
 """The harness of the benchmarks: turns, ratios, and workers in processes of their own."""
 
 import os
+import time
 
 import numpy as np
 import pytest
 
-from benchmarks import finetune, harness, nmt
+from benchmarks import finetune, harness, nmt, saving
+from jtx import checkpoint
 
 
 class Counter:
@@ -42,6 +44,26 @@ def test_a_worker_is_an_object_in_another_process():
 def test_a_worker_that_can_not_be_made():
   with pytest.raises(harness.WorkerError, match="unexpected keyword argument"):
     harness.Worker(Counter, begin=5)
+
+
+def test_the_highest_memory_is_that_in_between():
+  size = 100_000_000
+  with saving.highest() as found:
+    x = np.ones(size, np.uint8)
+    time.sleep(20 * saving.PERIOD)
+    del x
+  assert 0.9 * size < found["bytes"] < 1.5 * size
+
+
+@pytest.mark.slow
+def test_saving_takes_less_memory_than_half_of_the_state(tmp_path, monkeypatch):
+  monkeypatch.setattr(checkpoint, "_FILE_BYTES", 16 << 20)
+  total = 256 << 20
+  result = saving.run(str(tmp_path), rounds=2, total=total)
+  assert 0.99 * total < result["state_bytes"] <= total
+  assert len(result["idle"]) == len(result["training"]) == len(result["blocked_s"]) == 2
+  assert max(result["idle"]) < 0.5
+  assert all(a < b for a, b in zip(result["blocked_s"], result["written_s"]))
 
 
 def test_turns_alternate_and_change_their_order(capsys):

@@ -126,6 +126,23 @@ def test_keeps_newest_and_every_kth(tmp_path):
   assert Checkpointer(tmp_path / "c").all_steps() == [4, 8, 10, 12]
 
 
+@pytest.mark.parametrize("best, kept", [("min", [4, 10, 12]), ("max", [2, 10, 12])])
+def test_keeps_the_best_over_restarts(tmp_path, best, kept):
+  scores = {2: 5.0, 4: 1.0, 6: 2.0, 8: 1.0, 10: 3.0}
+  for steps in ((2, 4), (6, 8, 10), (12,)):  # a start of its own knows what its checkpoint knew
+    checkpoints = Checkpointer(tmp_path, keep=2, best=best)
+    if steps[0] > 2:
+      checkpoints.restore(abstract(make_state()))
+      assert checkpoints.scores == {s: x for s, x in scores.items() if s < steps[0]}
+    for step in steps:
+      if step in scores:
+        checkpoints.rate(step, scores[step])
+      checkpoints.save(step, make_state(step), {})
+    checkpoints.close()
+  assert Checkpointer(tmp_path).all_steps() == kept
+  assert dict(Checkpointer(tmp_path).read_manifest().scores) == scores
+
+
 def test_what_a_notice_saved_stays_while_it_is_the_newest(tmp_path):
   """And does not take the place of one that is saved anyway."""
   options = dict(keep=2, every=10)

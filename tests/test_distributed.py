@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -78,6 +79,26 @@ def test_any_number_of_processes_gives_the_same_losses(config, devices, processe
   for number in processes:
     assert dict(losses(tmp_path / str(number))) == pytest.approx(whole, rel=1e-5)
     assert results(tmp_path / str(number)) == pytest.approx(results(tmp_path / "1"), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_other_shapes(tmp_path):
+  """What is restored has the checksums of what was saved, in every process, or is refused."""
+  whole, args = tmp_path / "whole", ("--config.steps=6", "--config.checkpoint.every=3")
+  shape = lambda data, fsdp, tensor: [f"--config.mesh.{axis}={n}" for axis, n in zip(
+      ("data", "fsdp", "tensor"), (data, fsdp, tensor))]
+  assert launched(whole, "nmt_numbers", 1, 8, *args, *shape(1, 4, 2)).returncode == 0
+  for processes, devices, mesh in ((1, 1, (1, 1, 1)), (2, 1, (1, 2, 1)), (1, 4, (2, 1, 2)),
+                                   (2, 4, (1, 8, 1)), (4, 2, (4, 1, 2))):
+    part = tmp_path / f"{processes}x{devices}"
+    shutil.copytree(whole, part)
+    shutil.rmtree(part / "checkpoints" / "6")
+    (part / "results.json").unlink()
+    done = launched(part, "nmt_numbers", processes, devices, *args, *shape(*mesh))
+    assert done.returncode == 0, done.stderr
+    assert "step 3 of" in done.stderr
+    assert dict(losses(part)) == pytest.approx(dict(losses(whole)), rel=1e-5)
+    assert results(part) == pytest.approx(results(whole), rel=1e-5)
 
 
 @pytest.mark.slow

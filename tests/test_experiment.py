@@ -1,15 +1,19 @@
-"""Phases of a run: where they begin, what they read, and what is refused."""
+"""Phases of a run: where they begin, what they read, what is refused; and its checkpoints."""
+
+import json
 
 import jax
 import numpy as np
 import pytest
 
 from configs import common
+from experiments import cli
 from jtx import experiment, sharding, train
+from jtx.checkpoint import Checkpointer
 from jtx.config import ConfigError
 from jtx.data.dataset import Dataset
 from jtx.experiment import Phase
-from tests.helpers import losses, tiny_config
+from tests.helpers import command, losses, tiny_config
 from tests.test_train import interrupt
 
 
@@ -60,6 +64,47 @@ def test_phases_and_epochs_exclude_each_other():
     experiment.with_steps(config, None)
   assert str(e.value) == (
       "config.epochs and config.phases exclude each other: a phase is a share of config.steps")
+
+
+@pytest.mark.parametrize("best, message", [
+    ("val/loss", "min or max and a number of an evaluation, such as min:val/loss"),
+    ("min:loss", "min or max and a number"),
+    ("max:test/bleu", "evaluations are val, rare$"),
+    ("max:val/loss", "checkpoint.every=5 is no multiple of config.evals.val.every=2"),
+    ("max:rare/loss", "checkpoint.every=5 is no multiple of config.evals.rare.every=0"),
+])
+def test_what_best_can_not_be(tmp_path, best, message):
+  loss = lambda every: common.evaluator("loss", source=("embedded:number_words/time:val",),
+                                        every=every)
+  config = tiny_config(**{"checkpoint.best": best, "evals": {"val": loss(2), "rare": loss(0)}})
+  with pytest.raises(ConfigError, match=message) as e:
+    experiment.make_checkpoints(config, str(tmp_path))
+  assert best in str(e.value)
+
+
+def test_the_best_is_a_number_of_its_evaluation(tmp_path):
+  config = tiny_config(**{"checkpoint.best": "max:val/acuracy"})
+  checkpoints = Checkpointer(tmp_path, best="max")
+  experiment.rate(config, checkpoints, 5, {"test/accuracy": 0.5})  # another's turn
+  assert not checkpoints.scores
+  with pytest.raises(ConfigError, match="did you mean 'val/accuracy'"):
+    experiment.rate(config, checkpoints, 5, {"val/accuracy": 0.5, "val/signature": "text"})
+
+
+def test_what_a_checkpoint_holds(tmp_path, capsys):
+  config = tiny_config(steps=1)
+  train.run(config, str(tmp_path), jax.devices()[:1])
+  with command("inspect") as module:
+    cli.parse(["inspect", f"--workdir={tmp_path}"], ("workdir",))
+    module.main()
+  *lines, last = capsys.readouterr().out.splitlines()
+  found = json.loads(last)
+  assert found["steps"] == [1] and found["step"] == 1
+  assert found["config"] == json.loads(config.to_json())
+  arrays = found["items"]["params"]["arrays"]
+  assert arrays["params/encoder/norm/scale"] == {"shape": [32], "dtype": "float32"}
+  assert found["items"]["params"]["bytes"] == 4 * found["items"]["params"]["numbers"]
+  assert sum(line.startswith("params/") for line in lines) == len(arrays)
 
 
 def pretraining(**edits):

@@ -91,6 +91,7 @@ def test_an_evaluation_that_was_due_waits_for_the_restart(tmp_path, monkeypatch)
   config = tiny_config(steps=3)
   with config.unlocked():
     config.evals.val = evaluator("loss", source=("embedded:number_words/time:val",), every=1)
+    config.checkpoint.best = "min:val/loss"
   train.run(config, str(whole), jax.devices()[:1])
   for _ in range(2):
     with pytest.raises(Preempted):
@@ -107,6 +108,8 @@ def test_an_evaluation_that_was_due_waits_for_the_restart(tmp_path, monkeypatch)
   assert [step for step, _ in evaluated()] == [1, 2, 3]
   lines = lambda folder: sorted((folder / "metrics.jsonl").read_text().splitlines())
   assert lines(parts) == lines(whole)
+  scores = Checkpointer(parts / "checkpoints").read_manifest().scores
+  assert scores == tuple(evaluated()[:2])  # the last is not needed: the newest stays anyway
 
 
 @pytest.mark.slow

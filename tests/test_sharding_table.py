@@ -1,5 +1,7 @@
 """The sharding table on eight CPU devices."""
 
+import types
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,20 @@ def boxed(shape, *names):
 
 
 # ------------------------------------------------------------------------------- meshes
+
+
+def test_slices_of_a_tpu_are_split_over_data():
+  """Stand-ins for 2 slices of 2x2 chips, in an order that mixes them."""
+  chips = [types.SimpleNamespace(
+      id=4 * s + i, platform="tpu", device_kind="TPU v5 lite", process_index=s, slice_index=s,
+      coords=(i % 2, i // 2, 0), core_on_chip=0) for i in range(4) for s in range(2)]
+  for sizes in (dict(data=2, fsdp=4), dict(data=4, tensor=2), dict(data=8)):
+    half = len(mesh(**sizes, devices=chips).devices) // 2
+    found = mesh(**sizes, devices=chips).devices
+    assert {d.slice_index for d in found[:half].flat} == {0}
+    assert {d.slice_index for d in found[half:].flat} == {1}
+  with pytest.raises(ConfigError, match="data must be a multiple of the 2 slices"):
+    mesh(fsdp=8, devices=chips)
 
 
 def test_mesh_sizes():

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from configs import common, modernbert
 from jtx import checkpoint, experiment, restore, train
 from jtx.config import ConfigError
 from jtx.data import DataError
@@ -52,6 +53,22 @@ def test_a_mesh_of_eight_gives_the_losses_of_one_device(reference, tmp_path, nam
   config = tiny_config(mesh=MESHES[name])
   train.run(config, str(tmp_path), jax.devices())
   np.testing.assert_allclose(*([v for _, v in losses(w)] for w in (tmp_path, reference)), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_rows_of_8192_tokens_over_eight_devices(tmp_path):
+  config = modernbert.get_config("tiny")
+  common.apply(config, {"evals": {}, "steps": 2, "log_every": 1, "phases": ((1.0, 8192, 1),),
+                        "batch_size": 1, "data.train": ("embedded:pydocs:train",)})
+  for context in (1, 8):
+    shape = config.copy_and_resolve_references()
+    shape.mesh.update(data=1, context=context)
+    train.run(shape.lock(), str(tmp_path / str(context)), jax.devices()[:context])
+  ours, theirs = (logged(tmp_path / str(context)) for context in (8, 1))
+  assert [line["step"] for line in ours] == [1, 2]
+  for a, b in zip(ours, theirs, strict=True):
+    for name in ("loss", "grad_norm"):
+      assert a[name] == pytest.approx(b[name], rel=1e-5)
 
 
 @pytest.mark.parametrize("mesh", one_fast(
@@ -94,6 +111,23 @@ def one_step(config, devices=None):
   batch = train.without_ids(data.train_stream(0, config.batch_size, range(config.batch_size)).batch(0))
   placed = sharding.to_device(batch, config.batch_size, sharding.batch_sharding(program.mesh))
   return program, program.step(program.init(), placed)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_goes_to_any_mesh(tmp_path):
+  program, state = one_step(tiny_config(mesh={"data": 1, "fsdp": 4, "tensor": 2}), jax.devices())
+  checkpoints = checkpoint.Checkpointer(tmp_path)
+  checkpoints.save(1, train.to_dict(state), {})
+  checkpoints.wait()
+  for devices, mesh in ((1, {}), (2, {"data": 1, "tensor": 2}), (4, {"data": 2, "fsdp": 2}),
+                        (8, {"data": 1, "fsdp": 8}), (8, {"data": 2, "tensor": 2, "context": 2})):
+    other = make_program(tiny_config(mesh=mesh), jax.devices()[:devices])
+    restored, _, _ = checkpoints.restore(other.abstract_state_dict())
+    restored = train.TrainState(**restored)
+    assert jax.tree.map(lambda x: x.sharding, restored) == other.shardings
+    for ours, theirs in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
+      np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+  checkpoints.close()
 
 
 @pytest.mark.slow

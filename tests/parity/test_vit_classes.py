@@ -76,14 +76,14 @@ def peer_outputs(peer, image):
   return {key: value for key, value in result.items() if value.size}
 
 
-def jtx_outputs(model, normed):
-  """A jitted function of parameters and images, with the same values."""
+def jtx_outputs(model, normed, kept=0.4):
+  """A jitted function of parameters and images, with the same values; MAE sees `kept` of them."""
   @jax.jit
   def run(params, image, noise):
     def everything(m, batch):
-      if m.decoder.num_layers or not m.position.trained:  # MAE sees a part
-        kept = np.argsort(noise_of_all, 1)[:, :int(noise_of_all.shape[1] * 0.4)]
-        hidden, out = m.run(batch, kept=jax.numpy.asarray(kept), return_hidden=True)
+      if m.decoder.num_layers or not m.position.trained:  # MAE's
+        seen = np.argsort(noise_of_all, 1)[:, :int(noise_of_all.shape[1] * kept)]
+        hidden, out = m.run(batch, kept=jax.numpy.asarray(seen), return_hidden=True)
         states = jax.numpy.concatenate([out.hidden[:-1], hidden[None]])
       else:
         states = m.hidden_states(batch)[1:]
@@ -187,13 +187,12 @@ def test_positions_are_interpolated_as_transformers_does(size, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_published_size(tmp_path):
-  config = transformers.ViTConfig(num_labels=1000)
-  peer = redraw(transformers.ViTForImageClassification(config).eval(), 0.05)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_published_size(name, tmp_path):
+  """B/16."""
+  config = getattr(transformers, NAMES[name][0])(num_labels=1000)
+  peer = redraw(getattr(transformers, name)(config).eval(), 0.05)
   model, params = load_pretrained(saved(peer, tmp_path / "theirs"), dtype="float32")
-  image = make_image(config, 2)
-  ours = jax.jit(lambda p, x: model.apply({"params": p}, {"image": x}, method="predict"))(
-      params, image)[:, 0]
-  with torch.no_grad():
-    theirs = peer(torch.from_numpy(np.ascontiguousarray(image.transpose(0, 3, 1, 2)))).logits
-  assert abs(np.asarray(ours) - theirs.numpy()).max() < TOLERANCE * abs(theirs.numpy()).max()
+  image = make_image(config)
+  ours = jtx_outputs(model, name.endswith("Model"), kept=0.25)(params, image)
+  assert error(ours, peer_outputs(peer, image)) < TOLERANCE
