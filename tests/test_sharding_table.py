@@ -1,6 +1,6 @@
 """The sharding table on eight CPU devices."""
 
-import types
+import dataclasses
 
 import flax.linen as nn
 import jax
@@ -24,11 +24,20 @@ def boxed(shape, *names):
 # ------------------------------------------------------------------------------- meshes
 
 
+@dataclasses.dataclass(frozen=True)
+class Chip:
+  """A stand-in for one of a slice of 2x2."""
+  id: int
+  slice_index: int
+  platform: str = "tpu"
+  device_kind: str = "TPU v5 lite"
+  core_on_chip: int = 0
+  process_index = property(lambda self: self.slice_index)
+  coords = property(lambda self: (self.id % 2, self.id // 2 % 2, 0))
+
+
 def test_slices_of_a_tpu_are_split_over_data():
-  """Stand-ins for 2 slices of 2x2 chips, in an order that mixes them."""
-  chips = [types.SimpleNamespace(
-      id=4 * s + i, platform="tpu", device_kind="TPU v5 lite", process_index=s, slice_index=s,
-      coords=(i % 2, i // 2, 0), core_on_chip=0) for i in range(4) for s in range(2)]
+  chips = [Chip(4 * s + i, s) for i in range(4) for s in range(2)]  # of both in turns
   for sizes in (dict(data=2, fsdp=4), dict(data=4, tensor=2), dict(data=8)):
     half = len(mesh(**sizes, devices=chips).devices) // 2
     found = mesh(**sizes, devices=chips).devices
