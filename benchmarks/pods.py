@@ -8,7 +8,6 @@ extra `aot`.
 """
 
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -23,7 +22,8 @@ from experiments import cli
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the reports.")
 ONLY = flags.DEFINE_string("only", "", "Of PODS, those whose command has this in it.")
 
-PAGE = pathlib.Path(__file__).parent.parent / "docs" / "scale.md"
+ROOT = pathlib.Path(__file__).absolute().parent.parent
+PAGE = ROOT / "docs" / "scale.md"
 TABLE = re.compile(r"(?<=<!-- pods -->\n).*?(?=<!-- /pods -->)", re.DOTALL)
 
 
@@ -68,10 +68,9 @@ def report(pod: Pod, folder: pathlib.Path) -> dict[str, Any]:
   if not path.exists():
     command = [sys.executable, "-m", "experiments.compile", *pod.arguments()]
     logging.info("%s", " ".join(command))
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-      sys.stderr.write(done.stderr)
-      raise cli.UsageError(f"{' '.join(command)} failed")
+      raise cli.UsageError(f"{' '.join(command)}: {done.stderr.strip().splitlines()[-1]}")
     path.write_text(done.stdout.splitlines()[-1] + "\n", encoding="utf-8")
   return json.loads(path.read_text(encoding="utf-8"))
 
@@ -101,7 +100,6 @@ def row(pod: Pod, found: dict[str, Any]) -> str:
 def main() -> None:
   folder = pathlib.Path(WORKDIR.value).absolute()
   folder.mkdir(parents=True, exist_ok=True)
-  os.chdir(PAGE.parent.parent)
   lines = ["| config | chips, mesh | batch | parameters | state + rest, GiB a chip | peak, GiB |  |"
            " sent / least | estimated step, bound by | estimated utilisation |",
            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]

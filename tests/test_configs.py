@@ -16,7 +16,7 @@ from configs import common
 from jtx import config as config_lib
 from jtx import experiment, pretrained, sharding, train
 from jtx.config import ConfigError, flatten
-from jtx.data import pipeline, recipes
+from jtx.data import pipeline
 from jtx.data.dataset import Dataset
 from jtx.data.tokenizer_kinds import wordpiece
 from jtx.models.encoder import Encoder, HeadConfig

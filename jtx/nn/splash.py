@@ -4,7 +4,6 @@ It skips blocks that a mask leaves out, so a window costs what it sees. Each dev
 rows, heads and queries.
 """
 
-import functools
 import math
 
 import jax

@@ -17,7 +17,6 @@ from jtx.config import ConfigError, nearest
 from jtx.nn import masks
 from jtx.nn.attention import Context, LayerKind, Projections
 from jtx.nn.block import Block, BlockConfig
-from jtx.nn.layers import param
 from jtx.nn.masks import Mask
 from jtx.nn.positions import Position
 
