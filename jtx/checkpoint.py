@@ -85,9 +85,8 @@ def digests(arrays: Mapping[str, jax.Array]) -> dict[str, int]:
       jax.sharding.NamedSharding(x.sharding.mesh, jax.sharding.PartitionSpec())
       for x in arrays.values()
       if isinstance(x.sharding, jax.sharding.NamedSharding)), None)
-  # One program for all of them would have room for the products of all at once.
-  values = jax.device_get([_digest_on(replicated)(x) for x in arrays.values()])
-  return dict(zip(arrays, map(int, values)))
+  # One after the other: at once, they would need memory for the products of all.
+  return {path: int(_digest_on(replicated)(x)) for path, x in arrays.items()}
 
 
 def _crc(content: Any) -> int:
