@@ -114,12 +114,13 @@ class _Newest(ocp.checkpoint_managers.PreservationPolicy):
 
 @dataclasses.dataclass
 class _Best(ocp.checkpoint_managers.PreservationPolicy):
-  """The one with the best score, and of equal ones the first."""
+  """The best score's, or the first of equal ones, among the steps divisible by `every`."""
   scores: Mapping[int, float]
   sign: int
+  every: int
 
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-    rated = [c.step for c in checkpoints if c.step in self.scores]
+    rated = [c.step for c in checkpoints if c.step in self.scores and c.step % self.every == 0]
     best = max(rated, key=lambda step: (self.sign * self.scores[step], -step), default=None)
     return [c.step == best for c in checkpoints]
 
@@ -159,7 +160,7 @@ class Checkpointer:
       policies.append(ocp.checkpoint_managers.EveryNSteps(keep_every))
     self.scores: dict[int, float] = {}  # of steps, as far as they are known
     if best:
-      policies.append(_Best(self.scores, {"min": -1, "max": 1}[best]))
+      policies.append(_Best(self.scores, {"min": -1, "max": 1}[best], every))
     self._policy = ocp.checkpoint_managers.AnyPreservationPolicy(policies)
 
   @functools.cached_property

@@ -152,6 +152,16 @@ def test_what_a_notice_saved_stays_while_it_is_the_newest(tmp_path):
     assert Checkpointer(tmp_path, **options).all_steps() == kept
 
 
+def test_what_a_notice_saved_is_not_the_best(tmp_path):
+  """A run that was not told to stop does not have it."""
+  checkpoints = Checkpointer(tmp_path, keep=1, every=10, best="min")
+  for step, score in ((10, 2.0), (15, 1.0), (20, 3.0), (30, 4.0)):
+    checkpoints.rate(step, score)
+    checkpoints.save(step, make_state(step), {})
+  checkpoints.close()
+  assert Checkpointer(tmp_path).all_steps() == [10, 30]
+
+
 def test_a_step_is_not_written_twice(tmp_path):
   checkpoints = Checkpointer(tmp_path)
   checkpoints.save(3, make_state(3), {"saved": 3})

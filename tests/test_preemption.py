@@ -91,7 +91,7 @@ def test_an_evaluation_that_was_due_waits_for_the_restart(tmp_path, monkeypatch)
   config = tiny_config(steps=3)
   with config.unlocked():
     config.evals.val = evaluator("loss", source=("embedded:number_words/time:val",), every=1)
-    config.checkpoint.best = "min:val/loss"
+    config.checkpoint.best, config.checkpoint.every = "min:val/loss", 1
   train.run(config, str(whole), jax.devices()[:1])
   for _ in range(2):
     with pytest.raises(Preempted):
