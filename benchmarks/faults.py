@@ -103,10 +103,11 @@ class Run:
 
   def workers(self, of: int | None = None) -> list[int]:
     """Processes that a process has started; of the launcher these are those that train."""
-    pid = of or self.process.pid
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-      return [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
+    children = []
+    for task in pathlib.Path(f"/proc/{of or self.process.pid}/task").glob("*/children"):
+      with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        children += map(int, task.read_text().split())
+    return sorted(children)
 
   def ended(self) -> Ended:
     """Waits for the end."""
