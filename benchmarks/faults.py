@@ -176,7 +176,8 @@ def kill_in_save(run: Run, draw: random.Random) -> Ended:
 
 def kill_reader(run: Run, draw: random.Random) -> Ended:
   """SIGKILL to a process that reads ahead."""
-  readers = [child for pid in run.workers() for child in run.workers(pid)]
+  readers = [child for pid in run.workers() for child in run.workers(pid)
+             if b"spawn_main" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes()]
   os.kill(draw.choice(readers), signal.SIGKILL)
   result = run.ended()
   if result.status == 0:
