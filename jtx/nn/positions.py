@@ -273,12 +273,23 @@ class Attached(Sinusoidal):
 
 @dataclasses.dataclass(frozen=True)
 class Learned(Position):
+  """A trained vector for each position.
+
+  With `init` "sincos" it starts from sinusoids of standard deviation `init_std`, by which places
+  that are close are alike from the first step on.
+  """
   max_length: int = 512
+  init: Literal["normal", "sincos"] = "normal"
   init_std: float = 0.02
   first_position: int = 0
 
   def embedding_table(self, width):
-    return Table((self.max_length, width), self.init_std, ("positions", "embed"))
+    def sincos(key, shape, dtype):
+      waves = sinusoidal(jnp.arange(shape[0]), shape[1], layout="concatenated")
+      return (math.sqrt(2.0) * self.init_std * waves).astype(dtype)
+
+    return Table((self.max_length, width), sincos if self.init == "sincos" else self.init_std,
+                 ("positions", "embed"))
 
   def embed(self, x, positions, table):
     self.check_length(x.shape[1])

@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -94,6 +95,15 @@ def test_sinusoidal_2d():
 def test_errors(call, message):
   with pytest.raises(ConfigError, match=message):
     call()
+
+
+def test_learned_positions_start_from_sinusoids():
+  table = Learned(max_length=50, init="sincos", init_std=0.02).embedding_table(64)
+  values = np.asarray(table.init(jax.random.key(0), table.shape, jnp.float32))
+  angles = np.arange(50)[:, None] * 10_000.0 ** (-np.arange(32) / 32)
+  expected = 0.02 * np.sqrt(2) * np.concatenate([np.sin(angles), np.cos(angles)], 1)
+  np.testing.assert_allclose(values, expected, atol=1e-7)
+  assert np.sqrt((values**2).mean()) == pytest.approx(0.02)
 
 
 # -------------------------------------------------------------------------------- rope
