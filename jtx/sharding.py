@@ -82,8 +82,8 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[jax.Device] | None = N
 
 
 def _slices(devices: Sequence[jax.Device]) -> int:
-  # Of GPUs a slice would be a host, which the mesh need not know of.
-  return len({d.slice_index for d in devices}) if devices[0].platform == "tpu" else 1
+  # Of GPUs a slice would be a host, which the mesh need not know of; one slice alone has no index.
+  return len({getattr(d, "slice_index", 0) for d in devices}) if devices[0].platform == "tpu" else 1
 
 
 def spec(names: Sequence[str | None], shape: Sequence[int],

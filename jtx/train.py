@@ -105,6 +105,8 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     restored, meta, start = checkpoints.restore(program.abstract_state_dict())
     state, cursor = TrainState(**restored), tuple(meta["cursor"])
     pending = meta.get("pending", ())  # evaluations that were due; older checkpoints have none
+    if meta["config"]["checkpoint"].get("best") != config.checkpoint.best:
+      checkpoints.scores.clear()  # they are of another number
     banner("restore", f"step {start} of {checkpoints.directory}")
   stream = experiment.train_stream(config, data, rows_sharding, start, cursor)
 

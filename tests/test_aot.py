@@ -110,6 +110,15 @@ def test_a_tpu():
 
 @needs_libtpu
 @pytest.mark.slow
+def test_two_slices():
+  done, result = compiled("--config=configs/bert.py:mini", "--topology=v5e:2x2", "--slices=2",
+                          "--config.mesh.fsdp=4", "--config.mesh.data=2")
+  assert done.returncode == 0, done.stderr
+  assert result["topology"] == "v5e:2x2 x 2" and result["devices"] == 8 and result["fits"]
+
+
+@needs_libtpu
+@pytest.mark.slow
 def test_what_does_not_fit_is_a_result():
   done, result = compiled("--config=configs/bert_large.py", "--topology=v5e:2x2",
                           "--config.mesh.fsdp=4", "--config.mesh.data=1")

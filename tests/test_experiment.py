@@ -13,6 +13,7 @@ from jtx.checkpoint import Checkpointer
 from jtx.config import ConfigError
 from jtx.data.dataset import Dataset
 from jtx.experiment import Phase
+from jtx.preemption import Preempted
 from tests.helpers import command, losses, tiny_config
 from tests.test_train import interrupt
 
@@ -91,6 +92,22 @@ def test_the_best_is_a_number_of_its_evaluation(tmp_path):
   assert not checkpoints.scores
   with pytest.raises(ConfigError, match="did you mean 'val/accuracy'"):
     experiment.rate(config, checkpoints, 5, {"val/accuracy": 0.5, "val/signature": "text"})
+
+
+@pytest.mark.slow
+def test_scores_of_another_number_are_forgotten(tmp_path):
+  config = tiny_config(steps=4, **{"checkpoint.every": 1, "checkpoint.best": "min:val/loss"})
+  with config.unlocked():
+    config.evals.val = common.evaluator("loss", source=("embedded:number_words/time:val",), every=1)
+  for best in ("min:val/loss", "min:val/loss", "max:val/accuracy"):
+    config.checkpoint.best = best
+    with pytest.raises(Preempted):
+      train.run(config, str(tmp_path), jax.devices()[:1], max_seconds=1e-6)
+  train.run(config, str(tmp_path), jax.devices()[:1])
+  scores = dict(Checkpointer(tmp_path / "checkpoints").read_manifest().scores)
+  accuracies = {line["step"]: line["val/accuracy"] for line in map(
+      json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()) if "val/accuracy" in line}
+  assert scores == {step: accuracies[step] for step in scores} and sorted(scores)[-1] == 3
 
 
 def test_what_a_checkpoint_holds(tmp_path, capsys):
