@@ -108,8 +108,8 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
   mesh = sharding.make_mesh(config.mesh, devices(topology, slices))
   chip = CHIPS.get(topology.partition(":")[0])
   phase = max(experiment.phases(config), key=lambda p: (p.length or 1) * p.batch_size)
-  with jax.set_mesh(mesh):  # the devices, not this machine, decide which kernels run
-    program, arguments = _program(config, mesh, phase, vocab_size, outputs)
+  program, arguments = _program(config, mesh, phase, vocab_size, outputs)
+  with jax.set_mesh(mesh):
     lowered = program.jitted_step.lower(*arguments)
   state = arguments[0]
   result = {
@@ -186,9 +186,10 @@ def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
     parts = {"arithmetic": done / peak, "memory": hlo.moved(text) / chip.bandwidth,
              "network": sent / chip.links}
     step = max(parts.values())
-    result["estimate"] = {
-        "step_s": step, "bound_by": max(parts, key=parts.get), "seconds": parts,
-        "utilisation": program.flops_per_step / program.mesh.size / peak / step}
+    # Neither what is computed again nor what a kernel skips is of use.
+    useful = min(program.flops_per_step / program.mesh.size, done)
+    result["estimate"] = {"step_s": step, "bound_by": max(parts, key=parts.get), "seconds": parts,
+                          "utilisation": useful / peak / step}
   return result
 
 
