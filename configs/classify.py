@@ -3,12 +3,12 @@
   python -m experiments.train --config=configs/classify.py:init=FOLDER,names=no+yes \
     --config.data.path=DATA --workdir=runs/mine
 
-FOLDER is a Hugging Face model; without `init` a small BERT with fresh parameters is trained.
-Arguments: text, and second for pairs, the columns of the texts; label, that of the class
-(numbers from 0, or names of columns with `header`); names, the classes joined by "+", "" for a
-number to be predicted; scores, joined by "+" (accuracy, f1, matthews, pearson, spearman);
-train and dev, the files; others, more files to evaluate, joined by "+", such as the texts in
-other languages; and those of FINETUNE_ARGS in common.py.
+FOLDER is a Hugging Face model or the workdir of a run; without `init` a small BERT with fresh
+parameters is trained. Arguments: text, and second for pairs, the columns of the texts; label, that
+of the class (numbers from 0, or names of columns with `header`); names, the classes joined by "+",
+"" for a number to be predicted; scores, joined by "+" (accuracy, f1, matthews, pearson, spearman);
+train and dev, the files; others, more files to evaluate, joined by "+", such as the texts in other
+languages; and those of FINETUNE_ARGS in common.py.
 """
 
 from configs import common

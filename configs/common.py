@@ -121,7 +121,7 @@ def choose(table: dict[str, Any], name: str, what: str) -> Any:
 
 # What `finetune` reads; a config adds its own.
 FINETUNE_ARGS = dict(
-    init="",  # a Hugging Face folder; without one, fresh parameters and a tokenizer of the data
+    init="",  # a Hugging Face folder or a workdir; "" is fresh parameters and tokenizer
     model="",  # these are for: a key of ENCODERS; "" is bert_mini
     max_length=128,  # tokens
     batch=32,
@@ -175,19 +175,20 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
 
 def open_encoder(c: ConfigDict, args: ConfigDict, task: str) -> None:
   """The model and the tokenizer: those of `args.init`, or fresh ones."""
+  from jtx import pretrained
   from jtx.interop import huggingface
   if args.init:
     if args.model:
       raise ConfigError("config arguments init and model exclude each other: init brings its model")
     c.init_from = os.path.abspath(args.init)
-    source = huggingface.open_source(args.init)
+    fields = pretrained.finetuned_fields(args.init, task)
     c.tokenizer.kind = tokenizer("file", path=c.init_from)
   else:
     name = args.model or "bert_mini"
     choose(ENCODERS, name, "model")
-    source = huggingface.identify(presets.fresh(name), name)
+    fields = huggingface.finetuned_fields(huggingface.identify(presets.fresh(name), name), task)
     c.tokenizer.kind = tokenizer("wordpiece", vocab_size=200 if args.tiny else 8000)
-  c.model = model("encoder", **huggingface.finetuned_fields(source, task))
+  c.model = model("encoder", **fields)
   if not args.init:
     c.model.vocab_size = None  # the tokenizer's
   if args.tiny:

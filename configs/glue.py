@@ -2,10 +2,11 @@
 
   python -m experiments.train --config=configs/glue.py:sst2,init=FOLDER --workdir=runs/sst2
 
-FOLDER is a Hugging Face model; without `init` a small BERT with fresh parameters is trained,
-which shows that things run. The data comes through TFDS, or with `files` from GLUE's own files
-in --config.data.path=FOLDER (SST-2/train.tsv and so on). Arguments: the task (cola, sst2,
-mrpc, qqp, stsb, mnli, qnli, rte, wnli); files; and those of FINETUNE_ARGS in common.py.
+FOLDER is a Hugging Face model or the workdir of a run; without `init` a small BERT with fresh
+parameters is trained, which shows that things run. The data comes through TFDS, or with `files`
+from GLUE's own files in --config.data.path=FOLDER (SST-2/train.tsv and so on). Arguments: the task
+(cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli); files; and those of FINETUNE_ARGS in
+common.py.
 
 Devlin et al. 2019 report on the test sets for BERT-Base: MNLI 84.6/83.4, QQP 71.2, QNLI 90.5,
 SST-2 93.5, CoLA 52.1, STS-B 85.8, MRPC 88.9, RTE 66.4.

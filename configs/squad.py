@@ -3,9 +3,9 @@
   python -m experiments.train --config=configs/squad.py:init=FOLDER \
     --config.data.path=DATA --workdir=runs/squad
 
-FOLDER is a Hugging Face model; without `init` a small BERT with fresh parameters is trained.
-DATA holds train-v1.1.json and dev-v1.1.json. Arguments: v2, for questions without an answer
-(train-v2.0.json, dev-v2.0.json); train and dev, other files of that form; holdout, the
+FOLDER is a Hugging Face model or the workdir of a run; without `init` a small BERT with fresh
+parameters is trained. DATA holds train-v1.1.json and dev-v1.1.json. Arguments: v2, for questions
+without an answer (train-v2.0.json, dev-v2.0.json); train and dev, other files of that form; holdout, the
 percentage of the training file's titles that are kept for evaluation in place of a dev file;
 others, more files to evaluate, joined by "+", such as XQuAD's in other languages; stride,
 tokens that windows of a long text share; and those of FINETUNE_ARGS in common.py.

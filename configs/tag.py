@@ -3,9 +3,9 @@
   python -m experiments.train --config=configs/tag.py:init=FOLDER,entities \
     --config.data.path=DATA --workdir=runs/ner
 
-FOLDER is a Hugging Face model; without `init` a small BERT with fresh parameters is trained.
-The tags are collected from the training data. Arguments: format, conll (a word and its tags a
-line) or conllu; entities, where tags are IOB and entities are scored; train and dev, the
+FOLDER is a Hugging Face model or the workdir of a run; without `init` a small BERT with fresh
+parameters is trained. The tags are collected from the training data. Arguments: format, conll (a
+word and its tags a line) or conllu; entities, where tags are IOB and entities are scored; train and dev, the
 files; others, more files to evaluate, joined by "+", such as those of other languages; and
 those of FINETUNE_ARGS in common.py.
 

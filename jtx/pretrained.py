@@ -100,6 +100,27 @@ def trunk_fields(directory: str, name: str) -> dict[str, Any]:
   return {key: from_plain(value) for key, value in fields.items() if key not in heads}
 
 
+def finetuned_fields(directory: str, task: str) -> dict[str, Any]:
+  """The fields of a trained encoder with a head for another task, whose outputs are not set.
+
+  The head is the family's own; after a workdir it is one linear layer, on the mean of a text's
+  tokens where they are pooled, since pretraining without a second task does not train [CLS].
+
+  Args:
+    directory: as for `load_pretrained`.
+    task: of `jtx.models.encoder.TASKS`.
+
+  Raises:
+    ConfigError: it is no encoder, or its family has no such head.
+  """
+  from jtx.interop import huggingface
+  if huggingface.is_hf(directory):
+    return huggingface.finetuned_fields(huggingface.open_source(directory), task)
+  from jtx.models.encoder import BY_TOKEN
+  head = {"task": task, "pool": "none" if task in BY_TOKEN else "mean"}
+  return trunk_fields(directory, "encoder") | {"head": head}
+
+
 def load_params_of_workdir(directory: str, model: Any) -> tuple[Any, list[str]]:
   import jax
   import numpy as np

@@ -19,6 +19,7 @@ from jtx.config import ConfigError, flatten
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
 from jtx.data.tokenizer_kinds import wordpiece
+from jtx.data.tokenizers import Tokenizer
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Learned, Rope
@@ -196,6 +197,8 @@ def test_the_last_authors_are_held_out():
   assert config.evals.val.source == config.evals.counts.source == held_out
   with pytest.raises(ConfigError, match="corpus='jsonl:a': only of documents:PATH can folders"):
     config_of("bert_books", "corpus=jsonl:a")
+  with pytest.raises(ConfigError, match="position='alibi': valid are: rope, learned"):
+    config_of("bert_books", "position=alibi")
 
 
 @pytest.mark.parametrize("files", ["", ",files"])
@@ -219,13 +222,15 @@ MODERN = dict(activation="gelu", num_heads=2, ffn_dim=16, gated=True, use_bias=F
               norm_position="pre", norm_eps=1e-5, attention_norm=False, dropout=0.0, init_std=0.02)
 
 
-@pytest.fixture(scope="module", params=["bert", "modernbert"])
+@pytest.fixture(scope="module", params=["bert", "modernbert", "workdir"])
 def folder(request, tmp_path_factory):
-  """A Hugging Face folder of three layers."""
+  """A folder of three layers: of Hugging Face, or a workdir of what no family there has."""
   tokenizer = wordpiece(iter(["a few words"]), vocab_size=40, min_frequency=1)
   if request.param == "bert":
     model = Encoder(tokenizer.vocab_size, 8, 3, BlockConfig(**BERT), Learned(512),
                     head=HeadConfig("embedding", transform="tanh"))
+  elif request.param == "workdir":
+    model = Encoder(tokenizer.vocab_size, 8, 3, BlockConfig(**BERT), Rope(), mlm=True)
   else:
     model = Encoder(tokenizer.vocab_size, 8, 3, BlockConfig(**MODERN), Rope(local_base=100.0), 0,
                     pattern=("global", "local", "local"), window=4)
@@ -234,7 +239,8 @@ def folder(request, tmp_path_factory):
   shapes = sharding.unbox(jax.eval_shape(model.init, jax.random.key(0), example))["params"]
   path = str(tmp_path_factory.mktemp("folder") / "model")
   zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
-  pretrained.save_pretrained(path, model, zeros, tokenizer)
+  pretrained.save_pretrained(path, model, zeros, tokenizer,
+                             format="jtx" if request.param == "workdir" else "hf")
   return path, model
 
 
@@ -277,7 +283,8 @@ def test_finetuning_starts_from_a_folder(name, folder):
   labelled = {"head.outputs": 2} if FINETUNING[name] in ("classes", "tags") else {}
   model, _ = experiment.make_model(config, {"vocab_size": saved.vocab_size, **labelled})
   assert model.head.task == FINETUNING[name]
-  assert model.clone(head=saved.head, unroll=1) == saved
+  assert model.clone(head=saved.head, mlm=saved.mlm, unroll=1) == saved
+  assert Tokenizer.load(config.tokenizer.kind.path).vocab_size == saved.vocab_size
   params, missing = pretrained.load_params(path, model)
   assert params and all(p.startswith("task_head/") for p in missing)
   # The embeddings and the first layer stay; below the head the rate is halved a layer.

@@ -154,7 +154,7 @@ class Tokenizer:
 
   @staticmethod
   def load(path: str | os.PathLike[str]) -> "Tokenizer":
-    """Reads what `save` wrote, a tokenizer.json of Hugging Face, or a vocab.txt of BERT.
+    """Reads what `save` or a run wrote, a tokenizer.json of Hugging Face, or a vocab.txt of BERT.
 
     Args:
       path: the file, or the folder of a tokenizer.json or, without one, of a vocab.txt. A
@@ -165,7 +165,7 @@ class Tokenizer:
         outside of brackets has a capital letter.
 
     Raises:
-      DataError: the file is missing, or is none of these.
+      DataError: the file is missing, is none of these, or is that of a run with several.
     """
     path = os.fspath(path)
     if os.path.isdir(path):
@@ -176,6 +176,10 @@ class Tokenizer:
       state = json.loads(_read(path))
     except ValueError as e:
       raise DataError(f"{path}: not a tokenizer, not valid JSON ({e})") from e
+    if isinstance(state, dict) and state and all(isinstance(v, str) for v in state.values()):
+      if len(set(state.values())) > 1:
+        raise DataError(f"{path}: is of a run whose {' and '.join(state)} have a tokenizer each")
+      return Tokenizer.from_json(next(iter(state.values())))
     if isinstance(state, dict) and state.get("kind") in _KINDS:
       return _KINDS[state.pop("kind")](**state)
     if isinstance(state, dict) and "model" in state:

@@ -34,6 +34,7 @@ TASKS = (
     "next_sentence",  # class 0: the second text follows the first; 1: it is a random one
     "sentence_order",  # class 0: the texts are in order; 1: they are swapped (ALBERT)
 )
+BY_TOKEN = ("tags", "span")
 POOLS = ("first", "mean", "none")
 OUTPUTS = {"span": 2, "choice": 1, "next_sentence": 2, "sentence_order": 2}
 BERT_BLOCK = BlockConfig(num_heads=12, attention_bias=True, ffn_dim=3072, activation="gelu",
@@ -56,7 +57,7 @@ class HeadConfig:
       raise ConfigError(f"head.task={self.task!r}: {nearest(self.task, TASKS)}")
     if self.pool not in POOLS:
       raise ConfigError(f"head.pool={self.pool!r}: {nearest(self.pool, POOLS)}")
-    by_token = self.task in ("tags", "span")
+    by_token = self.task in BY_TOKEN
     if self.task != "none" and by_token != (self.pool == "none"):
       raise ConfigError(f"head.task={self.task!r} needs head.pool="
                         + ("'none'" if by_token else "'first' or 'mean'")

@@ -13,6 +13,7 @@ import tokenizers as hf
 
 from jtx.config import ConfigError
 from jtx.data import DataError
+from jtx.data.dataset import save_tokenizers
 from jtx.data.tokenizer_kinds import TOKENIZERS
 from jtx.data.tokenizers import HuggingFace, Tokenizer
 
@@ -312,6 +313,14 @@ def test_chinese_characters_are_words_unless_told_otherwise(tmp_path):
 def test_bad_vocabularies(tmp_path, pieces, config, message):
   with pytest.raises(DataError, match=message):
     Tokenizer.load(write_vocabulary(tmp_path / "m", pieces, config))
+
+
+def test_the_tokenizer_of_a_run(bert, roberta, tmp_path):
+  save_tokenizers({"src": bert.to_json(), "tgt": bert.to_json()}, str(tmp_path))
+  assert Tokenizer.load(tmp_path) == bert
+  save_tokenizers({"src": bert.to_json(), "tgt": roberta.to_json()}, str(tmp_path))
+  with pytest.raises(DataError, match="tokenizer.json: is of a run whose src and tgt have a tok"):
+    Tokenizer.load(tmp_path)
 
 
 def test_a_folder_without_a_tokenizer_and_a_missing_file(tmp_path):
