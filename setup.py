@@ -41,10 +41,12 @@ setuptools.setup(
         "cuda": ["jax[cuda13]"],
         "aot": ["jax[tpu]"],
         "beam": ["apache-beam>=2.77"],
+        "gcs": ["gcsfs>=2026.8"],  # brings google-cloud-storage, with which TensorBoard writes
+        "s3": ["boto3", "s3fs>=2026.8"],
         "interop": INTEROP,
         "notebooks": NOTEBOOKS,
-        "parity": ["apache-beam>=2.77", "datasets>=5.2", "torch==2.13.0", "transformers==5.23.0",
-                   *INTEROP],
+        "parity": ["apache-beam>=2.77", "datasets>=5.2", "gcp-storage-emulator", "gcsfs>=2026.8",
+                   "torch==2.13.0", "transformers==5.23.0", *INTEROP],
         "test": TEST,
     },
 )

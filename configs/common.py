@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from ml_collections import ConfigDict, config_dict
 
-from jtx import optim, schedules
+from jtx import optim, schedules, storage
 from jtx.config import ConfigError, edit, nearest, section
 from jtx.data.ops_text import OPS
 from jtx.data.tokenizer_kinds import TOKENIZERS
@@ -180,7 +180,7 @@ def open_encoder(c: ConfigDict, args: ConfigDict, task: str) -> None:
   if args.init:
     if args.model:
       raise ConfigError("config arguments init and model exclude each other: init brings its model")
-    c.init_from = os.path.abspath(args.init)
+    c.init_from = storage.absolute(args.init)
     fields = pretrained.finetuned_fields(args.init, task)
     c.tokenizer.kind = tokenizer("file", path=c.init_from)
   else:

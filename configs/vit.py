@@ -13,9 +13,8 @@ channels (1 for grey), crop (inception, pad: for small images, or none), and tho
 stem, or in every layer, each its own or shared. Here it also has sines, and 2-D RoPE.
 """
 
-import os
-
 from configs import common
+from jtx import storage
 from jtx.config import ConfigError
 
 # width, layers, heads
@@ -66,7 +65,7 @@ def build(c, args, size: str, patch: int, res: int, channels: int = 3, pool: str
     common.apply(c, {"model.image": dict(mean=(0.5,), std=(0.5,))})
   c.objective = common.objective("classify")
   if args.init:
-    from_trained(c, os.path.abspath(args.init))
+    from_trained(c, storage.absolute(args.init))
   add_data(c, args)
 
 

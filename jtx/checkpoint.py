@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from jtx import storage
 from jtx.config import ConfigError
 
 _MANIFEST = "manifest"
@@ -153,8 +154,7 @@ class Checkpointer:
       raise ConfigError(f"keep={keep}: at least 1 checkpoint must stay")
     if keep_every < 0:
       raise ConfigError(f"keep_every={keep_every}: it is a number of steps, or 0 for none")
-    directory = os.fspath(directory)
-    self.directory = epath.Path(directory if "://" in directory else os.path.abspath(directory))
+    self.directory = epath.Path(storage.absolute(os.fspath(directory)))
     policies = [_Newest(keep, every)]
     if keep_every:
       policies.append(ocp.checkpoint_managers.EveryNSteps(keep_every))

@@ -11,13 +11,14 @@ import difflib
 import inspect
 import json
 import re
-import os
 import types
 import typing
 from typing import Any, Callable, Mapping
 
 import ml_collections
 from ml_collections import config_dict
+
+from jtx import storage
 
 ConfigDict = ml_collections.ConfigDict
 Registry = Mapping[str, Callable[..., Any]]
@@ -232,10 +233,7 @@ def save(cfg: ConfigDict, path: str) -> None:
 
 def write_json(value: Any, path: str) -> None:
   """Writes a JSON file that readers see whole or not at all."""
-  with open(path + ".tmp", "w", encoding="utf-8") as f:
-    json.dump(value, f, indent=2, ensure_ascii=False)
-    f.write("\n")
-  os.replace(path + ".tmp", path)
+  storage.write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def load(path: str) -> ConfigDict:
@@ -258,8 +256,7 @@ def read_json(path: str, missing: str) -> dict[str, Any]:
     ConfigError: it is missing, or is not a JSON object.
   """
   try:
-    with open(path, encoding="utf-8") as f:
-      loaded = json.load(f)
+    loaded = json.loads(storage.read_text(path))
   except FileNotFoundError:
     raise ConfigError(f"{path} does not exist: {missing}") from None
   except ValueError as e:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx import config as config_lib
-from jtx import distributed
+from jtx import distributed, storage
 from jtx.checkpoint import Checkpointer
 from jtx.config import ConfigDict, ConfigError, build, nearest
 from jtx.data import pipeline, recipes
@@ -31,7 +31,7 @@ FREE_KEYS = ("mesh", "log_every", "checkpoint", "evals", "decode", "data.threads
 def check_workdir(config: ConfigDict, workdir: str) -> None:
   """Raises ConfigError where the workdir holds a run of another config."""
   path = os.path.join(workdir, CONFIG_FILE)
-  if os.path.exists(path):
+  if storage.exists(path):
     theirs, ours = config_lib.flatten(config_lib.load(path)), config_lib.flatten(config)
     for key in sorted(theirs.keys() | ours.keys()):
       free = any(key == k or key.startswith(k + ".") for k in FREE_KEYS)

@@ -17,7 +17,7 @@ from absl import logging
 import jax
 import numpy as np
 
-from jtx import config
+from jtx import config, storage
 
 # Dense bfloat16 FLOP/s of a device by its whole `device_kind`, from the vendors' data sheets.
 _PEAKS = (
@@ -53,7 +53,7 @@ def write_environment(workdir: str) -> None:
   if jax.process_index() != 0:
     return
   devices = jax.devices()
-  os.makedirs(workdir, exist_ok=True)
+  storage.make_folder(workdir)
   config.write_json({
       "argv": sys.argv,
       "git_revision": _git_revision(),
@@ -110,15 +110,14 @@ class MetricWriter:
   """
 
   def __init__(self, workdir: str, resume_step: int = 0, pending: Sequence[str] = ()):
-    self._file = None
+    self._lines = None
     if jax.process_index() != 0:
       return
     import tensorboardX  # only here, since most commands write no metrics
 
-    os.makedirs(workdir, exist_ok=True)
+    storage.make_folder(workdir)
     path = os.path.join(workdir, "metrics.jsonl")
-    _drop_after(path, resume_step, pending)
-    self._file = open(path, "a", encoding="utf-8")
+    self._lines = storage.Lines(path, _lines_until(path, resume_step, pending))
     # The suffix, since a file's name has whole seconds: a quick restart would overwrite it.
     self._events = tensorboardX.SummaryWriter(
         workdir, purge_step=resume_step + 1, filename_suffix=f".{time.time_ns()}")
@@ -126,51 +125,44 @@ class MetricWriter:
 
   def write(self, step: int, scalars: Mapping[str, float]) -> None:
     """Writes numbers by name; JSON has no NaN and infinity, so they become null there."""
-    if self._file is None:
+    if self._lines is None:
       return
     scalars = {name: float(value) for name, value in scalars.items()}
     line = {name: x if math.isfinite(x) else None for name, x in scalars.items()}
-    self._file.write(json.dumps({"step": int(step), **line}, allow_nan=False) + "\n")
-    self._file.flush()
-    os.fsync(self._file.fileno())
+    self._lines.write(json.dumps({"step": int(step), **line}, allow_nan=False) + "\n")
     for name, x in scalars.items():
       self._events.add_scalar(name, x, step)
     self._events.flush()
 
   def write_text(self, step: int, name: str, text: str) -> None:
     """Writes Markdown to TensorBoard."""
-    if self._file is not None:
+    if self._lines is not None:
       self._events.add_text(name, text, step)
 
   def write_image(self, step: int, name: str, image: np.ndarray) -> None:
     """Writes an image `[H, W, 3]` uint8 to TensorBoard."""
-    if self._file is not None:
+    if self._lines is not None:
       self._events.add_image(name, image, step, dataformats="HWC")
 
   def close(self) -> None:
-    if self._file is not None:
-      self._file.close()
+    if self._lines is not None:
+      self._lines.close()
       self._events.close()
 
 
-def _drop_after(path: str, step: int, pending: Sequence[str]) -> None:
-  """Drops the lines of later steps, and a last line that a killed run wrote half of.
+def _lines_until(path: str, step: int, pending: Sequence[str]) -> list[str]:
+  """The lines without those of later steps, and without a last one that a killed run wrote half of.
 
   Args:
     path: of the lines.
     step: the last that stays.
     pending: evaluations of it whose lines do not.
   """
-  if not os.path.exists(path):
-    return
-  with open(path, encoding="utf-8", errors="replace") as f:
-    lines = [line for line in f if line.endswith("\n") and _step_of(line) <= step
-             and not (_step_of(line) == step and _is_of(line, pending))]
-  with open(path + ".tmp", "w", encoding="utf-8") as f:
-    f.writelines(lines)
-    f.flush()
-    os.fsync(f.fileno())
-  os.replace(path + ".tmp", path)
+  if not storage.exists(path):
+    return []
+  lines = storage.read_text(path, errors="replace").splitlines(keepends=True)
+  return [line for line in lines if line.endswith("\n") and _step_of(line) <= step
+          and not (_step_of(line) == step and _is_of(line, pending))]
 
 
 def _step_of(line: str) -> float:

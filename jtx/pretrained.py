@@ -10,6 +10,7 @@ What is expensive to import is imported where it is used.
 import os
 from typing import Any, Sequence
 
+from jtx import storage
 from jtx.config import ConfigError, nearest
 from jtx.data import DataError
 
@@ -196,7 +197,7 @@ def load_tokenizer(directory: str) -> Any:
   from jtx.data.dataset import load_tokenizers
   from jtx.data.tokenizers import Tokenizer
   from jtx.interop import huggingface
-  alone = not os.path.exists(os.path.join(directory, huggingface.CONFIG))
+  alone = not storage.exists(os.path.join(directory, huggingface.CONFIG))
   if alone or huggingface.is_hf(directory):
     return Tokenizer.load(directory)
   if is_converted(directory):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from jtx import config as config_lib
+from jtx import storage
 from jtx.config import ConfigDict, ConfigError
 from jtx.jobs import finished
 from jtx.sweep import SEED, SWEEP_FILE, word
@@ -138,9 +139,9 @@ def report(workdir: str, metrics: Sequence[str] = ()) -> str:
   Raises:
     ConfigError: there is neither, or no such metric.
   """
-  if os.path.exists(os.path.join(workdir, SWEEP_FILE)):
+  if storage.exists(os.path.join(workdir, SWEEP_FILE)):
     return _report_sweep(workdir, metrics)
-  if os.path.exists(os.path.join(workdir, "metrics.jsonl")):
+  if storage.exists(os.path.join(workdir, "metrics.jsonl")):
     return _report_run(workdir, metrics)
   raise ConfigError(f"--workdir={workdir} holds neither a sweep ({SWEEP_FILE}) nor a run"
                     " (metrics.jsonl)")
@@ -151,8 +152,7 @@ def _report_sweep(workdir: str, metrics: Sequence[str]) -> str:
   metrics = choose_metrics([result for row in table for result in row.results], metrics)
   text = markdown(table, metrics)
   for name, content in (("sweep.md", text), ("sweep.csv", csv_text(table, metrics))):
-    with open(os.path.join(workdir, name), "w", encoding="utf-8", newline="") as f:
-      f.write(content)
+    storage.write_text(os.path.join(workdir, name), content)
   names = [i["name"] for i in _read_json(os.path.join(workdir, SWEEP_FILE))["items"]]
   curves = {name: _curve(_logged(os.path.join(workdir, name)), "loss") for name in names}
   _draw(curves, "loss", os.path.join(workdir, "loss.png"))
@@ -163,7 +163,7 @@ def _report_run(workdir: str, metrics: Sequence[str]) -> str:
   logged = _logged(workdir)
   path = os.path.join(workdir, "results.json")
   latest = {k: v for line in logged for k, v in line.items()}
-  results = _read_json(path) if os.path.exists(path) else latest
+  results = _read_json(path) if storage.exists(path) else latest
   choose_metrics([latest, results], metrics)  # known in one or the other
   shown = {k: v for k, v in results.items() if k in metrics or not metrics}
   drawn = metrics or [k for k in latest if k.rpartition("/")[2] == "loss"]
@@ -176,10 +176,10 @@ def _report_run(workdir: str, metrics: Sequence[str]) -> str:
 def _logged(workdir: str) -> list[dict[str, Any]]:
   """The lines of `metrics.jsonl`; one that is being written does not count yet."""
   path = os.path.join(workdir, "metrics.jsonl")
-  if not os.path.exists(path):
+  if not storage.exists(path):
     return []
-  with open(path, encoding="utf-8") as f:
-    return [json.loads(line) for line in f if line.endswith("\n")]
+  lines = storage.read_text(path).splitlines(keepends=True)
+  return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def _curve(logged: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
@@ -202,5 +202,4 @@ def _draw(curves: Mapping[str, Sequence[tuple[int, float]]], ylabel: str, path: 
 
 
 def _read_json(path: str) -> Any:
-  with open(path, encoding="utf-8") as f:
-    return json.load(f)
+  return json.loads(storage.read_text(path))

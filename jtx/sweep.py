@@ -23,6 +23,7 @@ from ml_collections.config_flags import config_path
 import numpy as np
 
 from jtx import config as config_lib
+from jtx import storage
 from jtx.config import ConfigDict, ConfigError
 
 SWEEP_FILE = "sweep.json"
@@ -168,8 +169,10 @@ def plan(edits: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict],
     train: the train command, without arguments.
 
   Raises:
-    ConfigError: no items, or two that are the same.
+    ConfigError: no items, or two that are the same; the workdir is in a bucket.
   """
+  if storage.is_remote(workdir):
+    raise ConfigError(f"--workdir={workdir}: that of a sweep must be a folder of this machine")
   if not edits:
     raise ConfigError("the sweep has no items")
   seen: dict[str, int] = {}

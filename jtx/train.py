@@ -18,7 +18,8 @@ import optax
 
 from jtx import config as config_lib
 from jtx import (
-    distributed, experiment, flops, metrics, optim, preemption, pretrained, sharding, viz)
+    distributed, experiment, flops, metrics, optim, preemption, pretrained, sharding, storage,
+    viz)
 from jtx.checkpoint import Checkpointer
 from jtx.config import ConfigDict, ConfigError
 from jtx.data import pipeline
@@ -73,7 +74,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     if (value := config_lib.flatten(config)[key]) < 1:
       raise ConfigError(f"config.{key}={value}: must be 1 or more")
   jax.config.update("jax_default_prng_impl", config.prng)
-  os.makedirs(workdir, exist_ok=True)
+  storage.make_folder(workdir)
   experiment.check_workdir(config, workdir)
   checkpoints = experiment.make_checkpoints(config, workdir)
 
@@ -174,10 +175,9 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   # --------------------------------------------------------- final evaluation
   results_path = os.path.join(workdir, "results.json")
-  if start == config.steps and os.path.exists(results_path):
+  if start == config.steps and storage.exists(results_path):
     banner("done", f"the run of {workdir} is complete")
-    with open(results_path, encoding="utf-8") as f:
-      results = json.load(f)
+    results = json.loads(storage.read_text(results_path))
   else:
     params = program.averaged_params(checkpoints, config.checkpoint.average)
     results = {"step": config.steps,

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jtx import storage
+
 if TYPE_CHECKING:
   from matplotlib.axes import Axes
   from matplotlib.figure import Figure
@@ -208,8 +210,11 @@ def curve(
 
 def save(figure: "Figure", path: str | os.PathLike) -> None:
   """Writes `figure` in the format that the suffix of `path` names; makes its folder."""
-  os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-  figure.savefig(path, dpi=150)
+  path = storage.absolute(os.fspath(path))
+  storage.make_folder(os.path.dirname(path))
+  buffer = io.BytesIO()
+  figure.savefig(buffer, format=os.path.splitext(path)[1].removeprefix("."), dpi=150)
+  storage.write_bytes(path, buffer.getvalue())
 
 
 def _figure(size: tuple[float, float]) -> "Figure":

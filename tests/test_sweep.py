@@ -151,6 +151,11 @@ def test_two_items_that_are_the_same_are_refused():
     plan()
 
 
+def test_a_sweep_in_a_bucket_is_refused():
+  with pytest.raises(ConfigError, match="--workdir=gs://b/w: .* must be a folder of this machine"):
+    sweep.plan([{}], [], [[]], "gs://b/w", ["train"])
+
+
 # ----------------------------------------------------------------------------- devices
 
 

@@ -9,6 +9,7 @@ from typing import Any, Iterator, Mapping, Sequence
 from absl import logging
 import numpy as np
 
+from jtx import storage
 from jtx.config import ConfigDict, ConfigError, build, write_json
 from jtx.data import DataError, pipeline, prepared, recipes
 from jtx.data.images import class_names, listed
@@ -247,10 +248,9 @@ def save_tokenizers(texts: Mapping[str, str], workdir: str) -> None:
 def load_tokenizers(workdir: str) -> dict[str, str] | None:
   """What `save_tokenizers` wrote, or None."""
   path = os.path.join(workdir, TOKENIZER_FILE)
-  if not os.path.exists(path):
+  if not storage.exists(path):
     return None
   try:
-    with open(path, encoding="utf-8") as f:
-      return json.load(f)
+    return json.loads(storage.read_text(path))
   except ValueError as e:
     raise DataError(f"{path}: is not a JSON object of tokenizers ({e})") from e

@@ -14,6 +14,7 @@ from typing import Any, Iterable, Sequence
 import numpy as np
 import tokenizers as hf
 
+from jtx import storage
 from jtx.config import ConfigError
 from jtx.data import DataError
 from jtx.data.encodings import MASKS, Encoder, Encoding
@@ -168,7 +169,7 @@ class Tokenizer:
       DataError: the file is missing, is none of these, or is that of a run with several.
     """
     path = os.fspath(path)
-    if os.path.isdir(path):
+    if storage.is_folder(path):
       path = _file_in(path)
     if path.endswith(".txt"):
       return _bert(path)
@@ -176,10 +177,6 @@ class Tokenizer:
       state = json.loads(_read(path))
     except ValueError as e:
       raise DataError(f"{path}: not a tokenizer, not valid JSON ({e})") from e
-    if isinstance(state, dict) and state and all(isinstance(v, str) for v in state.values()):
-      if len(set(state.values())) > 1:
-        raise DataError(f"{path}: is of a run whose {' and '.join(state)} have a tokenizer each")
-      return Tokenizer.from_json(next(iter(state.values())))
     if isinstance(state, dict) and state.get("kind") in _KINDS:
       return _KINDS[state.pop("kind")](**state)
     if isinstance(state, dict) and "model" in state:
@@ -188,6 +185,10 @@ class Tokenizer:
       except Exception as e:  # `tokenizers` raises bare Exceptions
         raise DataError(f"{path}: not a tokenizer that this version reads ({e})") from e
       return HuggingFace(state, _foreign_specials(backend, path))
+    if isinstance(state, dict) and state and all(map(_is_saved, state.values())):
+      if len(set(state.values())) > 1:
+        raise DataError(f"{path}: is of a run whose {' and '.join(state)} have a tokenizer each")
+      return Tokenizer.from_json(next(iter(state.values())))
     raise DataError(f"{path}: neither a tokenizer that jtx saved nor a tokenizer.json")
 
   def __eq__(self, other: Any) -> bool:
@@ -380,10 +381,14 @@ _KINDS = {c.kind: c for c in (HuggingFace, Bytes, SubwordNmt)}
 # Reading files
 
 
+def _is_saved(text: Any) -> bool:
+  """Whether `to_json` wrote it."""
+  return isinstance(text, str) and text.startswith('{"kind": ')
+
+
 def _read(path: str) -> str:
   try:
-    with open(path, encoding="utf-8") as f:
-      return f.read()
+    return storage.read_text(path)
   except OSError as e:
     raise DataError(f"{path}: {e.strerror}") from e
   except UnicodeDecodeError as e:
@@ -393,7 +398,7 @@ def _read(path: str) -> str:
 def _file_in(folder: str) -> str:
   for name in ("tokenizer.json", "vocab.txt"):
     path = os.path.join(folder, name)
-    if os.path.exists(path):
+    if storage.exists(path):
       return path
   raise DataError(f"{folder}: has neither a tokenizer.json nor a vocab.txt")
 

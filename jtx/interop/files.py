@@ -10,6 +10,7 @@ from absl import logging
 import numpy as np
 import safetensors
 
+from jtx import storage
 from jtx.config import ConfigError, read_json
 from jtx.data import DataError
 from jtx.interop import tables
@@ -27,7 +28,7 @@ def read_config(directory: str) -> dict[str, Any]:
     ConfigError: it is missing, or is not a JSON object.
   """
   path = os.path.join(directory, CONFIG)
-  if not os.path.isdir(directory):
+  if not storage.is_folder(directory):
     raise ConfigError(f"{directory} is not a directory")
   return read_json(path, missing="a model needs it beside its weights")
 
@@ -40,6 +41,8 @@ class Tensors:
   """
 
   def __init__(self, directory: str, family: Family):
+    if storage.is_remote(directory):
+      raise ConfigError(f"{directory}: a Hugging Face model must be in a folder of this machine")
     self.directory, self.family = directory, family
     self.files: dict[str, tuple[str, str]] = {}  # name -> file and the name in it
     self.handles: dict[str, Any] = {}

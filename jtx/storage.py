@@ -1,0 +1,106 @@
+"""Files of a run, in a folder of this machine or in a bucket (gs://BUCKET/..., s3://BUCKET/...).
+
+Those of a bucket are read and written through `etils.epath` by the store's own client, which has to
+be installed: gcsfs, s3fs. There a file is written whole or not at all, and can't be appended to.
+"""
+
+import contextlib
+import io
+import os
+import pathlib
+from typing import Any, Iterator, Sequence
+
+SCHEMES = ("gs", "s3")
+
+
+def is_remote(path: str) -> bool:
+  return "://" in path
+
+
+def absolute(path: str) -> str:
+  return path if is_remote(path) else os.path.abspath(path)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
+  """A path of pathlib or epath; ConfigError where a store is not known or its client not there."""
+  if not is_remote(path):
+    yield pathlib.Path(path)
+    return
+  from etils import epath  # only here, since it takes a tenth of a second
+  from jtx.config import ConfigError  # which reads its files by this module
+  scheme = path.partition("://")[0]
+  if scheme not in SCHEMES:
+    raise ConfigError(f"{path}: files are in a folder of this machine or in a bucket; valid are: "
+                      + ", ".join(f"{s}://BUCKET/..." for s in SCHEMES))
+  try:
+    yield epath.Path(path)
+  except ImportError as e:
+    raise ConfigError(f"{path}: the client of {scheme}:// is not installed ({e})") from e
+
+
+def exists(path: str) -> bool:
+  with _opened(path) as p:
+    return p.exists()
+
+
+def is_folder(path: str) -> bool:
+  with _opened(path) as p:
+    return p.is_dir()
+
+
+def make_folder(path: str) -> None:
+  """Makes a folder and those it is in, where they do not exist."""
+  with _opened(path) as p:
+    p.mkdir(parents=True, exist_ok=True)
+
+
+def read_text(path: str, errors: str = "strict") -> str:
+  with _opened(path) as p:
+    return io.TextIOWrapper(io.BytesIO(p.read_bytes()), "utf-8", errors).read()
+
+
+def write_text(path: str, text: str) -> None:
+  """Writes a UTF-8 file, on disk when it returns, that readers see whole or not at all."""
+  write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str, content: bytes) -> None:
+  if is_remote(path):
+    with _opened(path) as p:
+      p.write_bytes(content)
+    return
+  with open(path + ".tmp", "wb") as f:
+    f.write(content)
+    f.flush()
+    os.fsync(f.fileno())
+  os.replace(path + ".tmp", path)
+
+
+class Lines:
+  """A text file that grows. In a bucket it is written anew with every line.
+
+  Args:
+    path: of the file.
+    lines: what it holds first, each with its line feed; what it held is replaced.
+  """
+
+  def __init__(self, path: str, lines: Sequence[str] = ()):
+    self._path, self._file, self._lines = path, None, list(lines)
+    write_text(path, "".join(lines))
+    if not is_remote(path):
+      self._file, self._lines = open(path, "a", encoding="utf-8"), []
+
+  def write(self, line: str) -> None:
+    """Adds a line, which is on disk when it returns."""
+    if self._file is None:
+      self._lines.append(line)
+      write_text(self._path, "".join(self._lines))
+    else:
+      self._file.write(line)
+      self._file.flush()
+      os.fsync(self._file.fileno())
+
+  def close(self) -> None:
+    if self._file is not None:
+      self._file.close()

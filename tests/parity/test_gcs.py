@@ -1,0 +1,103 @@
+"""A run in a bucket of Google's storage, whose server runs in this process."""
+
+import json
+import logging
+import os
+import socket
+
+import jax
+import numpy as np
+import pytest
+from tensorboardX import record_writer
+
+from configs import classify, common
+import jtx
+from jtx import pretrained, report, storage, train
+from jtx.config import ConfigError
+
+server = pytest.importorskip("gcp_storage_emulator.server")
+pytest.importorskip("gcsfs")
+
+BUCKET = "gs://jtx-test"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def store():
+  """The store; TensorStore, gcsfs and TensorBoard find it by environment variables."""
+  with socket.socket() as s:
+    s.bind(("localhost", 0))
+    port = s.getsockname()[1]
+  logging.getLogger("gcp_storage_emulator").setLevel(logging.ERROR)
+  running = server.create_server("localhost", port, in_memory=True, default_bucket="jtx-test")
+  running.start()
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("STORAGE_EMULATOR_HOST", f"http://localhost:{port}")
+    patch.setenv("TENSORSTORE_GCS_HTTP_URL", f"http://localhost:{port}")
+    patch.setenv("GOOGLE_CLOUD_PROJECT", "test")
+    yield
+  running.stop()
+  del record_writer.GCSRecordWriter.__del__  # it writes once more, and would wait for the store
+
+
+def config(steps):
+  c = classify.get_config("tiny")
+  common.apply(c, {"steps": steps, "epochs": None, "log_every": 1, "checkpoint.every": 2,
+                   "optim.schedule.warmup": 0.0})
+  return c.lock()
+
+
+def lines(workdir):
+  return [json.loads(line) for line in
+          storage.read_text(os.path.join(workdir, "metrics.jsonl")).splitlines()]
+
+
+def test_files_of_a_bucket():
+  path = f"{BUCKET}/folder/a.txt"
+  assert not storage.exists(path) and storage.absolute(path) == path
+  written = storage.Lines(path, ["1\n"])
+  written.write("ç\n")
+  assert storage.read_text(path) == "1\nç\n"
+  assert storage.is_folder(f"{BUCKET}/folder") and not storage.is_folder(path)
+
+
+def test_a_run_in_a_bucket_is_that_in_a_folder_and_goes_on_where_it_was(tmp_path):
+  here, there = str(tmp_path / "run"), f"{BUCKET}/runs/a"
+  devices = jax.devices()[:1]
+  wanted = train.run(config(4), here, devices)
+
+  class Stopped(Exception):
+    pass
+
+  with pytest.MonkeyPatch.context() as patch:
+    save = train.save
+
+    def save_and_stop(checkpoints, *args, **kwargs):
+      save(checkpoints, *args, **kwargs)
+      checkpoints.wait()
+      raise Stopped
+
+    patch.setattr(train, "save", save_and_stop)
+    with pytest.raises(Stopped):
+      train.run(config(4), there, devices)
+  assert [line["step"] for line in lines(there) if "loss" in line][-1] == 2
+  found = train.run(config(4), there, devices)
+  assert found == wanted and train.run(config(4), there, devices) == wanted
+  assert lines(there) == lines(here)
+  assert "dev/accuracy" in report.report(there)
+  with pytest.raises(ConfigError, match="holds a run of another config: steps is 4 there"):
+    train.run(config(5), there, devices)
+  text = ["a fine day"]
+  np.testing.assert_equal(jtx.Classifier(there)(text), jtx.Classifier(here)(text))
+
+
+def test_fine_tuning_starts_from_a_bucket(tmp_path):
+  there = f"{BUCKET}/runs/b"
+  c = config(2)
+  train.run(c, there, jax.devices()[:1])
+  edited = classify.get_config(f"tiny,init={there}")
+  assert edited.init_from == there and edited.tokenizer.kind.path == there
+  common.apply(edited, {"steps": 2, "epochs": None})
+  train.run(edited.lock(), str(tmp_path / "run"), jax.devices()[:1])
+  storage.write_text(f"{BUCKET}/hf/config.json", '{"model_type": "bert", "architectures": ["BertModel"]}')
+  with pytest.raises(ConfigError, match="hf: a Hugging Face model must be in a folder of this mach"):
+    pretrained.load_pretrained(f"{BUCKET}/hf")

@@ -1,0 +1,46 @@
+"""Files of runs in folders and in buckets; the latter of a server in this process."""
+
+import json
+import os
+import socket
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from jtx import storage
+from jtx.config import ConfigError
+from jtx.metrics import MetricWriter
+
+
+def test_a_file_is_written_whole(tmp_path):
+  path = str(tmp_path / "a.txt")
+  assert not storage.exists(path)
+  storage.write_text(path, "çà\n")
+  assert storage.read_text(path) == "çà\n" and os.listdir(tmp_path) == ["a.txt"]
+  storage.make_folder(str(tmp_path / "b" / "c"))
+  assert storage.is_folder(str(tmp_path / "b" / "c")) and not storage.is_folder(path)
+  assert storage.absolute("x") == os.path.abspath("x")
+
+
+def test_lines_replace_what_was_there_and_grow(tmp_path):
+  path = str(tmp_path / "a.txt")
+  storage.write_text(path, "old\n")
+  lines = storage.Lines(path, ["1\n"])
+  lines.write("2\n")
+  assert storage.read_text(path) == "1\n2\n"
+  lines.close()
+
+
+@pytest.mark.parametrize("call", [storage.exists, storage.make_folder, storage.read_text,
+                                  storage.is_folder, lambda path: storage.write_text(path, "")])
+def test_a_store_that_is_not_known(call):
+  with pytest.raises(ConfigError, match=r"ftp://a/b: files are in .*; valid are: gs://BUCKET/...,"):
+    call("ftp://a/b")
+
+
+def test_a_client_that_is_not_installed(monkeypatch):
+  monkeypatch.setitem(sys.modules, "s3fs", None)
+  with pytest.raises(ConfigError, match=r"s3://a/b: the client of s3:// is not installed \("):
+    storage.exists("s3://a/b")
