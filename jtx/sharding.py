@@ -21,6 +21,7 @@ AXES = ("data", "fsdp", "tensor", "context")
 # logical axis -> choices, each one mesh axis or several that split the dimension together
 TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "batch": (("data", "fsdp"),),
+    "lookups": ("data",),
     "length": ("context",),
     "vocab": ("tensor",),
     "heads": ("tensor",),

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jtx.config import ConfigError, nearest
 from jtx.nn.dropout import Dropout
-from jtx.sharding import platform
+from jtx.sharding import constrain, platform
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -82,8 +82,16 @@ class Embed(nn.Module):
     self.embedding = param(self, "embedding", nn.initializers.normal(self.init_std),
                            (self.num_embeddings, self.width), ("vocab", "embed"))
 
-  def __call__(self, tokens: jax.Array) -> jax.Array:  # [B, T] -> [B, T, D]
-    return jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
+  def __call__(self, tokens: jax.Array) -> jax.Array:
+    """[B, T] -> [B, T, D].
+
+    Devices among which D is split look their part of it up for all their tokens, and then exchange
+    parts for rows: less is sent than if each had the whole table, and in the gradient no sum of
+    whole tables is.
+    """
+    tokens = constrain(tokens, "lookups", "length")
+    x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
+    return constrain(constrain(x, "lookups", "length", "embed"), "batch", "length", None)
 
   def attend(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., V]
     return jnp.einsum("...d,vd->...v", x.astype(self.dtype), self.embedding.astype(self.dtype))
