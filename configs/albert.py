@@ -10,7 +10,8 @@ three tokens; here it is tokens. Not yet reproduced here.
 from configs import bert, common
 
 SIZES = {"base": "albert_base", "large": "albert_large", "xlarge": "albert_xlarge"}
-PRESETS = ("", "tiny", "large", "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de")
+PRESETS = ("", "tiny", "large",
+           "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de,position=alibi")
 
 
 def get_config(arg: str = ""):

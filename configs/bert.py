@@ -16,6 +16,7 @@ its table 5, `sweep_forms` table 1 of RoBERTa (Liu et al. 2019).
 
 from jtx.interop import huggingface, presets
 from jtx.interop.presets import ENCODERS
+from jtx.nn.positions import POSITIONS
 
 from configs import common
 
@@ -25,6 +26,7 @@ CORPUS_ARGS = dict(
     val="",  # another, to evaluate on
     vocab="",  # a tokenizer or vocab.txt; without one, a tokenizer is trained on the corpus
     language="en",  # whose rules split sentences
+    position="",  # another kind than the architecture's (rope, alibi, t5, ...)
     tiny=False,  # seconds, on the documentation of Python's library
 )
 PAIRS = ("segment_pair", "sentence_pair")
@@ -33,7 +35,8 @@ FORMS = (*PAIRS, "full_sentences", "doc_sentences")
 ARCHITECTURES = {True: "BertForPreTraining", False: "BertForMaskedLM"}
 
 PRESETS = ("", "tiny", "large,form=full_sentences",
-           "mini,corpus=documents:.,val=blank_lines:val.txt,vocab=vocab.txt,language=de")
+           "mini,corpus=documents:.,val=blank_lines:val.txt,vocab=vocab.txt,language=de",
+           "position=rope")
 
 
 SIZES = {name.removeprefix("bert_"): name for name in ENCODERS
@@ -72,6 +75,9 @@ def pretrain(c, args, preset: str, architecture: str, form, phases, tokenizer) -
   fields = huggingface.model_fields(published, architecture, preset)
   c.model = common.model("encoder", **fields)
   c.model.vocab_size = None  # the tokenizer's
+  if args.position not in ("", c.model.position.name):
+    common.choose(POSITIONS, args.position, "position")
+    c.model.position = common.position(args.position)
   longest = max(length for _, length, _ in phases)
   if "max_length" in c.model.position and longest > c.model.position.max_length:
     c.model.position.max_length = longest

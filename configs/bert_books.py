@@ -12,8 +12,7 @@ counting alone would tell of the hidden tokens is reported in the end (`counts`)
 With RoPE it looks at neighbours, and does better than pairs of tokens, after some hundred steps;
 with the learned positions of BERT, which `transformers` can read too, only after two thousand.
 
-Arguments: position (rope, learned); those of CORPUS_ARGS in bert.py. A student of what comes out:
-see distilbert.py.
+Arguments: those of CORPUS_ARGS in bert.py. A student of what comes out: see distilbert.py.
 """
 
 from configs import bert, common
@@ -21,11 +20,10 @@ from jtx.config import ConfigError
 
 PRESETS = ("", "tiny", "corpus=documents:books.zip,vocab=vocab.txt",
            "corpus=documents:train,val=documents:val,language=de", "position=learned")
-POSITIONS = {"rope": common.position("rope"), "learned": None}  # None: what the encoder has
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, position="rope", **bert.CORPUS_ARGS)
+  args = common.parse_args(arg, **bert.CORPUS_ARGS | dict(position="rope"))
   if not args.corpus:
     args.corpus, args.val = "embedded:pydocs:train", args.val or "embedded:pydocs:val"
   elif not args.val:
@@ -38,7 +36,6 @@ def get_config(arg: str = ""):
                 phases=((0.9, 128, 32), (0.1, 512, 8)),
                 tokenizer=common.tokenizer("wordpiece", vocab_size=8192, mask=True))
   common.apply(c, {"model": dict(unroll=-1, block=dict(dropout=0.0, attention_dropout=0.0))})
-  c.model.position = common.choose(POSITIONS, args.position, "position") or c.model.position
   c.optim.lr, c.optim.clip_norm = 1e-3, 1.0
   c.optim.optimizer = common.optimizer("adamw", eps=1e-6, weight_decay=0.01)
   c.optim.schedule = common.schedule("linear", warmup=0.05)

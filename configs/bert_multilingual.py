@@ -12,12 +12,14 @@ from configs import bert, common
 
 # Those of wiki40b that the library splits sentences of.
 LANGUAGES = ("ca+cs+da+de+el+en+es+fi+fr+hu+it+lt+lv+nl+no+pl+pt+ro+ru+sk+sl+sv+tr")
-PRESETS = ("", "tiny", "languages=en+de,cased=false,corpus=jsonl:{},val=jsonl:{}.val,vocab=v.txt")
+PRESETS = ("", "tiny",
+           "languages=en+de,cased=false,corpus=jsonl:{},val=jsonl:{}.val,vocab=v.txt,position=rope")
 
 
 def get_config(arg: str = ""):
   args = common.parse_args(arg, languages=LANGUAGES, cased=True, corpus="tfds:wiki40b/{}:train",
-                           val="tfds:wiki40b/{}:validation", vocab="", tiny=False)
+                           val="tfds:wiki40b/{}:validation", vocab="", position="",
+                           tiny=False)
   languages = args.languages.split("+")
   c = common.get_config()
   args.language = "en"  # Moses' rules differ between languages in abbreviations only

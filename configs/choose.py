@@ -5,9 +5,9 @@
 
 FOLDER is a Hugging Face model or the workdir of a run; without `init` a small BERT with fresh
 parameters is trained. DATA holds train.tsv and dev.tsv. Arguments: prompt, the column of the text
-(from 0); first and choices, the column of the first ending and how many there are; label, that of the right
-ending's number, from 0; train and dev, the files; others, more files to evaluate, joined by
-"+"; and those of FINETUNE_ARGS in common.py. The defaults are CODAH's columns.
+(from 0); first and choices, the column of the first ending and how many there are; label, that of
+the right ending's number, from 0; train and dev, the files; others, more files to evaluate, joined
+by "+"; and those of FINETUNE_ARGS in common.py. The defaults are CODAH's columns.
 
 Devlin et al. 2019 report an accuracy of 81.6 on dev of SWAG for BERT-Base.
 """

@@ -13,7 +13,7 @@ other layer of the teacher; here the student begins from fresh parameters. Not y
 from configs import bert, common
 
 PRESETS = ("", "tiny", "layers=2,width=256",
-           "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de")
+           "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de,position=alibi")
 
 
 def get_config(arg: str = ""):

@@ -12,7 +12,8 @@ patch, res, channels and crop as in vit.py; those of vit.py's ARGS.
 
 from configs import common, vit
 
-PRESETS = ("", "tiny", "l,masked=0.6", "ti,patch=4,res=28,channels=1,crop=none,train=npz:a.npz", "b,tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
+PRESETS = ("", "tiny", "l,masked=0.6", "ti,patch=4,res=28,channels=1,crop=none,train=npz:a.npz",
+           "b,tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
            "train=images:a,val=images:b")
 
 

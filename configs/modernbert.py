@@ -11,7 +11,8 @@ AdamW with clipping and one batch size a phase. Not yet reproduced here.
 from configs import bert, common
 
 SIZES = {"base": ("modernbert_base", 8e-4), "large": ("modernbert_large", 5e-4)}
-PRESETS = ("", "tiny", "large", "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de")
+PRESETS = ("", "tiny", "large",
+           "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de,position=alibi")
 
 
 def get_config(arg: str = ""):

@@ -11,7 +11,7 @@ from configs import bert, common
 
 SIZES = {"base": ("roberta_base", 6e-4, 24_000.0), "large": ("roberta_large", 4e-4, 30_000.0)}
 PRESETS = ("", "tiny", "large,form=doc_sentences",
-           "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de")
+           "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de,position=alibi")
 
 
 def get_config(arg: str = ""):

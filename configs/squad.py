@@ -5,9 +5,9 @@
 
 FOLDER is a Hugging Face model or the workdir of a run; without `init` a small BERT with fresh
 parameters is trained. DATA holds train-v1.1.json and dev-v1.1.json. Arguments: v2, for questions
-without an answer (train-v2.0.json, dev-v2.0.json); train and dev, other files of that form; holdout, the
-percentage of the training file's titles that are kept for evaluation in place of a dev file;
-others, more files to evaluate, joined by "+", such as XQuAD's in other languages; stride,
+without an answer (train-v2.0.json, dev-v2.0.json); train and dev, other files of that form;
+holdout, the percentage of the training file's titles that are kept for evaluation in place of a dev
+file; others, more files to evaluate, joined by "+", such as XQuAD's in other languages; stride,
 tokens that windows of a long text share; and those of FINETUNE_ARGS in common.py.
 
 Devlin et al. 2019 report EM 80.8 and F1 88.5 on dev of 1.1 for BERT-Base.

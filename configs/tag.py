@@ -5,8 +5,8 @@
 
 FOLDER is a Hugging Face model or the workdir of a run; without `init` a small BERT with fresh
 parameters is trained. The tags are collected from the training data. Arguments: format, conll (a
-word and its tags a line) or conllu; entities, where tags are IOB and entities are scored; train and dev, the
-files; others, more files to evaluate, joined by "+", such as those of other languages; and
+word and its tags a line) or conllu; entities, where tags are IOB and entities are scored; train and
+dev, the files; others, more files to evaluate, joined by "+", such as those of other languages; and
 those of FINETUNE_ARGS in common.py.
 
 Devlin et al. 2019 report F1 96.4 on dev and 92.4 on test of CoNLL-2003 for BERT-Base.

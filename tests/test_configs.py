@@ -197,8 +197,15 @@ def test_the_last_authors_are_held_out():
   assert config.evals.val.source == config.evals.counts.source == held_out
   with pytest.raises(ConfigError, match="corpus='jsonl:a': only of documents:PATH can folders"):
     config_of("bert_books", "corpus=jsonl:a")
-  with pytest.raises(ConfigError, match="position='alibi': valid are: rope, learned"):
-    config_of("bert_books", "position=alibi")
+
+
+def test_positions_of_another_kind():
+  position = lambda *args: config_of(*args).model.position
+  assert position("bert_books", "").name == "rope"
+  assert position("bert_books", "position=learned") == position("bert", "mini")
+  assert position("distilbert", "position=t5").num_buckets == 32
+  with pytest.raises(ConfigError, match="position='ropes': did you mean 'rope'"):
+    config_of("bert", "position=ropes")
 
 
 @pytest.mark.parametrize("files", ["", ",files"])
