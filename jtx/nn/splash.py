@@ -49,8 +49,9 @@ def attend_splash(q, k, v, *, mask, rows, scale, interpret=False, **_):
 def structure(mask: masks.Mask, length: int) -> structures.Mask:
   """A mask as the kernel has it, [length, length]."""
   shape = (length, length)
+  everything = lambda side: side is None or side >= length - 1
   match mask:
-    case masks.Window(None, None):
+    case masks.Window(left, right) if everything(left) and everything(right):
       return structures.FullMask(shape)
     case masks.Window(left, right):
       return structures.LocalMask(shape, (left, right), 0)
@@ -77,10 +78,13 @@ def _on_mesh(q, k, v, segments, mask, interpret):
     kv_spec = parts(k, "batch", None, "heads", None)
   if T // queries % LANES:
     queries, q_spec = 1, jax.P(q_spec[0], None, q_spec[2], None)
-  kernel = make_kernel(mask, N, T // queries, heads, queries, interpret)
+  shards, mask_spec = queries, q_spec[1]
+  if isinstance(mask, structures.FullMask):  # the kernel can't split it, nor need it
+    mask, shards, mask_spec = structures.FullMask((T // queries, T)), 1, None
+  kernel = make_kernel(mask, N, T // queries, heads, shards, interpret)
   if mesh.empty or mesh.size == 1:
     return _attend(kernel, q, k, v, segments, segments)
-  place = jax.NamedSharding(mesh, jax.P(q_spec[2], q_spec[1]))
+  place = jax.NamedSharding(mesh, jax.P(q_spec[2], mask_spec))
   ids = (segments, segments)
   ids_spec = (jax.P(q_spec[0], q_spec[1]), jax.P(q_spec[0], None))
   if segments is None:

@@ -56,7 +56,8 @@ def test_reference(name, packed, kv_heads):
     pytest.param(1, (1, 2, 4, 1), marks=pytest.mark.slow),  # fewer key heads than devices
     pytest.param(2, (1, 2, 4, 1), marks=pytest.mark.slow),
 ])
-@pytest.mark.parametrize("mask", [CAUSAL, window(20, 10)], ids=["causal", "window"])
+@pytest.mark.parametrize("mask", [FULL, window(600, 600), CAUSAL, window(20, 10)],
+                         ids=["full", "wide", "causal", "window"])
 def test_every_device_on_its_part(mask, kv_heads, sizes):
   mesh = sharding.make_mesh(dict(zip(sharding.AXES, sizes)))
   check(mask, segments(512), kv_heads, mesh, 512)
