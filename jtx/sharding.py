@@ -87,16 +87,20 @@ def _slices(devices: Sequence[jax.Device]) -> int:
   return len({getattr(d, "slice_index", 0) for d in devices}) if devices[0].platform == "tpu" else 1
 
 
-def spec(names: Sequence[str | None], shape: Sequence[int],
-         sizes: Mapping[str, int]) -> PartitionSpec:
-  """The partition of an array with logical axis `names` on mesh axes of `sizes`."""
+def spec(names: Sequence[str | None], shape: Sequence[int], sizes: Mapping[str, int],
+         uneven: bool = False) -> PartitionSpec:
+  """The partition of an array with logical axis `names` on mesh axes of `sizes`.
+
+  With `uneven` a dimension is split by an axis that does not divide it, too.
+  """
   used, parts = set(), []
   for name, size in zip(names, shape, strict=True):
     part = None
     for choice in TABLE[name] if name is not None else ():
       axes = choice if isinstance(choice, tuple) else (choice,)
       axes = tuple(a for a in axes if sizes[a] > 1)
-      if axes and used.isdisjoint(axes) and size % math.prod(sizes[a] for a in axes) == 0:
+      even = size % math.prod(sizes[a] for a in axes) == 0
+      if axes and used.isdisjoint(axes) and (even or uneven):
         part = axes if len(axes) > 1 else axes[0]
         used.update(axes)
         break
@@ -104,12 +108,15 @@ def spec(names: Sequence[str | None], shape: Sequence[int],
   return PartitionSpec(*parts)
 
 
-def constrain(x: jax.Array, *names: str | None) -> jax.Array:
-  """Asks XLA to lay out activation `x` by its logical axis names, inside `jax.set_mesh`."""
+def constrain(x: jax.Array, *names: str | None, uneven: bool = False) -> jax.Array:
+  """Asks XLA to lay out activation `x` by its logical axis names, inside `jax.set_mesh`.
+
+  XLA pads what `uneven` lets it split into unequal parts.
+  """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
     return x
-  return jax.lax.with_sharding_constraint(x, spec(names, x.shape, dict(mesh.shape)))
+  return jax.lax.with_sharding_constraint(x, spec(names, x.shape, dict(mesh.shape), uneven))
 
 
 def platform() -> str:

@@ -102,6 +102,12 @@ def test_axes_of_size_one_are_left_out():
   assert sharding.spec(("embed", "mlp"), (8, 8), sizes) == P(None, None)
 
 
+def test_unequal_parts():
+  sizes = dict(data=1, fsdp=2, tensor=1, context=4)
+  assert sharding.spec(("batch", "length"), (4, 13), sizes) == P("fsdp", None)
+  assert sharding.spec(("batch", "length"), (4, 13), sizes, uneven=True) == P("fsdp", "context")
+
+
 def test_spec_wants_a_name_a_dimension():
   with pytest.raises(ValueError):
     sharding.spec(("embed",), (8, 8), SIZES)

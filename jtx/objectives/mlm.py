@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jtx.objectives.cross_entropy import Sums
 from jtx.objectives.texts import Batch, class_sums, text_weights
+from jtx.sharding import constrain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,8 @@ def hidden_and_scores(model: nn.Module, batch: Batch, train: bool) -> tuple[jax.
   """Of a bound Encoder: hidden states [B, T, D], and scores [B, K, V] at `mlm_positions`."""
   hidden = model(batch, train)
   at = jnp.take_along_axis(hidden, batch["mlm_positions"][..., None], 1)
-  return hidden, model.mlm_logits(at)
+  # Of long rows the scores are the largest array: each device of a context computes its share.
+  return hidden, model.mlm_logits(constrain(at, "batch", "length", None, uneven=True))
 
 
 def pair_weights(batch: Batch) -> jax.Array:

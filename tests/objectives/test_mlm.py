@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jtx import sharding
 from jtx.models.encoder import BERT_BLOCK, Encoder, HeadConfig
 from jtx.objectives import OBJECTIVES
 from jtx.objectives.mlm import Mlm
@@ -221,3 +222,16 @@ def test_dropout_is_on_in_training(pairs):
 def test_mlm_is_registered_and_reads_the_batch_as_it_is():
   batch = batch_of(True)
   assert OBJECTIVES["mlm"] is Mlm and Mlm().model_inputs(batch) is batch
+
+
+def test_every_device_of_a_context_has_its_share_of_the_scores(case):
+  model, params, batch = case
+  sizes = dict(data=1, fsdp=1, tensor=1, context=4)
+  with jax.set_mesh(sharding.make_mesh(sizes, jax.devices()[:4])):
+    program = sums_of.lower(model, params, batch).compile()
+  text = program.as_text()
+  assert f"f32[4,{-(-K // 4)},{V}]" in text and f"f32[4,{K},{V}]" not in text
+  for name, (value, weight) in sums_of(model, params, batch).items():
+    found, found_weight = program(params, batch)[name]
+    assert found_weight == weight
+    np.testing.assert_allclose(found, value, rtol=1e-5)
