@@ -3,9 +3,11 @@
 All have the same network, optimiser, texts and hidden tokens, so what differs is how they are
 computed. In "full" rows hold 128 tokens of running text; in "sentences" an example is a sentence,
 which the peers pad to the longest of a batch, in random order, and jtx packs. What counts is
-useful tokens, those that are no padding, by the second.
+useful tokens, those that are no padding, by the second. One peer at a time takes turns with jtx:
+rows that are padded, with scores at all places, leave a small machine no memory for a second one.
 """
 
+import contextlib
 import functools
 import time
 from typing import Any, Mapping, Sequence
@@ -16,8 +18,9 @@ from benchmarks import harness
 
 LENGTH, RATE = 128, 0.15
 LEARNING_RATE, CLIP = 1e-4, 1.0
-SIZES = {"base": ("base", 16), "large": ("large", 16), "tiny": ("tiny", 4)}  # and rows of a batch
-PARTS = ("full", "sentences")
+SIZES = {"base": ("base", 16), "large": ("large", 16), "tiny": ("tiny", 16)}  # and rows of a batch
+# Of these rows, jtx has this share in a part. The peers spread a row of sentences over five.
+PARTS = {"full": 1.0, "sentences": 0.5}
 PEERS = ("transformers", "transformers_compiled", "flax")
 
 Batch = dict[str, np.ndarray]
@@ -175,19 +178,19 @@ class Jtx(harness.JtxSide, System):
     example["text_types"] = np.zeros_like(example["text"])
     self.program = train.Program(config, model, objective, example, mesh)
     self.place, self.model = sharding.batch_sharding(mesh), model
-    self.to_device = functools.partial(sharding.to_device, batch_size=self.rows,
-                                       sharding=self.place)
+    self.to_device = functools.partial(sharding.to_device, sharding=self.place)
     self.state = self.program.init()
 
   def load(self, part: str, batch_size: int, number: int) -> None:
-    batches = packed(self.examples(part, batch_size * number), self.rows)
+    rows = int(PARTS[part] * self.rows)
+    batches = packed(self.examples(part, batch_size * number), rows)
     self.useful = [int((batch["text_segment_ids"] > 0).sum()) for batch in batches]
     self.per_batch = [int((batch["ids"] >= 0).sum()) for batch in batches]
     self.batches = []
     for batch in batches:
       batch = {k: v for k, v in batch.items() if k != "ids"}
       batch["text_types"] = np.zeros_like(batch["text"])
-      self.batches.append(self.to_device(batch))
+      self.batches.append(self.to_device(batch, batch_size=rows))
 
   def examples_per_batch(self) -> int:
     return round(sum(self.per_batch) / len(self.per_batch))
@@ -335,51 +338,54 @@ def run(data: str, size: str, parts: Sequence[str], peers: Sequence[str], rounds
     steps: updates of a turn.
   """
   texts = load_texts(data, size)
-  ours = harness.Worker(Jtx, texts=texts, data=data, size=size)
-  texts["hf_config"] = ours.call("hf_config")
-  state = ours.call("weights", "bert")
-  workers = {"jtx": ours} | {
-      name: harness.Worker(SYSTEMS[name], texts=texts, data=data, size=size, state=state)
-      for name in peers}
   result = {"suite": "bert", "size": size, "data": "own" if data else "pydocs", "rounds": rounds,
-            "machine": harness.machine() | ours.call("about")}
-  if "transformers" in workers:
-    result["machine"] |= workers["transformers"].call("about")
-    examples = 2 * SIZES[size][1]
-    nll = {name: workers[name].call("nll", examples) for name in ("jtx", "transformers")}
-    print(f"nll: {nll}", flush=True)
-    if abs(nll["jtx"] - nll["transformers"]) > 1e-3 * nll["jtx"]:
-      raise harness.WorkerError(f"the systems do not compute the same function: {nll}")
-    result["nll"] = nll
-  peak = result["matmul_peak_flops"] = ours.call("matmul_peak")
-  print(f"matrix product peak {peak / 1e9:.4g} GFLOP/s", flush=True)
-  for part in parts:
-    result[part] = measure(workers, part, SIZES[size][1], rounds, steps, peak)
-  for worker in workers.values():
-    worker.close()
+            "machine": harness.machine(), "nll": {}}
+  rows = SIZES[size][1]
+  with contextlib.closing(harness.Worker(Jtx, texts=texts, data=data, size=size)) as ours:
+    result["machine"] |= ours.call("about")
+    result["nll"]["jtx"] = ours.call("nll", 2 * rows)
+    peak = result["matmul_peak_flops"] = ours.call("matmul_peak")
+    print(f"matrix product peak {peak / 1e9:.4g} GFLOP/s", flush=True)
+    texts["hf_config"] = ours.call("hf_config")
+    start = dict(texts=texts, data=data, size=size, state=ours.call("weights", "bert"))
+    for part in parts:
+      ours.call("load", part, (1 if part == "full" else 4) * rows, steps * (rounds + 2))
+      result[part] = {}
+      for name in peers:
+        print(f"{part}, beside {name}", flush=True)
+        with contextlib.closing(harness.Worker(SYSTEMS[name], **start)) as peer:
+          if name == "transformers":
+            result["machine"] |= peer.call("about")
+            result["nll"][name] = peer.call("nll", 2 * rows)
+            check_equal(result["nll"])
+          result[part][name] = measure(ours, peer, name, part, rounds, steps, peak)
   return result
 
 
-def measure(workers: Mapping[str, harness.Worker], part: str, rows: int, rounds: int, steps: int,
-            peak: float) -> dict[str, Any]:
-  """Useful tokens a second of all systems in turns, after one turn of each to warm up."""
-  number = steps * (rounds + 2)
-  # The peers get as many examples a batch as jtx has in its rows.
-  workers["jtx"].call("load", part, 8 * rows if part == "sentences" else rows, number)
-  batch_size = workers["jtx"].call("examples_per_batch")
-  for name, worker in workers.items():
-    if name != "jtx":
-      worker.call("load", part, batch_size, number)
+def check_equal(nll: Mapping[str, float]) -> None:
+  print(f"nll: {nll}", flush=True)
+  if max(nll.values()) - min(nll.values()) > 1e-3 * nll["jtx"]:
+    raise harness.WorkerError(f"the systems do not compute the same function: {nll}")
+
+
+def measure(ours: harness.Worker, peer: harness.Worker, name: str, part: str, rounds: int,
+            steps: int, peak: float) -> dict[str, Any]:
+  """Useful tokens a second of both in turns, after one turn of each to warm up."""
+  # The peer gets as many examples a batch as jtx has in its rows.
+  batch_size = ours.call("examples_per_batch")
+  peer.call("load", part, batch_size, steps * (rounds + 2))
+  workers = {"jtx": ours, name: peer}
   turns = {name: functools.partial(worker.call, "turn", steps)
            for name, worker in workers.items()}
-  for name, worker in workers.items():
-    turns[name]()
+  for turn in turns.values():
+    turn()
+  for worker in workers.values():
     worker.call("reset_peak_memory")
   values = harness.alternate(rounds, turns)
   medians = {name: harness.median(rates) for name, rates in values.items()}
-  flops = workers["jtx"].call("flops_per_token")
-  return {"tokens_per_s": medians, "all": values, "examples_per_batch": batch_size,
-          "ratio": {name: harness.ratio(values, "jtx", name) for name in workers if name != "jtx"},
+  flops = ours.call("flops_per_token")
+  return {"tokens_per_s": medians, "ratio": harness.ratio(values, "jtx", name), "all": values,
+          "examples_per_batch": batch_size,
           "share_of_matmul_peak": {name: rate * flops / peak for name, rate in medians.items()},
           "peak_memory_bytes": {name: worker.call("peak_memory")
                                 for name, worker in workers.items()}}

@@ -12,7 +12,7 @@ the extra `parity` (PyTorch and transformers), but for saving: pip install -e ".
 """
 
 import json
-from typing import Sequence
+from typing import Collection
 
 from absl import flags
 
@@ -59,7 +59,7 @@ def need(*needed: flags.FlagHolder) -> None:
       raise cli.UsageError(f"--suite={SUITE.value} needs --{flag.name}")
 
 
-def parts(valid: Sequence[str]) -> list[str]:
+def parts(valid: Collection[str]) -> list[str]:
   """The suite's parts that --part names, or all of them."""
   for part in PARTS.value or ():
     if part not in valid:

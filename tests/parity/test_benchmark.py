@@ -46,3 +46,19 @@ def test_the_last_line_of_the_images_suite():
   assert set(images["images_per_s"]) == {"jtx", "datasets"}
   for part in (step, images):
     assert all(len(rates) == 2 and min(rates) > 0 for rates in part["all"].values())
+
+
+def test_the_last_line_of_the_pretraining_suite():
+  done = subprocess.run(
+      [sys.executable, "-m", "benchmarks.run", "--suite=bert", "--size=tiny", "--rounds=2",
+       "--steps=1", "--peer=transformers", "--peer=flax"],
+      cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  result = json.loads(done.stdout.splitlines()[-1])
+  assert result["nll"]["jtx"] == pytest.approx(result["nll"]["transformers"], rel=1e-4)
+  for part in ("full", "sentences"):
+    assert set(result[part]) == {"transformers", "flax"}
+    for peer, numbers in result[part].items():
+      assert set(numbers["tokens_per_s"]) == set(numbers["peak_memory_bytes"]) == {"jtx", peer}
+      assert all(len(rates) == 2 and min(rates) > 0 for rates in numbers["all"].values())
+      assert (numbers["examples_per_batch"] > 16) == (part == "sentences")
