@@ -2,10 +2,12 @@
 
 In "step" both have the same network, weights, optimiser, images and labels. In "images" JPEGs of
 500 x 375 pixels are decoded, cropped at random to 224 and flipped: by jtx as it feeds a run, and
-by `datasets` with Pillow, an image after the other, as a user without torchvision would.
+by `datasets` with Pillow, an image after the other, as a user without torchvision would. Beside
+them jtx does what the recipes of RECIPES add to that.
 """
 
 import functools
+import importlib
 import io
 import os
 import tempfile
@@ -20,7 +22,9 @@ LEARNING_RATE, CLIP, CLASSES = 1e-4, 1.0, 1000
 SIZES = {"base": ("b", 16, 224, 8), "tiny": ("ti", 4, 16, 8)}  # size, patch, pixels, batch
 PARTS = ("step", "images")
 PEERS = ("transformers", "transformers_compiled")
+RECIPES = ("vit_b16", "deit", "deit3")  # configs whose augmentations are timed
 NUMBER, SIDES = 256, (500, 375)  # JPEGs, and their width and height
+AHEAD = 12  # batches before a turn's time starts: more than a pipeline has read ahead meanwhile
 
 
 def make_config(size: str):
@@ -58,12 +62,16 @@ class System:
 
   def turn(self, steps: int) -> float:
     """Images a second."""
+    self.updates(1)  # not timed: while the others worked, a machine may have taken memory away
     start = time.perf_counter()
-    for _ in range(steps):
+    self.updates(steps)
+    return steps * SIZES[self.size][3] / (time.perf_counter() - start)
+
+  def updates(self, number: int) -> None:
+    for _ in range(number):
       self.step(self.batches[self.number % len(self.batches)])
       self.number += 1
     self.synchronize()
-    return steps * SIZES[self.size][3] / (time.perf_counter() - start)
 
 
 class Jtx(harness.JtxSide, System):
@@ -160,18 +168,19 @@ def write_images(folder: str) -> None:
 
 
 class Pipeline:
-  """Images a second of jtx, read ahead as in a run."""
+  """Images a second of jtx, read ahead as in a run; `config` is the name of one."""
 
-  def __init__(self, folder: str, batch_size: int, workers: int):
-    from configs import vit
+  def __init__(self, config: str, folder: str, batch_size: int, workers: int):
     from jtx.config import ConfigDict
     from jtx.data import pipeline
     from jtx.data.dataset import Dataset
-    c = vit.get_config(f"b,train=images:{folder}")
+    c = importlib.import_module(f"configs.{config}").get_config(f"b,train=images:{folder}")
     stream = Dataset(ConfigDict(c.data), c.tokenizer).train_stream(0, batch_size, range(batch_size))
     self.batches = pipeline.iterate(stream, 0, 1_000_000, threads=c.data.threads, workers=workers)
 
   def turn(self, number: int) -> float:
+    for _ in range(AHEAD):
+      next(self.batches)
     start, seen = time.perf_counter(), 0
     while seen < number:
       seen += len(next(self.batches)["image"])
@@ -212,11 +221,15 @@ class Loop:
     return {"image": images, "label": rows["label"]}
 
   def turn(self, number: int) -> float:
+    self.read(AHEAD * self.batch_size)
     start = time.perf_counter()
+    self.read(number)
+    return number / (time.perf_counter() - start)
+
+  def read(self, number: int) -> None:
     for at in range(0, number, self.batch_size):
       rows = [i % NUMBER for i in range(at, at + self.batch_size)]
       np.stack(self.dataset[rows]["image"])
-    return number / (time.perf_counter() - start)
 
 
 # ------------------------------------------------------------------------------- running
@@ -278,8 +291,10 @@ def measure_images(batch_size: int, rounds: int, workers: int) -> dict[str, Any]
     write_images(folder)
     # Ours is not in a worker, which could have no workers of its own.
     peer = harness.Worker(Loop, folder=folder, batch_size=batch_size)
-    turns = {"jtx": functools.partial(Pipeline(folder, batch_size, workers).turn, NUMBER),
-             "datasets": functools.partial(peer.call, "turn", NUMBER)}
+    pipelines = {"jtx": "vit"} | {f"jtx_{name}": name for name in RECIPES}
+    turns = {system: functools.partial(Pipeline(config, folder, batch_size, workers).turn, NUMBER)
+             for system, config in pipelines.items()}
+    turns["datasets"] = functools.partial(peer.call, "turn", NUMBER)
     for turn in turns.values():
       turn()
     values = harness.alternate(rounds, turns)
