@@ -13,13 +13,17 @@ pytest.importorskip("transformers", reason="transformers is not installed: see m
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
-def test_the_last_line_is_one_object(tmp_path):
+def last_line(*arguments):
   done = subprocess.run(
-      [sys.executable, "-m", "benchmarks.run", "--suite=nmt", "--size=tiny", "--rounds=2",
-       "--pretrain_steps=60", "--steps=1", "--sentences=30", f"--workdir={tmp_path}"],
+      [sys.executable, "-m", "benchmarks.run", "--size=tiny", "--rounds=2", *arguments],
       cwd=ROOT, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
-  result = json.loads(done.stdout.splitlines()[-1])
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_last_line_is_one_object(tmp_path):
+  result = last_line("--suite=nmt", "--pretrain_steps=60", "--steps=1", "--sentences=30",
+                     f"--workdir={tmp_path}")
   assert result["nll"]["jtx"] == pytest.approx(result["nll"]["transformers"], rel=1e-4)
   for part, unit in (("train", "target_tokens_per_s"), ("translate", "sentences_per_s")):
     systems = {"jtx", "transformers"} | ({"transformers_by_length"} if part == "train" else set())
@@ -34,12 +38,7 @@ def test_the_last_line_is_one_object(tmp_path):
 
 
 def test_the_last_line_of_the_images_suite():
-  done = subprocess.run(
-      [sys.executable, "-m", "benchmarks.run", "--suite=vit_b16", "--size=tiny", "--rounds=2",
-       "--steps=1", "--peer=transformers", "--workers=0"],
-      cwd=ROOT, capture_output=True, text=True)
-  assert done.returncode == 0, done.stderr
-  result = json.loads(done.stdout.splitlines()[-1])
+  result = last_line("--suite=vit_b16", "--steps=1", "--peer=transformers", "--workers=0")
   step, images = result["step"], result["images"]
   assert step["loss"]["jtx"] == pytest.approx(step["loss"]["transformers"], rel=1e-4)
   assert set(step["images_per_s"]) == {"jtx", "transformers"} and step["matmul_peak_flops"] > 0
@@ -50,12 +49,7 @@ def test_the_last_line_of_the_images_suite():
 
 
 def test_the_last_line_of_the_pretraining_suite():
-  done = subprocess.run(
-      [sys.executable, "-m", "benchmarks.run", "--suite=bert", "--size=tiny", "--rounds=2",
-       "--steps=1", "--peer=transformers", "--peer=flax"],
-      cwd=ROOT, capture_output=True, text=True)
-  assert done.returncode == 0, done.stderr
-  result = json.loads(done.stdout.splitlines()[-1])
+  result = last_line("--suite=bert", "--steps=1", "--peer=transformers", "--peer=flax")
   assert result["nll"]["jtx"] == pytest.approx(result["nll"]["transformers"], rel=1e-4)
   for part in ("full", "sentences"):
     assert set(result[part]) == {"transformers", "flax"}
