@@ -46,7 +46,7 @@ setuptools.setup(
         "interop": INTEROP,
         "notebooks": NOTEBOOKS,
         "parity": ["apache-beam>=2.77", "datasets>=5.2", "gcp-storage-emulator", "gcsfs>=2026.8",
-                   "torch==2.13.0", "transformers==5.23.0", *INTEROP],
+                   "jax[tpu]", "torch==2.13.0", "transformers==5.23.0", *INTEROP],
         "test": TEST,
     },
 )

@@ -51,7 +51,7 @@ PODS = (
     Pod("bert_multilingual", "v5e:4x4", {"fsdp": 16}),
     Pod("roberta", "v5e:16x16", {"fsdp": 256}, (DOTS,)),
     Pod("albert", "v5e:16x16", {"data": 256}, (DOTS,)),
-    Pod("modernbert", "v5e:16x16", {"fsdp": 256}),
+    Pod("modernbert", "v5e:16x16", {"fsdp": 64, "context": 4}),
     Pod("nmt_base", "v5e:2x4", {"data": 8}, ("--vocab_size=37000",)),
     Pod("nmt_big", "v5e:4x4", {"fsdp": 16}, ("--vocab_size=37000",)),
     Pod("vit_b16", "v6e:4x4", {"fsdp": 16}, ("--outputs=1000",)),

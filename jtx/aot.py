@@ -203,11 +203,11 @@ def local_bytes(tree: Any) -> int:
 def least_sent(params: Any, width: int, parts: int = 1) -> float:
   """Bytes that a device must send in a step for the parameters to be where they are.
 
-  A parameter that is sharded over `fsdp` is gathered for the forward pass and again for the
-  backward pass, and its gradient reduced and scattered (Rajbhandari et al. 2020, section 7.2), for
-  every part of the batch anew, since no device has room for the whole; over axes of the batch that
-  hold copies of it, the gradient is reduced and gathered, once. What `tensor` and `context` send of
-  activations is not counted.
+  A parameter that is sharded over `fsdp` or `context` is gathered for the forward pass and again
+  for the backward pass, and its gradient reduced and scattered (Rajbhandari et al. 2020, section
+  7.2), for every part of the batch anew, since no device has room for the whole; over axes of the
+  tokens that hold copies of it, the gradient is reduced and gathered, once. What `tensor` and
+  `context` send of activations is not counted.
 
   Args:
     params: abstract arrays with shardings.
@@ -221,7 +221,7 @@ def least_sent(params: Any, width: int, parts: int = 1) -> float:
     sizes, spec = dict(x.sharding.mesh.shape), x.sharding.spec
     split = {a for part in spec if part for a in ((part,) if isinstance(part, str) else part)}
     shards, copies = (math.prod(n for a, n in sizes.items()
-                                if a in ("data", "fsdp") and (a in split) == wanted)
+                                if a != "tensor" and (a in split) == wanted)
                       for wanted in (True, False))
     whole = math.prod(x.sharding.shard_shape(x.shape)) * shards * width
     total += whole * 3 * parts * ring(shards) + whole / shards * 2 * ring(copies)

@@ -27,7 +27,7 @@ TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "mlp": ("tensor",),
-    "embed": ("fsdp",),
+    "embed": (("fsdp", "context"), "fsdp"),
     "layers": (),
     "kv": (),
     "norm": (),
@@ -97,8 +97,7 @@ def spec(names: Sequence[str | None], shape: Sequence[int], sizes: Mapping[str, 
   for name, size in zip(names, shape, strict=True):
     part = None
     for choice in TABLE[name] if name is not None else ():
-      axes = choice if isinstance(choice, tuple) else (choice,)
-      axes = tuple(a for a in axes if sizes[a] > 1)
+      axes = _wider_than_one(choice, sizes)
       even = size % math.prod(sizes[a] for a in axes) == 0
       if axes and used.isdisjoint(axes) and (even or uneven):
         part = axes if len(axes) > 1 else axes[0]
@@ -106,6 +105,11 @@ def spec(names: Sequence[str | None], shape: Sequence[int], sizes: Mapping[str, 
         break
     parts.append(part)
   return PartitionSpec(*parts)
+
+
+def _wider_than_one(choice: str | tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str, ...]:
+  axes = choice if isinstance(choice, tuple) else (choice,)
+  return tuple(a for a in axes if sizes[a] > 1)
 
 
 def constrain(x: jax.Array, *names: str | None, uneven: bool = False) -> jax.Array:
@@ -157,15 +161,16 @@ def param_shardings(boxed: Any, mesh: Mesh) -> Any:
 
 
 def replicated_dimensions(boxed: Any, mesh: Mesh) -> list[str]:
-  """Dimensions that a mesh axis is meant for but does not divide, for the banner."""
+  """Dimensions that mesh axes are meant for but do not divide, for the banner."""
   axes, plain = logical_axes(boxed), unbox(boxed)
   found = {}
   for names, x in zip(jax.tree.leaves(axes, is_leaf=lambda n: isinstance(n, tuple)),
                       jax.tree.leaves(plain), strict=True):
-    for name, size, part in zip(names, x.shape, spec(names, x.shape, mesh.shape)):
-      wanted = [a for a in TABLE[name] if isinstance(a, str) and mesh.shape[a] > 1]
-      if part is None and wanted and all(size % mesh.shape[a] for a in wanted):
-        found[f"{name}={size} (not divisible by {wanted[0]}={mesh.shape[wanted[0]]})"] = None
+    for name, size in zip(names, x.shape, strict=True):
+      axes = _wider_than_one(TABLE[name][0], mesh.shape) if TABLE[name] else ()
+      if size % math.prod(mesh.shape[a] for a in axes):
+        ways = " x ".join(f"{a}={mesh.shape[a]}" for a in axes)
+        found[f"{name}={size} (not divisible by {ways})"] = None
   return list(found)
 
 

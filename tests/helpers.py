@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import json
 import pathlib
+import subprocess
 import sys
 
 from absl import flags
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from configs import nmt_numbers
+
+ROOT = pathlib.Path(__file__).absolute().parent.parent
 
 
 def tiny_config(**edits):
@@ -66,3 +69,10 @@ def chi_square(counts, expected=None):
 def assert_share(count, total, p, errors=3):
   """That `count` of `total` is what draws of probability p give, within standard errors."""
   assert abs(count - p * total) <= errors * np.sqrt(total * p * (1 - p))
+
+
+def compiled(*args) -> tuple[subprocess.CompletedProcess, dict | list | None]:
+  """`experiments.compile` as it ended, and the report of its last line."""
+  command = [sys.executable, "-m", "experiments.compile", *args]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+  return done, json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None

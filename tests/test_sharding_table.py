@@ -81,12 +81,15 @@ SIZES = dict(data=2, fsdp=2, tensor=4, context=2)
 
 
 @pytest.mark.parametrize("names, shape, expected", [
-    (("embed", "mlp"), (8, 16), P("fsdp", "tensor")),
-    (("vocab", "embed"), (16, 8), P("tensor", "fsdp")),
-    (("vocab", "embed"), (30_522, 8), P(None, "fsdp")),  # 4 does not divide it: replicated
-    (("layers", "embed", "heads", "kv"), (4, 8, 8, 4), P(None, "fsdp", "tensor", None)),
-    (("embed", "kv_heads", "kv"), (8, 1, 4), P("fsdp", None, None)),
-    (("embed", "embed"), (8, 8), P("fsdp", None)),  # an axis splits one dimension only
+    (("embed", "mlp"), (8, 16), P(("fsdp", "context"), "tensor")),
+    (("vocab", "embed"), (16, 8), P("tensor", ("fsdp", "context"))),
+    (("vocab", "embed"), (30_522, 8), P(None, ("fsdp", "context"))),  # 4 does not divide it
+    (("embed", "mlp"), (6, 16), P("fsdp", "tensor")),  # nor 2 x 2 this: the second choice
+    (("layers", "embed", "heads", "kv"), (4, 8, 8, 4),
+     P(None, ("fsdp", "context"), "tensor", None)),
+    (("embed", "kv_heads", "kv"), (8, 1, 4), P(("fsdp", "context"), None, None)),
+    (("embed", "embed"), (8, 8), P(("fsdp", "context"), None)),  # an axis splits one dimension only
+    (("lookups", "length", "embed"), (4, 8, 8), P("data", "context", "fsdp")),
     (("heads", "mlp"), (6, 8), P(None, "tensor")),  # left over by one that it does not divide
     (("batch", "length", None), (8, 6, 5), P(("data", "fsdp"), "context", None)),
     (("batch",), (2,), P(None)),
@@ -99,7 +102,7 @@ def test_spec(names, shape, expected):
 def test_axes_of_size_one_are_left_out():
   sizes = dict(data=4, fsdp=1, tensor=1, context=2)
   assert sharding.spec(("batch", "length"), (8, 8), sizes) == P("data", "context")
-  assert sharding.spec(("embed", "mlp"), (8, 8), sizes) == P(None, None)
+  assert sharding.spec(("embed", "mlp"), (8, 8), sizes) == P("context", None)
 
 
 def test_unequal_parts():
@@ -132,6 +135,9 @@ def test_param_shardings_and_replicated_dimensions():
   assert sharding.replicated_dimensions(tree, m) == [
       "kv_heads=1 (not divisible by tensor=4)", "heads=6 (not divisible by tensor=4)"]
   assert sharding.replicated_dimensions(tree, mesh(data=8)) == []
+  tree = {"kernel": boxed((6, 8), "embed", "mlp")}
+  assert sharding.replicated_dimensions(tree, mesh(data=2, fsdp=2, context=2)) == [
+      "embed=6 (not divisible by fsdp=2 x context=2)"]
 
 
 @pytest.mark.parametrize("leaf, message", [

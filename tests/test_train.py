@@ -74,6 +74,7 @@ def test_rows_of_8192_tokens_over_eight_devices(tmp_path):
 @pytest.mark.parametrize("mesh", one_fast(
     ({"data": 2, "fsdp": 2, "tensor": 2}, ("fsdp", "tensor")),
     ({"data": 1, "fsdp": 8}, ("fsdp",)),
+    ({"data": 2, "fsdp": 2, "context": 2}, ("fsdp", "context")),
     ({"data": 4, "tensor": 2}, ("tensor",))))
 def test_parameters_and_optimiser_state_are_really_sharded(mesh):
   shape, axes = mesh

@@ -22,6 +22,8 @@ from jtx.nn.masks import Mask, Rows
 from jtx.nn.positions import Position
 from jtx.sharding import constrain, platform
 
+KEPT = "attention"  # the name of what a kernel's way back needs beside queries, keys and values
+
 
 class Request(NamedTuple):
   """The static part of a call to `attend`, by which kernels say what they support."""
@@ -37,7 +39,8 @@ class Request(NamedTuple):
   length: int  # T
 
 
-def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL,
+def attend(q: jax.Array, k: jax.Array, v: jax.Array, *,
+           mask: Mask | tuple[Mask, ...] = masks.FULL, kind: jax.Array | None = None,
            rows: Rows = Rows(), bias: jax.Array | None = None,
            q_index: jax.Array | None = None, k_index: jax.Array | None = None,
            scale: float | None = None, score: str = "dot", score_vector: jax.Array | None = None,
@@ -51,7 +54,8 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL,
     q: [B, T, N, H].
     k: [B, S, K, H], K dividing N.
     v: [B, S, K, Hv].
-    mask: which row indices may attend to which.
+    mask: which row indices may attend to which; or several, of which `kind` says one.
+    kind: scalar index into several masks; not needed where there is one.
     rows: segment ids, prefix lengths and global tokens.
     bias: added to the logits, [B or 1, N, T, S].
     q_index: [T], row indices of the queries; None is 0 to T - 1.
@@ -78,16 +82,23 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, mask: Mask = masks.FULL,
   if (score == "additive") != (score_vector is not None):
     raise ConfigError(
         f"score={score!r}: a score_vector goes with 'additive' scores, and only with them")
-  request = Request(
+  several = mask if isinstance(mask, tuple) else (mask,)
+  request = lambda mask: Request(
       mask=mask, rows=any(x is not None for x in rows[2:]), segments=rows.k_segments is not None,
       bias=bias is not None, score=score, dropout=dropout_key is not None and dropout_rate > 0,
       weights=return_weights, indexed=q_index is not None or k_index is not None,
       self_attention=q.shape[1] == k.shape[1] and rows.q_segments is rows.k_segments,
       length=q.shape[1])
-  run = choose(kernel, request)
-  return run(q, k, v, mask=mask, rows=rows, bias=bias, q_index=q_index, k_index=k_index,
-             scale=scale, score_vector=score_vector, dropout_rate=dropout_rate,
-             dropout_key=dropout_key, return_weights=return_weights)
+  kernels = [choose(kernel, request(mask)) for mask in several]
+  runs = [functools.partial(
+      chosen.run, mask=mask, rows=rows, bias=bias, q_index=q_index, k_index=k_index, scale=scale,
+      score_vector=score_vector, dropout_rate=dropout_rate, dropout_key=dropout_key,
+      return_weights=return_weights) for chosen, mask in zip(kernels, several)]
+  run = runs[0] if len(runs) == 1 else lambda q, k, v: jax.lax.switch(kind, runs, q, k, v)
+  if all(chosen.names_kept for chosen in kernels):
+    # A switch would keep what each of its branches makes of q, k and v.
+    run = jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names(KEPT))
+  return run(q, k, v)
 
 
 def attend_xla(q, k, v, *, mask, rows, bias, q_index, k_index, scale, score_vector,
@@ -134,6 +145,7 @@ class Kernel(NamedTuple):
   platform: str | None  # None is every platform
   supports: Callable[[Request], bool]
   shortest: int = 0  # rows of fewer tokens are for another, unless it is asked for by name
+  names_kept: bool = False  # names KEPT what it computes in blocks; all else is cheap to make again
 
 
 # In order of preference.
@@ -141,12 +153,12 @@ KERNELS: dict[str, Kernel] = {
     "splash": Kernel(
         attend_splash, "tpu", lambda r: r.self_attention and masks.only_windows(r.mask) and not (
             r.rows or r.bias or r.dropout or r.weights or r.indexed or r.score != "dot"),
-        shortest=512),
+        shortest=512, names_kept=True),
     "xla": Kernel(attend_xla, None, lambda r: True),
 }
 
 
-def choose(name: str, request: Request) -> Callable:
+def choose(name: str, request: Request) -> Kernel:
   """The kernel to run; the log says which, once for every mask."""
   here = platform()
   if name != "auto":
@@ -163,7 +175,7 @@ def choose(name: str, request: Request) -> Callable:
                 if kernel.platform in (None, here) and kernel.supports(request)
                 and request.length >= kernel.shortest)
   announce(name, request.mask, request.segments)
-  return KERNELS[name].run
+  return KERNELS[name]
 
 
 @functools.cache
@@ -285,15 +297,11 @@ class Attention(nn.Module):
     if self.score == "additive":
       vector = param(self, "score", nn.initializers.normal(head_dim**-0.5),
                      (self.num_heads, head_dim), ("heads", "kv"))
-    branches = [
-        functools.partial(attend, mask=layer.mask, rows=rows, bias=bias, q_index=q_index,
-                          k_index=k_index, score=self.score, score_vector=vector,
-                          dropout_rate=self.dropout, dropout_key=dropout_key, kernel=self.kernel,
-                          return_weights=ctx.return_weights)
-        for layer in kinds
-    ]
-    # The parameters stay outside of the switch, so one scan serves all kinds of layers.
-    out = branches[0](q, k, v) if len(branches) == 1 else jax.lax.switch(kind, branches, q, k, v)
+    # The parameters stay outside of the choice, so one scan serves all kinds of layers.
+    out = attend(q, k, v, mask=tuple(layer.mask for layer in kinds), kind=kind, rows=rows,
+                 bias=bias, q_index=q_index, k_index=k_index, score=self.score,
+                 score_vector=vector, dropout_rate=self.dropout, dropout_key=dropout_key,
+                 kernel=self.kernel, return_weights=ctx.return_weights)
     out, weights = out if ctx.return_weights else (out, None)
     out = out.reshape(B, T, self.num_heads, v_head_dim)
     out = self.dense("out", (D,), ("heads", "kv", "embed"), num_in=2)(out)

@@ -89,9 +89,9 @@ class Embed(nn.Module):
     parts for rows: less is sent than if each had the whole table, and in the gradient no sum of
     whole tables is.
     """
-    tokens = constrain(tokens, "lookups", "length")
+    tokens = constrain(tokens, "lookups", None)
     x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
-    return constrain(constrain(x, "lookups", "length", "embed"), "batch", "length", None)
+    return constrain(constrain(x, "lookups", None, "embed"), "batch", "length", None)
 
   def attend(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., V]
     return jnp.einsum("...d,vd->...v", x.astype(self.dtype), self.embedding.astype(self.dtype))

@@ -12,6 +12,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 import jax.numpy as jnp
 
 from jtx.nn import masks
+from jtx.nn.attention import KEPT
 from jtx.sharding import spec
 
 LANES = 128  # blocks are multiples of it
@@ -102,7 +103,8 @@ def make_kernel(mask, heads: int, queries: int, head_shards: int, q_seq_shards: 
                          "block_kv_dkv_compute", "block_q_dq", "block_kv_dq"), block)
   return kernels.make_splash_mha(
       structures.MultiHeadMask([mask] * heads), block_sizes=kernels.BlockSizes(**sizes),
-      head_shards=head_shards, q_seq_shards=q_seq_shards, interpret=interpret)
+      head_shards=head_shards, q_seq_shards=q_seq_shards, interpret=interpret,
+      residual_checkpoint_name=KEPT)
 
 
 def _attend(kernel, q, k, v, q_segments, k_segments):

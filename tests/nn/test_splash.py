@@ -1,5 +1,7 @@
 """The splash kernel's program against the reference, forward and gradient, on any mesh."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from jtx import sharding
 from jtx.config import ConfigError
-from jtx.nn import masks, splash
+from jtx.nn import attention, masks, splash
 from jtx.nn.attention import attend
 from jtx.nn.masks import CAUSAL, FULL, Rows, window
 
@@ -61,6 +63,23 @@ def test_reference(name, packed, kv_heads):
 def test_every_device_on_its_part(mask, kv_heads, sizes):
   mesh = sharding.make_mesh(dict(zip(sharding.AXES, sizes)))
   check(mask, segments(512), kv_heads, mesh, 512)
+
+
+def test_what_is_gathered_and_what_a_switch_makes_is_not_kept(monkeypatch):
+  """The way back has a device's part of q, k, v and the output, and the sums of the softmax."""
+  there = attention.KERNELS["splash"]
+  run = functools.partial(splash.attend_splash, interpret=True)
+  monkeypatch.setitem(attention.KERNELS, "splash", there._replace(run=run, platform=None))
+  mesh = sharding.make_mesh(dict(zip(sharding.AXES, (1, 1, 1, 8))))
+  place = jax.NamedSharding(mesh, jax.P(None, "context"))
+  q, k, v = (jax.device_put(jnp.ones((1, 1024, 2, 64)), place) for _ in range(3))
+
+  run = functools.partial(attend, mask=(FULL, window(20, 10)), kernel="splash")
+  way_back = lambda kind, *qkv: jax.vjp(lambda *qkv: run(*qkv, kind=kind), *qkv)[1]
+  with jax.set_mesh(mesh):
+    arrays = jax.tree.leaves(jax.jit(way_back)(jnp.int32(1), q, k, v))
+  part = q.nbytes / 8
+  assert 4 * part < sum(x.addressable_shards[0].data.nbytes for x in arrays) < 4.2 * part
 
 
 def test_where_it_is_not_for():
