@@ -47,9 +47,9 @@ PODS = (
     Pod("bert_base", "v5e:4x4", {"fsdp": 16}),
     Pod("bert_base", "v5e:16x16", {"data": 16, "fsdp": 16}),
     Pod("bert_large", "v5e:4x4", {"fsdp": 16}, (DOTS,)),
-    Pod("bert_large", "v5p:4x4x4", {"fsdp": 64}),
+    Pod("bert_large", "v5p:4x4x4", {"data": 4, "fsdp": 16}),
     Pod("bert_multilingual", "v5e:4x4", {"fsdp": 16}),
-    Pod("roberta", "v5e:16x16", {"fsdp": 256}, (DOTS,)),
+    Pod("roberta", "v5e:16x16", {"data": 16, "fsdp": 16}, (DOTS,)),
     Pod("albert", "v5e:16x16", {"data": 256}, (DOTS,)),
     Pod("modernbert", "v5e:16x16", {"fsdp": 64, "context": 4}),
     Pod("nmt_base", "v5e:2x4", {"data": 8}, ("--vocab_size=37000",)),
@@ -57,8 +57,8 @@ PODS = (
     Pod("vit_b16", "v6e:4x4", {"fsdp": 16}, ("--outputs=1000",)),
     Pod("vit_b16:l", "v6e:4x4", {"fsdp": 16}, ("--outputs=1000",)),
     Pod("deit", "v5e:4x4", {"fsdp": 16}, ("--outputs=1000",)),
-    Pod("deit3", "v5e:4x4", {"fsdp": 16}, ("--outputs=1000",)),
-    Pod("mae", "v5e:8x8", {"fsdp": 64}),
+    Pod("deit3", "v5e:8x8", {"data": 4, "fsdp": 16}, ("--outputs=1000",)),
+    Pod("mae", "v5e:8x8", {"data": 4, "fsdp": 16}),
 )
 
 

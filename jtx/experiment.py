@@ -146,11 +146,15 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
                         " from the data or a file")
     info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}
   names = next((op.names for op in ops if hasattr(op, "names")), None)
-  if names is not None and not names and outputs is None:
-    raise ConfigError("outputs is needed: the names of classes or tags follow from the data")
-  if names is not None:
+  if names is not None and _labelled(config.model.get("head", {})):
+    if not names and outputs is None:
+      raise ConfigError("outputs is needed: the names of classes or tags follow from the data")
     info["head.outputs"] = len(names) or outputs
   return recipe, info
+
+
+def _labelled(head: Mapping[str, Any]) -> bool:
+  return "task" not in head or head["task"] in LABELLED
 
 
 def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
@@ -165,7 +169,7 @@ def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
     for key, value in info.items():
       *path, last = key.split(".")
       node = functools.reduce(lambda node, part: node[part] if part in node else {}, path, cfg)
-      if path == ["head"] and "task" in node and node["task"] not in LABELLED:
+      if path == ["head"] and not _labelled(node):
         continue  # labels that the model is not asked for
       if last in node and node[last] is None:
         node[last] = value

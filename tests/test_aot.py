@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from configs import bert_base, distilbert
+from configs import bert_base, distilbert, mae, vit
 from jtx import aot, experiment, sharding
 from jtx.config import ConfigError
 from tests.helpers import compiled, tiny_config
@@ -42,6 +42,10 @@ def test_nothing_is_read_of_the_data():
   with pytest.raises(ConfigError, match="vocab_size is needed: .*kind=file follows"):
     experiment.declared_data(config)
   assert experiment.declared_data(config, 7)[1]["vocab_size"] == 7
+  with pytest.raises(ConfigError, match="outputs is needed: the names of classes"):
+    experiment.declared_data(vit.get_config())
+  assert experiment.declared_data(vit.get_config(), outputs=7)[1] == {"head.outputs": 7}
+  assert experiment.declared_data(mae.get_config())[1] == {}  # which tells no classes
 
 
 @pytest.mark.parametrize("topology,message", [
