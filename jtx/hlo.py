@@ -67,7 +67,8 @@ def traffic(text: str) -> dict[str, Traffic]:
       if match is None or not times[name]:
         continue
       kind, size, group = _describe(name, line, match)
-      channel = re.search(r"channel_id=(\d+)", line)
+      # A reduce-scatter, fused, is whole, and may have the channel of another.
+      channel = None if _SCATTER in name else re.search(r"channel_id=(\d+)", line)
       key = (kind, channel[1] if channel else f"{name}:{number}")
       # A piece inside of a loop belongs to what was begun before it.
       count = min(times[name], found[key][0] if key in found else math.inf)

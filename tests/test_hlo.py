@@ -22,6 +22,12 @@ HloModule jit_f, is_scheduled=true
   ROOT %part = bf16[2,4]{1,0} dynamic-slice(%all-reduce.9), dynamic_slice_sizes={2,4}
 }
 
+%all-reduce-scatter.2 (p: bf16[4,4]) -> bf16[1,4] {
+  %p = bf16[4,4]{1,0} parameter(0)
+  %all-reduce.10 = bf16[4,4]{1,0} all-reduce(%p), channel_id=9, replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %part = bf16[1,4]{1,0} dynamic-slice(%all-reduce.10), dynamic_slice_sizes={1,4}
+}
+
 %begun (p: f32[16]) -> f32[16] {
   %p = f32[16]{0} parameter(0)
   ROOT %all-gather.2 = f32[16]{0} all-gather(%p), channel_id=2, replica_groups=[1,4]<=[4], dimensions={0}
@@ -39,6 +45,7 @@ HloModule jit_f, is_scheduled=true
   %value = f32[4,8]{1,0} get-tuple-element(%state), index=1
   %next = u32[] add(%i, %two)
   %run = f32[16]{0} fusion(%value), kind=kCustom, calls=%piece
+  %another = bf16[1,4]{1,0} fusion(%value), kind=kCustom, calls=%all-reduce-scatter.2
   %kernel = f32[4,8]{1,0} custom-call(%value), custom_call_target="kernel", backend_config={"a": {
  "of":"several lines"
 }}, metadata={op_name="kernel"}
@@ -74,7 +81,7 @@ def test_kinds_loops_and_pieces():
       "all-gather": hlo.Traffic(1, 64, 48),  # begun outside of the loop, with a piece inside
       "all-reduce": hlo.Traffic(1, 128, 128),  # over 2 of 4 devices
       "collective-permute": hlo.Traffic(6, 6 * 128, 6 * 128),  # 0, 2, ... 10
-      "reduce-scatter": hlo.Traffic(1, 64, 48),
+      "reduce-scatter": hlo.Traffic(1 + 6, 64 + 6 * 32, 48 + 6 * 24),  # of one channel
   }
 
 
