@@ -66,17 +66,16 @@ def test_the_watchdog_barks_once_and_not_where_no_step_is_expected():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config,devices,processes", [
-    ("nmt_numbers", 8, (2, 4)), ("bert", 4, (2,)), ("vit_digits", 4, (2,))])
-def test_any_number_of_processes_gives_the_same_losses(config, devices, processes, tmp_path):
+@pytest.mark.parametrize("config", ["nmt_numbers", "bert", "vit_digits"])
+def test_any_number_of_processes_gives_the_same_losses(config, tmp_path):
   mesh = ("--config.steps=20", "--config.mesh.fsdp=2", "--config.mesh.tensor=2",
-          f"--config.mesh.data={devices // 4}")
-  for number in (1, *processes):
-    done = launched(tmp_path / str(number), config, number, devices // number, *mesh)
+          "--config.mesh.data=2")
+  for number in (1, 2, 4):
+    done = launched(tmp_path / str(number), config, number, 8 // number, *mesh)
     assert done.returncode == 0, done.stderr
   whole = dict(losses(tmp_path / "1"))
   assert len(whole) == 20
-  for number in processes:
+  for number in (2, 4):
     assert dict(losses(tmp_path / str(number))) == pytest.approx(whole, rel=1e-5)
     assert results(tmp_path / str(number)) == pytest.approx(results(tmp_path / "1"), rel=1e-5)
 

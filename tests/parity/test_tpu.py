@@ -31,7 +31,8 @@ def test_two_slices():
 
 
 def test_what_does_not_fit_is_a_result():
-  done, result = report("--config=configs/bert_large.py", "--topology=v5e:2x2",
+  done, result = report("--config=configs/bert.py:mini", "--topology=v5e:2x2",
+                        "--config.phases=((1.0, 512, 16384),)", "--config.batch_size=16384",
                         "--config.mesh.fsdp=4", "--config.mesh.data=1")
   assert not result["fits"] and "memory" in result["why"]
   assert "does not fit" in done.stdout
