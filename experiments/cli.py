@@ -75,10 +75,12 @@ def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
       return main()
     except Exception as error:
       expected, status = _is_user_error(error), getattr(error, "status", 1)
-      if expected:
-        _report(error, sys.argv, status)
-      if (job := sys.modules.get("jtx.distributed")) and status != RESTART:
-        job.leave(status, None if expected else error)
+      try:
+        if expected:
+          _report(error, sys.argv, status)
+      finally:
+        if (job := sys.modules.get("jtx.distributed")) and status != RESTART:
+          job.leave(status, None if expected else error)
       if not expected:
         raise
       return status

@@ -119,13 +119,15 @@ def leave(status: int, error: Exception | None = None) -> None:
     error: what has failed, where nobody has told it yet.
   """
   if jax.distributed.is_initialized() and jax.process_count() > 1:
-    if error is not None:
-      traceback.print_exception(error)
-    logging.error("process %d of %d ends with status %d", jax.process_index(), jax.process_count(),
-                  status)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    try:
+      if error is not None:
+        traceback.print_exception(error)
+      logging.error("process %d of %d ends with status %d", jax.process_index(),
+                    jax.process_count(), status)
+      sys.stdout.flush()
+      sys.stderr.flush()
+    finally:  # a full disk may take no word of it
+      os._exit(status)
 
 
 class Watchdog:
@@ -177,8 +179,10 @@ class Watchdog:
     while not self._stop.wait(min(self.seconds / 10, 1.0)):
       silent = time.monotonic() - self._last
       if silent > self.seconds and not self._paused:
-        logging.error("process %d of %d made no step for %.0f seconds: another process is gone, or"
-                      " this one hangs", jax.process_index(), jax.process_count(), silent)
-        sys.stderr.flush()
-        self.exit(1)
+        try:
+          logging.error("process %d of %d made no step for %.0f seconds: another process is gone,"
+                        " or this one hangs", jax.process_index(), jax.process_count(), silent)
+          sys.stderr.flush()
+        finally:
+          self.exit(1)
         return

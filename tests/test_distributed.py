@@ -65,6 +65,24 @@ def test_the_watchdog_barks_once_and_not_where_no_step_is_expected():
   assert codes == [1]
 
 
+@pytest.mark.parametrize("error,status", [("cli.UsageError", 2), ("RuntimeError", 1)])
+def test_a_process_leaves_though_nothing_can_be_written(error, status):
+  """It must not wait at its exit for the others, which wait for it."""
+  script = f"""
+import atexit, time
+import jax
+from experiments import cli
+from jtx import distributed
+jax.distributed.is_initialized, jax.process_count = lambda: True, lambda: 2
+atexit.register(time.sleep, 600)
+def main(): raise {error}("of one process")
+cli.run(main)
+"""
+  with open("/dev/full", "w", encoding="utf-8") as full:
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, stderr=full, timeout=60)
+  assert done.returncode == status
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("config", ["nmt_numbers", "bert", "vit_digits"])
 def test_any_number_of_processes_gives_the_same_losses(config, tmp_path):
