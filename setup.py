@@ -42,7 +42,6 @@ setuptools.setup(
         "aot": ["jax[tpu]"],
         "beam": ["apache-beam>=2.77"],
         "gcs": ["gcsfs>=2026.8"],  # brings google-cloud-storage, with which TensorBoard writes
-        "s3": ["boto3", "s3fs>=2026.8"],
         "interop": INTEROP,
         "notebooks": NOTEBOOKS,
         "parity": ["apache-beam>=2.77", "datasets>=5.2", "gcp-storage-emulator", "gcsfs>=2026.8",

@@ -1,7 +1,8 @@
-"""Files of a run, in a folder of this machine or in a bucket (gs://BUCKET/..., s3://BUCKET/...).
+"""Files of a run, in a folder of this machine or in a bucket of Google's store (gs://BUCKET/...).
 
 Those of a bucket are read and written through `etils.epath` by the store's own client, which has to
-be installed: gcsfs, s3fs. There a file is written whole or not at all, and can't be appended to.
+be installed: gcsfs. There a file is written whole or not at all, and can't be appended to. Of other
+stores `etils.epath` knows some, but Orbax 0.12 writes arrays to none of them.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import os
 import pathlib
 from typing import Any, Iterator, Sequence
 
-SCHEMES = ("gs", "s3")
+SCHEME = "gs"
 
 
 def is_remote(path: str) -> bool:
@@ -29,14 +30,13 @@ def _opened(path: str) -> Iterator[Any]:
     return
   from etils import epath  # only here, since it takes a tenth of a second
   from jtx.config import ConfigError  # which reads its files by this module
-  scheme = path.partition("://")[0]
-  if scheme not in SCHEMES:
-    raise ConfigError(f"{path}: files are in a folder of this machine or in a bucket; valid are: "
-                      + ", ".join(f"{s}://BUCKET/..." for s in SCHEMES))
+  if path.partition("://")[0] != SCHEME:
+    raise ConfigError(f"{path}: files are in a folder of this machine, where a bucket of another"
+                      f" store may be mounted, or in {SCHEME}://BUCKET/...")
   try:
     yield epath.Path(path)
   except ImportError as e:
-    raise ConfigError(f"{path}: the client of {scheme}:// is not installed ({e})") from e
+    raise ConfigError(f"{path}: the client of {SCHEME}:// is not installed ({e})") from e
 
 
 def exists(path: str) -> bool:
