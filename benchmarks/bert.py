@@ -52,7 +52,7 @@ def load_texts(data: str, size: str) -> dict[str, Any]:
     `full` and `sentences`, lists of int32 arrays; and what the networks are made from.
   """
   from jtx.data.dataset import Dataset
-  from jtx.data.ops_pretrain import SENTENCE
+  from jtx.data.ops.pretrain import SENTENCE
   dataset = Dataset((c := make_config(data, size)).data, c.tokenizer)
   prepared, tokenizer = dataset.prepared_train, dataset.tokenizers["text"]
   stream = dataset.train_stream(0, 256, range(256))
@@ -166,8 +166,11 @@ class Jtx(harness.JtxSide, System):
 
   def start(self, state) -> None:
     import jax
-    from jtx import experiment, sharding, train
+
+    from jtx import experiment
     from jtx.data.dataset import Dataset
+    from jtx.parallel import sharding
+    from jtx.train import loop
     self.jax = jax
     config = make_config(self.data, self.size)
     dataset = Dataset(config.data, config.tokenizer, self.texts["tokenizers"])
@@ -176,7 +179,7 @@ class Jtx(harness.JtxSide, System):
     example = packed(self.examples("full", 3 * self.rows), self.rows)[0]
     example.pop("ids")
     example["text_types"] = np.zeros_like(example["text"])
-    self.program = train.Program(config, model, objective, example, mesh)
+    self.program = loop.Program(config, model, objective, example, mesh)
     self.place, self.model = sharding.batch_sharding(mesh), model
     self.to_device = functools.partial(sharding.to_device, sharding=self.place)
     self.state = self.program.init()
@@ -271,6 +274,7 @@ class PlainFlax(harness.JaxSide, System):
     import jax
     import jax.numpy as jnp
     import optax
+
     from benchmarks.plain_flax import Bert
     self.jax = jax
     dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16

@@ -12,6 +12,7 @@ was lost.
 """
 
 import collections
+from collections.abc import Callable, Iterator
 import contextlib
 import json
 import os
@@ -23,11 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from absl import flags
-from absl import logging
+from absl import flags, logging
 
 from experiments import cli
 

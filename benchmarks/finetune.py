@@ -32,11 +32,11 @@ TASKS = {
     "sst2": Task("classify.py:max_length=64,epochs=2", "sst2", "SequenceClassification",
                  ("dev/accuracy",)),
     "sick": Task("classify.py:max_length=64,header,text=sentence_A,second=sentence_B,"
-                 "label=relatedness_score,names=,scores=pearson+spearman,train=train.txt,"
+                 "label=relatedness_score,names=,scores=pearson+spearman,train=loop.txt,"
                  "dev=dev.txt,epochs=2", "sick", "SequenceClassification", ("dev/pearson", "dev/spearman")),
     "sick_entailment": Task(
         "classify.py:max_length=64,header,text=sentence_A,second=sentence_B,"
-        "label=entailment_judgment,names=CONTRADICTION+ENTAILMENT+NEUTRAL,train=train.txt,"
+        "label=entailment_judgment,names=CONTRADICTION+ENTAILMENT+NEUTRAL,train=loop.txt,"
         "dev=dev.txt,epochs=2", "sick", "SequenceClassification", ("dev/accuracy",)),
     "cola": Task("classify.py:max_length=64,text=3,label=1,scores=matthews+accuracy,epochs=2", "cola",
                  "SequenceClassification", ("dev/matthews", "dev/accuracy")),
@@ -44,7 +44,7 @@ TASKS = {
                   ("dev/accuracy",)),
     "wnut17": Task("tag.py:max_length=64,entities,batch=16,epochs=2", "wnut17", "TokenClassification",
                    ("dev/f1", "dev/accuracy")),
-    "ud_ewt": Task("tag.py:max_length=96,format=conllu,train=train.conllu.gz,dev=dev.conllu.gz,"
+    "ud_ewt": Task("tag.py:max_length=96,format=conllu,train=loop.conllu.gz,dev=dev.conllu.gz,"
                    "epochs=0.5", "ud_ewt", "TokenClassification", ("dev/accuracy",)),
     "policyqa": Task("squad.py:max_length=128,stride=32,batch=16,lr=1e-4,epochs=1,"
                      "train=squad_format.json,holdout=20,"
@@ -72,6 +72,7 @@ def write_start(task: str, data: str, init: str, seed: int,
   """Writes the folder that both systems start from: `init` with a head that the seed draws."""
   import torch
   import transformers
+
   from jtx.data.dataset import Dataset
   config = make_config(task, data, init, seed)
   peer = TASKS[task].peer
@@ -88,8 +89,8 @@ def write_start(task: str, data: str, init: str, seed: int,
 
 
 def finetune_jtx(task: str, data: str, init: str, seed: int, workdir: str) -> dict[str, float]:
-  from jtx import train
-  return train.run(make_config(task, data, init, seed), workdir)
+  from jtx.train import loop
+  return loop.run(make_config(task, data, init, seed), workdir)
 
 
 def finetune_transformers(task: str, data: str, init: str, seed: int,
@@ -106,8 +107,10 @@ def train_peer(config, dataset, peer: str):
   """A model of the class AutoModelFor`peer`, trained as the config says."""
   import torch
   import transformers
-  from jtx import experiment, schedules
+
+  from jtx import experiment
   from jtx.config import build
+  from jtx.train import schedules
   torch.manual_seed(config.seed)
   config = experiment.with_steps(config, dataset)
   model = getattr(transformers, f"AutoModelFor{peer}").from_pretrained(config.init_from)

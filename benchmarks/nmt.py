@@ -57,13 +57,16 @@ class Jtx(harness.JaxSide):
 
   def __init__(self, workdir: str, data: str, size: str, steps: int):
     import jax
-    from jtx import restore, sharding, train
+
     from jtx.data import pipeline
+    from jtx.parallel import sharding
+    from jtx.saved.workdir import load_run
+    from jtx.train import loop
     config = make_config(data, size, steps).lock()
-    train.run(config, workdir)
-    self.task, self.params, _ = restore.load(workdir)
+    loop.run(config, workdir)
+    self.task, self.params, _ = load_run(workdir)
     task = self.task
-    self.program = train.Program(config, task.model, task.objective,
+    self.program = loop.Program(config, task.model, task.objective,
                                  task.data.example_batch(config.batch_size), task.mesh)
     place = sharding.batch_sharding(task.mesh)
     rows = sharding.local_rows(config.batch_size, place)
@@ -72,7 +75,7 @@ class Jtx(harness.JaxSide):
     self.batches, self.sentences = [], 0
     for batch in batches:
       self.sentences += int((batch["ids"] >= 0).sum())
-      self.batches.append(sharding.to_device(train.without_ids(batch), config.batch_size, place))
+      self.batches.append(sharding.to_device(loop.without_ids(batch), config.batch_size, place))
     self.sentences //= len(self.batches)  # of a batch, on average
     self.useful = [int((np.asarray(b["tgt_segment_ids"]) > 0).sum()) for b in self.batches]
     self.step, self.state = 0, self.program.init()
@@ -125,7 +128,7 @@ class Jtx(harness.JaxSide):
     self.state = self.batches = None
 
   def start_translating(self, sentences: int) -> None:
-    from jtx.translate import Translator
+    from jtx.inference.translate import Translator
     data = self.task.data
     self.texts = [e["src"] for e in data.examples(tuple(self.task.config.evals.val_loss.source))]
     self.texts = self.texts[:sentences]
@@ -153,7 +156,8 @@ class Jtx(harness.JaxSide):
   def translate_flops(self, source: float, target: float) -> float:
     """Matrix-product FLOPs of a sentence of these mean lengths, on its real tokens."""
     import jax.numpy as jnp
-    from jtx import flops
+
+    from jtx.train import flops
     S, T = round(source), round(target)
     field = lambda name, B, n: {name: jnp.zeros((B, n), jnp.int32),
                                 f"{name}_segment_ids": jnp.ones((B, n), jnp.int32),

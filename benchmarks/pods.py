@@ -14,8 +14,7 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
-from absl import flags
-from absl import logging
+from absl import flags, logging
 
 from experiments import cli
 

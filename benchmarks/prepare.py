@@ -47,12 +47,12 @@ class Jtx:
 
   def make(self, task: str) -> tuple[int, float]:
     """Prepares the corpus: tokens, and seconds from opening the source to the manifest."""
-    from jtx.data import preparation
+    from jtx.data.corpus import writer
     folder = os.path.join(self.folder, task)
     shutil.rmtree(folder, ignore_errors=True)
     config = make_config(task, **self.config)
     start = time.perf_counter()
-    manifest = preparation.prepare(config.data, config.tokenizer, folder, shard_size=1000,
+    manifest = writer.prepare(config.data, config.tokenizer, folder, shard_size=1000,
                                    workers=self.workers)
     seconds = time.perf_counter() - start
     return sum(shard["tokens"]["text"] for shard in manifest["shards"]), seconds
@@ -77,6 +77,7 @@ class Datasets:
 
   def __init__(self, workdir: str, workers: int, **config: Any):
     import datasets
+
     from jtx.data.dataset import Dataset
     datasets.disable_progress_bars()
     self.folder = os.path.join(workdir, "datasets")
@@ -155,7 +156,7 @@ def run(workdir: str, source: str, tokenizer: str = "", workers: int = 1, rounds
 
   Args:
     workdir: for all files.
-    source: documents; see `jtx.data.sources.open_source`.
+    source: documents; see `jtx.data.sources.registry.open_source`.
     tokenizer: a tokenizer's file; "" trains one on the documents first.
     workers: processes of each system; 1 is the system's own alone.
     rounds: turns of each system.

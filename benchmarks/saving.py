@@ -6,12 +6,12 @@ state away. On a CPU the files are written from the arrays themselves, so that t
 steps can't reuse their memory; on other devices they are copied to the host first.
 """
 
+from collections.abc import Iterator
 import contextlib
 import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 PERIOD = 0.002  # seconds between two looks
@@ -63,7 +63,7 @@ def run(workdir: str, rounds: int, total: int) -> dict[str, Any]:
   import jax
 
   from benchmarks import harness
-  from jtx.checkpoint import Checkpointer
+  from jtx.saved.checkpoint import Checkpointer
   folder = os.path.join(workdir, "checkpoints")
   shutil.rmtree(folder, ignore_errors=True)
   state = make_state(total)

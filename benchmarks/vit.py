@@ -79,17 +79,20 @@ class Jtx(harness.JtxSide, System):
 
   def start(self, state) -> None:
     import jax
-    from jtx import experiment, sharding, train
+
+    from jtx import experiment
+    from jtx.parallel import sharding
+    from jtx.train import loop
     self.jax = jax
     config = make_config(self.size)
     self.mesh = sharding.make_mesh(config.mesh)
     self.model, objective = experiment.make_model(config, {"head.outputs": CLASSES})
     self.example = batches(self.size, 1)[0]
-    self.program = train.Program(config, self.model, objective, self.example, self.mesh)
+    self.program = loop.Program(config, self.model, objective, self.example, self.mesh)
     self.state = self.program.init()
 
   def placed(self, batch):
-    from jtx import sharding
+    from jtx.parallel import sharding
     return sharding.to_device(batch, SIZES[self.size][3], sharding.batch_sharding(self.mesh))
 
   def hf_config(self) -> dict[str, Any]:

@@ -14,15 +14,14 @@ comes out: see glue.py and squad.py. `sweep_masking` is table 8 of the paper, `s
 its table 5, `sweep_forms` table 1 of RoBERTa (Liu et al. 2019).
 """
 
+from configs import common
 from jtx.interop import huggingface, presets
 from jtx.interop.presets import ENCODERS
 from jtx.nn.positions import POSITIONS
 
-from configs import common
-
 # What `pretrain` reads; a config adds its own.
 CORPUS_ARGS = dict(
-    corpus="",  # a source of jtx/data/sources.py: documents:FOLDER, blank_lines:FILE, jsonl:FILE
+    corpus="",  # a source of jtx/data/sources/registry.py: documents:FOLDER, blank_lines:FILE, jsonl:FILE
     val="",  # another, to evaluate on
     vocab="",  # a tokenizer or vocab.txt; without one, a tokenizer is trained on the corpus
     language="en",  # whose rules split sentences

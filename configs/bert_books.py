@@ -16,7 +16,7 @@ Arguments: those of CORPUS_ARGS in bert.py. A student of what comes out: see dis
 """
 
 from configs import bert, common
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 
 PRESETS = ("", "tiny", "corpus=documents:books.zip,vocab=vocab.txt",
            "corpus=documents:train,val=documents:val,language=de", "position=learned")

@@ -12,18 +12,20 @@ from typing import Any, Callable
 
 from ml_collections import ConfigDict, config_dict
 
-from jtx import optim, schedules, storage
-from jtx.config import ConfigError, edit, nearest, section
-from jtx.data.ops_text import OPS
-from jtx.data.tokenizer_kinds import TOKENIZERS
-from jtx.decode import METHODS
+from jtx import storage
+from jtx.config import edit, section
+from jtx.data.ops.text import OPS
+from jtx.data.tokenizers.kinds import TOKENIZERS
+from jtx.errors import ConfigError, nearest
 from jtx.evals import EVALS
+from jtx.inference.decode import METHODS
 from jtx.interop import presets
 from jtx.interop.presets import ENCODERS
 from jtx.models import MODELS
 from jtx.nn.grid_positions import GRID_POSITIONS
 from jtx.nn.positions import POSITIONS
 from jtx.objectives import OBJECTIVES
+from jtx.train import optim, schedules
 
 model = functools.partial(section, MODELS)
 objective = functools.partial(section, OBJECTIVES)
@@ -68,7 +70,7 @@ def get_config() -> ConfigDict:
 
   c.data = ConfigDict()
   c.data.path = ""  # folder of relative file names
-  c.data.train = ()  # sources; see jtx/data/sources.py
+  c.data.train = ()  # sources; see jtx/data/sources/registry.py
   c.data.weights = ()  # one a source; () is by size
   c.data.smoothing = config_dict.placeholder(float)  # by size^smoothing instead
   c.data.ops = ()
@@ -175,8 +177,8 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
 
 def open_encoder(c: ConfigDict, args: ConfigDict, task: str) -> None:
   """The model and the tokenizer: those of `args.init`, or fresh ones."""
-  from jtx import pretrained
   from jtx.interop import huggingface
+  from jtx.saved import pretrained
   if args.init:
     if args.model:
       raise ConfigError("config arguments init and model exclude each other: init brings its model")

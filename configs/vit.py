@@ -15,7 +15,7 @@ stem, or in every layer, each its own or shared. Here it also has sines, and 2-D
 
 from configs import common
 from jtx import storage
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 
 # width, layers, heads
 SIZES = {"ti": (192, 12, 3), "s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16),
@@ -71,7 +71,7 @@ def build(c, args, size: str, patch: int, res: int, channels: int = 3, pool: str
 
 def from_trained(c, path: str) -> None:
   """The encoder of a Hugging Face folder or a workdir, at the config's size of images."""
-  from jtx import pretrained
+  from jtx.saved import pretrained
   fields = pretrained.trunk_fields(path, "vit")
   fields["image"] = {**fields["image"], "size": c.model.image.size}
   common.apply(c, {"model": fields})

@@ -12,7 +12,7 @@ finetune, from what that gave (`init`), at 384 pixels by SGD (table 4). And thos
 """
 
 from configs import common, vit
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 
 DATA = ("in1k", "in21k", "finetune")
 

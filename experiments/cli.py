@@ -13,6 +13,7 @@ Nothing here imports JAX, so a mistyped flag is answered at once.
 """
 
 import ast
+from collections.abc import Callable, Iterator, Sequence
 import difflib
 import importlib.machinery
 import importlib.util
@@ -24,28 +25,24 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from absl import app
-from absl import flags
-from absl import logging
+from absl import app, flags, logging
 from ml_collections import ConfigDict
-from ml_collections.config_flags import config_flags
-from ml_collections.config_flags import config_path
-from ml_collections.config_flags import tuple_parser
+from ml_collections.config_flags import config_flags, config_path, tuple_parser
 
-from jtx.config import from_plain, nearest
-from jtx.preemption import RESTART
+from jtx.config import from_plain
+from jtx.errors import (
+  RESTART,
+  CheckpointError,
+  ConfigError,
+  DataError,
+  Preempted,
+  TrainError,
+  nearest,
+)
 
-# By name: an error of a module that was never imported can't have been raised.
-USER_ERRORS = frozenset({
-    "jtx.checkpoint.CheckpointError",
-    "jtx.config.ConfigError",
-    "jtx.data.DataError",
-    "jtx.preemption.Preempted",
-    "jtx.train.TrainError",
-})
+USER_ERRORS = (CheckpointError, ConfigError, DataError, Preempted, TrainError)
 FILE_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
@@ -79,7 +76,7 @@ def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
         if expected:
           _report(error, sys.argv, status)
       finally:
-        if (job := sys.modules.get("jtx.distributed")) and status != RESTART:
+        if (job := sys.modules.get("jtx.parallel.processes")) and status != RESTART:
           job.leave(status, None if expected else error)
       if not expected:
         raise
@@ -205,8 +202,8 @@ def config_of(arguments: Sequence[str]) -> ConfigDict:
 
 def read_lines(path: str) -> list[str]:
   """The lines of a UTF-8 file, or of standard input for "-"."""
-  from jtx.data import DataError
-  from jtx.data.lines import Lines
+  from jtx.data.sources.lines import Lines
+  from jtx.errors import DataError
   if path != "-":
     lines = Lines(path)
     return [lines[i] for i in range(len(lines))]
@@ -392,8 +389,7 @@ def _illegal_value(message: str, flag_values: flags.FlagValues) -> str:
 
 
 def _is_user_error(error: Exception) -> bool:
-  names = {f"{c.__module__}.{c.__qualname__}" for c in type(error).__mro__}
-  return isinstance(error, (UsageError, *FILE_ERRORS)) or bool(names & USER_ERRORS)
+  return isinstance(error, (UsageError, *USER_ERRORS, *FILE_ERRORS))
 
 
 def _sentence(error: Exception) -> str:

@@ -29,7 +29,7 @@ OUTPUTS = flags.DEFINE_integer("outputs", None, "Classes or tags, where the conf
 
 
 def main() -> None:
-  from jtx import aot
+  from jtx.compile import aot
   aot.set_up(TOPOLOGY.value)
   options = dict(slices=SLICES.value, vocab_size=VOCAB_SIZE.value, outputs=OUTPUTS.value)
   run = aot.search if SEARCH.value else aot.report

@@ -9,8 +9,7 @@ and its tokenizer, and no run; jtx.load_pretrained and --to_hf read it.
 
 import os
 
-from absl import flags
-from absl import logging
+from absl import flags, logging
 
 from experiments import cli
 
@@ -28,7 +27,7 @@ DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "float16", "bfloat16"]
 
 
 def check_flags() -> None:
-  from jtx.config import ConfigError
+  from jtx.errors import ConfigError
   if (FROM_HF.value is None) == (TO_HF.value is None):
     raise ConfigError("give either --from_hf=DIR, to make a workdir, or --to_hf=DIR, to read one")
   wrong = (ARCHITECTURE,) if FROM_HF.value is None else (STEP, AVERAGE)
@@ -39,8 +38,8 @@ def check_flags() -> None:
 
 
 def from_hf() -> None:
-  from jtx import pretrained
-  from jtx.data.tokenizers import Tokenizer
+  from jtx.data.tokenizers.tokenizer import Tokenizer
+  from jtx.saved import pretrained
   model, params = pretrained.load_pretrained(FROM_HF.value, ARCHITECTURE.value)
   files = [os.path.join(FROM_HF.value, name) for name in ("tokenizer.json", "vocab.txt")]
   tokenizer = Tokenizer.load(FROM_HF.value) if any(map(os.path.exists, files)) else None
@@ -51,13 +50,14 @@ def from_hf() -> None:
 
 
 def to_hf() -> None:
-  from jtx import pretrained, restore
+  from jtx.saved import pretrained
+  from jtx.saved.workdir import load_run
   if pretrained.is_converted(WORKDIR.value):
     model, params = pretrained.load_converted(WORKDIR.value)
     has_tokenizer = os.path.exists(os.path.join(WORKDIR.value, "tokenizer.json"))
     tokenizer = pretrained.load_tokenizer(WORKDIR.value) if has_tokenizer else None
   else:
-    task, params, _ = restore.load(WORKDIR.value, STEP.value, AVERAGE.value)
+    task, params, _ = load_run(WORKDIR.value, STEP.value, AVERAGE.value)
     model, tokenizer = task.model, task.data.tokenizers[task.data.fields[0]]
   labels = pretrained.labels(WORKDIR.value)
   pretrained.save_pretrained(TO_HF.value, model, params, tokenizer, "hf", labels, DTYPE.value)

@@ -18,10 +18,12 @@ DATA_PATH = flags.DEFINE_string("data_path", None, "Folder of the data, if it mo
 
 
 def main() -> None:
-  from jtx import experiment, restore, train
-  task, params, step = restore.load(WORKDIR.value, STEP.value, AVERAGE.value, DATA_PATH.value)
+  from jtx import experiment
+  from jtx.saved.workdir import load_run
+  from jtx.train import loop
+  task, params, step = load_run(WORKDIR.value, STEP.value, AVERAGE.value, DATA_PATH.value)
   evaluators = experiment.make_evaluators(task.config)
-  results = train.evaluate(task, params, evaluators, step, WORKDIR.value)
+  results = loop.evaluate(task, params, evaluators, step, WORKDIR.value)
   print(json.dumps({"step": step, **results}))
 
 

@@ -20,7 +20,8 @@ STEP = flags.DEFINE_integer("step", None, "Checkpoint; the newest if not given."
 def main() -> None:
   import jax.numpy as jnp
 
-  from jtx.checkpoint import CheckpointError, Checkpointer
+  from jtx.errors import CheckpointError
+  from jtx.saved.checkpoint import Checkpointer
   folder = os.path.join(WORKDIR.value, "checkpoints")
   checkpoints = Checkpointer(folder)
   steps = checkpoints.all_steps()

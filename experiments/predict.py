@@ -5,7 +5,7 @@
 W is a workdir of jtx or a folder of Hugging Face. A line of the input is an object of JSON
 (a file that ends in .jsonl) or text: a text, a pair of texts with a tab between them, or
 words with spaces between them for tags. A line of the output is an object of JSON; the order
-is kept. What an object needs depends on the model's head: see jtx/predictions.py.
+is kept. What an object needs depends on the model's head: see jtx/inference/tasks.py.
 
 Of a vision transformer the input is a folder of images, an image, or a text file with the path of
 one a line; the output has the path, and the five likeliest classes or a vector.
@@ -29,8 +29,8 @@ BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Texts or images at a time."
 
 
 def read_inputs(path: str, by_word: bool) -> list[dict]:
-  """The lines of a file as inputs of `jtx.predictions.predict`."""
-  from jtx.data.sources import JsonlSource
+  """The lines of a file as inputs of `jtx.inference.tasks.predict`."""
+  from jtx.data.sources.registry import JsonlSource
   if path.endswith(".jsonl"):
     source = JsonlSource(f"jsonl:{path}", path)
     return [source[i] for i in range(len(source))]
@@ -42,8 +42,9 @@ def read_inputs(path: str, by_word: bool) -> list[dict]:
 
 def of_images(model, params) -> list[dict]:
   """What is written of each image."""
-  from jtx import predict, pretrained
-  from jtx.predict_images import TOP, ImagePredictor, listed_images
+  from jtx.inference import texts
+  from jtx.inference.images import TOP, ImagePredictor, listed_images
+  from jtx.saved import pretrained
   paths = listed_images(INPUT.value)
   by_class = model.head.task == "classes"
   run = ImagePredictor(WORKDIR.value, model, params, "predict" if by_class else "features",
@@ -53,7 +54,7 @@ def of_images(model, params) -> list[dict]:
   labels = pretrained.labels(WORKDIR.value) or [f"LABEL_{i}" for i in range(model.head.outputs)]
   results = []
   for path, x in zip(paths, run(paths)):
-    label, scores = predict.prediction(x[0], labels)
+    label, scores = texts.prediction(x[0], labels)
     best = sorted(scores, key=scores.get, reverse=True)[:TOP]
     results.append({"path": path, "label": label, "scores": {name: scores[name] for name in best}})
   return results
@@ -61,17 +62,18 @@ def of_images(model, params) -> list[dict]:
 
 def main() -> None:
   import jtx
-  from jtx import predict, pretrained, predictions
+  from jtx.inference import tasks, texts
+  from jtx.saved import pretrained
   model, params = jtx.load_pretrained(WORKDIR.value)
   if hasattr(model, "image"):
     write(of_images(model, params))
     return
   inputs = read_inputs(INPUT.value, model.head.task == "tags")
-  trained = predictions.Trained(
-      model, params, predict.tokenizer_of(WORKDIR.value, model),
-      pretrained.labels(WORKDIR.value) or (), predict.longest(model, MAX_LENGTH.value),
+  trained = tasks.Trained(
+      model, params, texts.tokenizer_of(WORKDIR.value, model),
+      pretrained.labels(WORKDIR.value) or (), texts.longest(model, MAX_LENGTH.value),
       batch_size=BATCH_SIZE.value)
-  write(predictions.predict(trained, inputs))
+  write(tasks.predict(trained, inputs))
 
 
 def write(outputs: list[dict]) -> None:

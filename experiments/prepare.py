@@ -5,7 +5,7 @@
 
 Then `experiments.train` with --config.data.train=prepared:D trains on the same batches, from D.
 Ended at any moment, the same command goes on where it stopped; on a finished D it checks every file
-and makes damaged ones again. What D holds is told in jtx/data/prepared.py.
+and makes damaged ones again. What D holds is told in jtx/data/corpus/reader.py.
 """
 
 import shlex
@@ -34,9 +34,9 @@ def main() -> None:
       import apache_beam  # pylint: disable=unused-import
     except ImportError as error:
       raise cli.UsageError('--beam needs Apache Beam: pip install -e ".[beam]"') from error
-  from jtx.data import preparation
+  from jtx.data.corpus import writer
   config = CONFIG.value
-  preparation.prepare(
+  writer.prepare(
       config.data, config.tokenizer, OUTPUT.value, shard_size=SHARD_SIZE.value,
       workers=WORKERS.value, beam=None if BEAM.value is None else shlex.split(BEAM.value))
 

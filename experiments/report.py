@@ -15,7 +15,7 @@ METRICS = flags.DEFINE_list("metrics", [], "Of results.json, to be shown; all if
 
 
 def main() -> None:
-  from jtx import report
+  from jtx.sweeps import report
   print(report.report(WORKDIR.value, METRICS.value), end="")
 
 

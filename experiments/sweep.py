@@ -32,8 +32,8 @@ TRAIN = (sys.executable, "-m", "experiments.train")
 
 
 def main() -> int:
-  from jtx import jobs, report
-  from jtx.config import ConfigError
+  from jtx.errors import ConfigError
+  from jtx.sweeps import jobs, report
   try:  # all that can be wrong with the command line, before anything is written
     items = make_items()
     report.check_evaluators(METRICS.value, [item.config for item in items])
@@ -54,7 +54,7 @@ def main() -> int:
 
 def make_items():
   """The items of the flags; each one's arguments are parsed as its train command would."""
-  from jtx import sweep
+  from jtx.sweeps import sweep
   if SWEEP.value is None and not GRID.value:
     raise cli.UsageError("--sweep=NAME or --grid=KEY=VALUE,VALUE must be given")
   flag = flags.FLAGS[CONFIG.name]

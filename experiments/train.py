@@ -1,4 +1,4 @@
-"""Trains a config. The logic is in `jtx/train.py`; here are its flags.
+"""Trains a config. The logic is in `jtx/train/loop.py`; here are its flags.
 
   python -m experiments.train --config=configs/X.py[:args] --workdir=W [--config.a.b=value]
 
@@ -27,9 +27,10 @@ PROCESS_ID = flags.DEFINE_integer("process_id", -1, "Of this process, from 0.")
 def main() -> None:
   import jax
 
-  from jtx import distributed, train
-  distributed.initialize(COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value)
-  train.run(CONFIG.value, WORKDIR.value, max_seconds=MAX_SECONDS.value,
+  from jtx.parallel import processes
+  from jtx.train import loop
+  processes.initialize(COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value)
+  loop.run(CONFIG.value, WORKDIR.value, max_seconds=MAX_SECONDS.value,
             stuck_seconds=STUCK_SECONDS.value if jax.process_count() > 1 else 0.0)
 
 

@@ -7,8 +7,7 @@ names it. With --n_best above 1 a line is followed by tab and score, and each in
 gives that many.
 """
 
-from absl import flags
-from absl import logging
+from absl import flags, logging
 
 from experiments import cli
 
@@ -34,8 +33,9 @@ SAMPLE_FLAGS = (TEMPERATURE, TOP_K, TOP_P, SEED)
 
 def set_method(decode) -> None:
   """Puts the flags into the config's `decode` section."""
-  from jtx.config import ConfigError, edit, section
-  from jtx.decode import METHODS
+  from jtx.config import edit, section
+  from jtx.errors import ConfigError
+  from jtx.inference.decode import METHODS
   given = lambda holders: {h.name: h.value for h in holders if h.value is not None}
   name = "sample" if SAMPLE.value else "beam"
   others = BEAM_FLAGS if SAMPLE.value else SAMPLE_FLAGS
@@ -51,10 +51,10 @@ def set_method(decode) -> None:
 
 
 def main() -> None:
-  from jtx import restore
-  from jtx.translate import Translator
+  from jtx.inference.translate import Translator
+  from jtx.saved.workdir import load_run
   lines = cli.read_lines(INPUT.value)
-  task, params, _ = restore.load(WORKDIR.value, STEP.value, AVERAGE.value)
+  task, params, _ = load_run(WORKDIR.value, STEP.value, AVERAGE.value)
   set_method(task.config.decode)
   translator = Translator(task.model, params, task.data.tokenizers, task.config.decode)
   texts = task.data.clean(lines)

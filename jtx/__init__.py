@@ -7,11 +7,11 @@ __version__ = "0.1.0"
 
 # What is for use from Python, and where it is: imported when asked for.
 _EXPORTS = {
-    "load_pretrained": "jtx.pretrained",
-    "load_tokenizer": "jtx.pretrained",
-    "save_pretrained": "jtx.pretrained",
-    "Classifier": "jtx.predict",
-    "Embedder": "jtx.predict",
+    "load_pretrained": "jtx.saved.pretrained",
+    "load_tokenizer": "jtx.saved.pretrained",
+    "save_pretrained": "jtx.saved.pretrained",
+    "Classifier": "jtx.inference.texts",
+    "Embedder": "jtx.inference.texts",
 }
 __all__ = sorted(_EXPORTS)
 

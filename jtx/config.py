@@ -7,7 +7,6 @@ reads. `section` makes one, `build` calls the constructor with it.
 """
 
 import dataclasses
-import difflib
 import inspect
 import json
 import re
@@ -19,13 +18,10 @@ import ml_collections
 from ml_collections import config_dict
 
 from jtx import storage
+from jtx.errors import ConfigError, nearest
 
 ConfigDict = ml_collections.ConfigDict
 Registry = Mapping[str, Callable[..., Any]]
-
-
-class ConfigError(ValueError):
-  """A config that can't be used; the message is one sentence that names the key."""
 
 
 class Field(typing.NamedTuple):
@@ -57,15 +53,6 @@ def fields(constructor: Callable[..., Any]) -> dict[str, Field]:
       for name, p in inspect.signature(constructor).parameters.items()
       if p.kind is inspect.Parameter.KEYWORD_ONLY
   }
-
-
-def nearest(word: str, choices: typing.Iterable[str]) -> str:
-  """A clause that names the valid choice nearest to `word`, or all of them."""
-  choices = [str(c) for c in choices]
-  close = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
-  if close:
-    return f"did you mean {close[0]!r}?"
-  return "valid are: " + ", ".join(choices)
 
 
 def lookup(registry: Registry, name: str, what: str) -> Callable[..., Any]:

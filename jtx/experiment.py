@@ -9,16 +9,18 @@ import jax
 import jax.numpy as jnp
 
 from jtx import config as config_lib
-from jtx import distributed, storage
-from jtx.checkpoint import Checkpointer
-from jtx.config import ConfigDict, ConfigError, build, nearest
+from jtx import storage
+from jtx.config import ConfigDict, build
 from jtx.data import pipeline, recipes
 from jtx.data.dataset import Dataset, load_tokenizers
-from jtx.data.tokenizer_kinds import wordpiece
+from jtx.data.tokenizers.kinds import wordpiece
+from jtx.errors import ConfigError, nearest
 from jtx.evals import EVALS
 from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
-from jtx.sharding import check_batch, local_rows, param_shardings
+from jtx.parallel import processes
+from jtx.parallel.sharding import check_batch, local_rows, param_shardings
+from jtx.saved.checkpoint import Checkpointer
 
 CONFIG_FILE = "config.json"
 LABELLED = ("classes", "tags")  # tasks of heads whose outputs are the data's labels
@@ -105,8 +107,8 @@ def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
   if jax.process_count() == 1 or saved is not None:
     return make(saved, labels)
   # Trained once, since not every kind of tokenizer comes out the same twice.
-  data = make(None, labels) if distributed.is_main() else None
-  texts, labels = distributed.share(data and [data.tokenizer_texts(), list(data.labels)])
+  data = make(None, labels) if processes.is_main() else None
+  texts, labels = processes.share(data and [data.tokenizer_texts(), list(data.labels)])
   return data or make(texts, labels)
 
 
@@ -193,7 +195,7 @@ def with_teacher(objective, mesh, abstract: bool = False) -> tuple[Any, dict[str
   if not objective.teacher:
     raise ConfigError("objective.teacher is unset; it names the folder or workdir of the model that"
                       " teaches")
-  from jtx import pretrained
+  from jtx.saved import pretrained
   model, params = pretrained.load_pretrained(objective.teacher)
   objective = objective.taught_by(model)
   boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]

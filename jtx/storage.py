@@ -11,6 +11,8 @@ import os
 import pathlib
 from typing import Any, Iterator, Sequence
 
+from jtx.errors import ConfigError
+
 SCHEME = "gs"
 
 
@@ -29,7 +31,6 @@ def _opened(path: str) -> Iterator[Any]:
     yield pathlib.Path(path)
     return
   from etils import epath  # only here, since it takes a tenth of a second
-  from jtx.config import ConfigError  # which reads its files by this module
   if path.partition("://")[0] != SCHEME:
     raise ConfigError(f"{path}: files are in a folder of this machine, where a bucket of another"
                       f" store may be mounted, or in {SCHEME}://BUCKET/...")

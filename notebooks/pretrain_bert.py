@@ -33,9 +33,12 @@ import numpy as np
 
 from configs import bert_books, classify, common
 import jtx
-from jtx import predictions, restore, train, viz
-from jtx.data.ops_pretrain import SplitSentences
-from jtx.data.sources import open_source
+from jtx.data.ops.pretrain import SplitSentences
+from jtx.data.sources.registry import open_source
+from jtx.figures import plots
+from jtx.inference import tasks
+from jtx.saved.workdir import load_run
+from jtx.train import loop
 
 logging.set_verbosity(logging.INFO)  # of our progress, not of the libraries'
 logging.get_absl_logger().addFilter(lambda record: "-packages" not in record.pathname)
@@ -79,7 +82,7 @@ for op in config.data.ops:
 
 # %%
 workdir = os.path.join(folder, "pretrained")
-results = train.run(config.lock(), workdir)
+results = loop.run(config.lock(), workdir)
 
 print(f"hidden tokens: {results['val/accuracy']:.1%} right, {results['val/loss']:.2f} nats")
 assert results["val/loss"] < results["counts/bigram_loss"]
@@ -95,7 +98,7 @@ with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as f:
   lines = [json.loads(line) for line in f]
 steps, losses = zip(*[(line["step"], line["val/loss"]) for line in lines if "val/loss" in line])
 flat = lambda name: [results[f"counts/{name}_loss"]] * len(steps)
-viz.curve(steps, {"held-out documents": losses, "unigrams": flat("unigram"),
+plots.curve(steps, {"held-out documents": losses, "unigrams": flat("unigram"),
                   "bigrams": flat("bigram")}, "step", "nats a hidden token")
 
 # %% [markdown]
@@ -104,11 +107,11 @@ viz.curve(steps, {"held-out documents": losses, "unigrams": flat("unigram"),
 # %%
 model, params = jtx.load_pretrained(workdir)
 tokenizer = jtx.load_tokenizer(workdir)
-trained = predictions.Trained(model, params, tokenizer, labels=())
+trained = tasks.Trained(model, params, tokenizer, labels=())
 
 
 def fill_in(texts):
-  for text, output in zip(texts, predictions.predict(trained, [{"text": t} for t in texts])):
+  for text, output in zip(texts, tasks.predict(trained, [{"text": t} for t in texts])):
     print(text)
     for mask in output["masks"]:
       print("   ", "  ".join(f"{token} {p:.0%}" for token, p in mask.items()))
@@ -168,7 +171,7 @@ def finetune(name, start_from_it):
   common.apply(config, {"data.path": folder, "checkpoint.every": 1000, "evals.dev.every": 25})
   if not start_from_it:
     config.init_from = ""
-  train.run(config.lock(), os.path.join(folder, name))
+  loop.run(config.lock(), os.path.join(folder, name))
   with open(os.path.join(folder, name, "metrics.jsonl"), encoding="utf-8") as f:
     lines = [json.loads(line) for line in f]
   return {line["step"]: line["dev/accuracy"] for line in lines if "dev/accuracy" in line}
@@ -178,7 +181,7 @@ accuracies = {"pretrained": finetune("finetuned", True), "random weights": finet
 
 # %%
 steps = list(accuracies["pretrained"])
-viz.curve(steps, {name: list(values.values()) for name, values in accuracies.items()}, "step",
+plots.curve(steps, {name: list(values.values()) for name, values in accuracies.items()}, "step",
           "accuracy")
 
 # %%
@@ -214,7 +217,7 @@ look = jax.jit(lambda params, batch: model.apply({"params": params}, batch,
 weights = np.asarray(look(params, batch), np.float32)  # [layers, 1, N, T, T]
 np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-2)
 pieces = tokenizer.tokens(batch["text"][0])
-viz.attention_grid(weights[:, 0], pieces, pieces)
+plots.attention_grid(weights[:, 0], pieces, pieces)
 
 # %% [markdown]
 # Some heads look at the token before or after, as Clark et al. 2019 found in BERT. The share of
@@ -230,5 +233,5 @@ for text in held_out:
     totals[..., i] += np.trace(weights, offset, -2, -1)
   rows += weights.shape[-1]
 names = [f"layer {layer + 1}, head {head + 1}" for layer in range(2) for head in range(4)]
-viz.heatmaps({"mean attention by distance": totals.reshape(8, -1) / rows}, "key minus query", "",
+plots.heatmaps({"mean attention by distance": totals.reshape(8, -1) / rows}, "key minus query", "",
              label="share", rows=names, columns=[f"{offset:+}" for offset in places])

@@ -10,7 +10,7 @@
 #     -> siebenhundertzwölftausenddreihundertvier
 #
 # You train it, translate what you like, and see where each of its heads looks. Everything goes
-# through jtx's public entry points: a config, `train.run`, `restore.load` and `Translator`. The
+# through jtx's public entry points: a config, `loop.run`, `load_run` and `Translator`. The
 # training takes one to two minutes on two CPU cores. The parts of the model are explained in
 # the notebook `transformer_parts`.
 
@@ -34,9 +34,11 @@ import jax
 import numpy as np
 
 from configs import common, nmt_numbers
-from jtx import restore, train, viz
-from jtx.data.sources import open_source
-from jtx.translate import Translator
+from jtx.data.sources.registry import open_source
+from jtx.figures import plots
+from jtx.inference.translate import Translator
+from jtx.saved.workdir import load_run
+from jtx.train import loop
 
 logging.set_verbosity(logging.INFO)  # of our progress, not of the libraries'
 logging.get_absl_logger().addFilter(lambda record: "-packages" not in record.pathname)
@@ -76,7 +78,7 @@ print(config.model)
 
 # %%
 workdir = tempfile.mkdtemp(prefix="jtx_")
-results = train.run(config.lock(), workdir)
+results = loop.run(config.lock(), workdir)
 
 assert results["val/exact_match"] > 0.5
 print(f"exact match {results['val/exact_match']:.1%}, BLEU {results['val/bleu']:.1f}")
@@ -91,19 +93,19 @@ series = lambda name: [(line["step"], line[name]) for line in lines if name in l
 
 steps, losses = zip(*series("loss"))
 assert losses[-1] < losses[0] / 4
-viz.curve(steps, {"training loss": losses}, "step", "nats per token")
+plots.curve(steps, {"training loss": losses}, "step", "nats per token")
 
 # %%
 steps, matches = zip(*series("val/exact_match"))
-viz.curve(steps, {"held-out values translated without a fault": matches}, "step", "exact match")
+plots.curve(steps, {"held-out values translated without a fault": matches}, "step", "exact match")
 
 # %% [markdown]
 # ## Translating
 #
-# `restore.load` gives the model, its parameters and its data back, from the folder alone.
+# `load_run` gives the model, its parameters and its data back, from the folder alone.
 
 # %%
-task, params, step = restore.load(workdir)
+task, params, step = load_run(workdir)
 translator = Translator(task.model, params, task.data.tokenizers, task.config.decode)
 
 
@@ -196,14 +198,14 @@ best.text
 # **The encoder's self-attention.** A row is a token that looks, a column one that is looked at.
 
 # %%
-viz.attention_grid(weights["encoder"][:, 0], pieces["src"], pieces["src"])
+plots.attention_grid(weights["encoder"][:, 0], pieces["src"], pieces["src"])
 
 # %% [markdown]
 # **The decoder's self-attention** sees what is written already: above the diagonal all is 0.
 
 # %%
 assert not np.triu(weights["decoder"], 1).any()
-viz.attention_grid(weights["decoder"][:, 0], pieces["tgt_in"], pieces["tgt_in"])
+plots.attention_grid(weights["decoder"][:, 0], pieces["tgt_in"], pieces["tgt_in"])
 
 # %% [markdown]
 # **Cross-attention.** A row is labelled with the token that is to be written there. A head that
@@ -211,7 +213,7 @@ viz.attention_grid(weights["decoder"][:, 0], pieces["tgt_in"], pieces["tgt_in"])
 # bottom right, with a kink where German puts the unit before the ten.
 
 # %%
-viz.attention_grid(weights["cross"][:, 0], pieces["tgt"], pieces["src"])
+plots.attention_grid(weights["cross"][:, 0], pieces["tgt"], pieces["src"])
 
 # %% [markdown]
 # ### Broad and narrow heads
@@ -239,7 +241,7 @@ def over_tokens(values, tokens):
 
 bits = {kind: over_tokens(entropy(all_weights[kind]), tokens) for kind, tokens in real.items()}
 layer_names, head_names = ["layer 1", "layer 2"], [f"head {n + 1}" for n in range(4)]
-viz.heatmaps(bits, "", "", label="bits", rows=layer_names, columns=head_names, numbers=True)
+plots.heatmaps(bits, "", "", label="bits", rows=layer_names, columns=head_names, numbers=True)
 
 # %% [markdown]
 # ### Which heads align source and target?
@@ -260,7 +262,7 @@ def alignment(weights, lengths):
 aligned = alignment(all_weights["cross"], many["tgt_segment_ids"].sum(-1))
 layer, head = np.unravel_index(aligned.argmax(), aligned.shape)
 assert aligned[layer, head] > 0.6
-viz.heatmaps({"cross-attention": aligned}, "", "", label="correlation", rows=layer_names,
+plots.heatmaps({"cross-attention": aligned}, "", "", label="correlation", rows=layer_names,
              columns=head_names, numbers=True)
 
 # %% [markdown]
@@ -270,5 +272,5 @@ viz.heatmaps({"cross-attention": aligned}, "", "", label="correlation", rows=lay
 # shares the work out in another way.
 
 # %%
-viz.attention_map(weights["cross"][layer, 0, head], pieces["tgt"], pieces["src"],
+plots.attention_map(weights["cross"][layer, 0, head], pieces["tgt"], pieces["src"],
                   title=f"cross-attention, layer {layer + 1}, head {head + 1}")

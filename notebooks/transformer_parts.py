@@ -30,13 +30,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx import schedules, viz
+from jtx.figures import plots
 from jtx.nn import layers, masks, positions
 from jtx.nn.attention import Attention, Context, LayerKind, attend
 from jtx.nn.block import NORM_POSITIONS, Block, BlockConfig
 from jtx.nn.masks import Rows
 from jtx.nn.positions import POSITIONS
 from jtx.nn.stack import Segment, Stack
+from jtx.train import schedules
 
 jax.config.update("jax_default_matmul_precision", "highest")  # accelerators round otherwise
 
@@ -69,7 +70,7 @@ np.testing.assert_allclose(output, by_hand, atol=1e-6)
 np.testing.assert_allclose(returned, weights, atol=1e-6)
 
 tokens = "a query looks at all keys".split()
-viz.attention_map(returned[0, 0], tokens, tokens, title="weights of head 1")
+plots.attention_map(returned[0, 0], tokens, tokens, title="weights of head 1")
 
 # %% [markdown]
 # Why divide by $\sqrt{H}$? Dot products of vectors with unit variance have variance $H$ (footnote 4
@@ -91,7 +92,7 @@ largest = {
     "undivided": [largest_weight(width, 1.0) for width in widths],
 }
 assert max(largest["divided by sqrt(H)"]) < 0.25 and largest["undivided"][-1] > 0.9
-viz.curve(np.log2(widths), largest, "log2 of the width of the head H", "largest weight of 32")
+plots.curve(np.log2(widths), largest, "log2 of the width of the head H", "largest weight of 32")
 
 # %% [markdown]
 # ## Masks
@@ -125,7 +126,7 @@ def grid(mask, rows=Rows()):
 
 np.testing.assert_array_equal(grid(masks.CAUSAL), np.tri(T, dtype=bool))
 np.testing.assert_array_equal(grid(masks.window(3, 3) & masks.CAUSAL), grid(masks.window(3, 0)))
-viz.heatmaps({
+plots.heatmaps({
     "full": grid(masks.FULL),
     "causal": grid(masks.CAUSAL),
     "window(2, 2)": grid(masks.window(2, 2)),
@@ -181,7 +182,7 @@ def cache_size(num_kv_heads, length=4096, width=512):
 sizes = {f"{name}, {count} of 8": cache_size(count) for name, count in (
     ("multi-head", 8), ("grouped-query", 4), ("grouped-query", 2), ("multi-query", 1))}
 assert list(sizes.values()) == [8, 4, 2, 1]
-viz.bars(sizes, "MiB of cache a layer, 4,096 tokens of width 512")
+plots.bars(sizes, "MiB of cache a layer, 4,096 tokens of width 512")
 
 # %% [markdown]
 # ## Positions
@@ -209,7 +210,7 @@ def hooks(position):
 
 used = {name: hooks(position()) for name, position in POSITIONS.items()}
 assert {name for name, row in used.items() if not any(row)} == {"none"}
-viz.heatmaps({"position encodings": list(used.values())}, "hook", "", label="does something",
+plots.heatmaps({"position encodings": list(used.values())}, "hook", "", label="does something",
              rows=list(used), columns=["embed", "add", "rotate", "bias"])
 
 # %% [markdown]
@@ -228,7 +229,7 @@ table = positions.sinusoidal(at, D)
 angle = np.arange(T)[:, None] / 10_000 ** (np.arange(0, D, 2) / D)
 np.testing.assert_allclose(table[:, 0::2], np.sin(angle), atol=2e-5)
 np.testing.assert_allclose(table[:, 1::2], np.cos(angle), atol=2e-5)
-viz.heatmaps({
+plots.heatmaps({
     "interleaved": table, "concatenated": positions.sinusoidal(at, D, layout="concatenated"),
 }, "embedding dimension", "position")
 
@@ -244,7 +245,7 @@ def by_distance_alone(products):
 
 
 assert by_distance_alone(table @ table.T)
-viz.position_similarity(table)
+plots.position_similarity(table)
 
 # %% [markdown]
 # ### Learned
@@ -256,10 +257,10 @@ viz.position_similarity(table)
 learned = positions.Learned(max_length=T)
 shape, std, _ = learned.embedding_table(D)
 parameter = std * normal(0, *shape)
-viz.position_heatmap(parameter)
+plots.position_heatmap(parameter)
 
 # %%
-viz.position_similarity(parameter)
+plots.position_similarity(parameter)
 
 # %% [markdown]
 # ### Two dimensions
@@ -271,12 +272,12 @@ viz.position_similarity(parameter)
 # %%
 side = 14
 patches = positions.sinusoidal_2d(positions.grid(side, side), D)
-viz.position_heatmap(patches)
+plots.position_heatmap(patches)
 
 # %%
 unit = patches / jnp.linalg.norm(patches, axis=-1, keepdims=True)
 similar = (unit @ unit.T).reshape(side, side, side, side)
-viz.heatmaps({f"patch ({i}, {j})": similar[i, j] for i, j in ((0, 0), (7, 7), (3, 11))},
+plots.heatmaps({f"patch ({i}, {j})": similar[i, j] for i, j in ((0, 0), (7, 7), (3, 11))},
              "column", "row", label="cosine similarity")
 
 # %% [markdown]
@@ -286,7 +287,7 @@ viz.heatmaps({f"patch ({i}, {j})": similar[i, j] for i, j in ((0, 0), (7, 7), (3
 # %%
 wave = patches[:, 2] + patches[:, 34]  # the same frequency of rows and of columns
 larger = positions.resize_grid(wave[:, None], (side, side), (20, 20))
-viz.heatmaps({"two dimensions of 14 x 14 patches": wave.reshape(side, side),
+plots.heatmaps({"two dimensions of 14 x 14 patches": wave.reshape(side, side),
               "resized to 20 x 20": larger.reshape(20, 20)}, "column", "row")
 
 # %% [markdown]
@@ -303,7 +304,7 @@ np.testing.assert_allclose(attached.add(x, at[None]) - x, table[None], atol=1e-5
 
 added = attached.add(jnp.zeros_like(x), at[None])[0]
 cosine = lambda a: (a @ a.T) / jnp.outer(jnp.linalg.norm(a, axis=-1), jnp.linalg.norm(a, axis=-1))
-viz.heatmaps({"similarity of the tokens alone": cosine(x[0]),
+plots.heatmaps({"similarity of the tokens alone": cosine(x[0]),
               "with their positions": cosine(attached.add(x, at[None])[0]),
               "of the positions alone": cosine(added)},
              "position", "position", label="cosine similarity")
@@ -324,14 +325,14 @@ H = D
 ones = jnp.ones((1, T, 1, H))
 turned = {pairing: positions.rope(ones, at, pairing=pairing)[0, :, 0]
           for pairing in ("interleaved", "half")}
-viz.heatmaps(turned, "dimension of the head", "position")
+plots.heatmaps(turned, "dimension of the head", "position")
 
 # %%
 q, k = (jnp.broadcast_to(normal(seed, 1, 1, 1, H), (1, T, 1, H)) for seed in (0, 1))
 products = jnp.einsum("btnh,bsnh->ts", positions.rope(q, at), positions.rope(k, at))
 assert by_distance_alone(products)
 same = turned["half"] @ turned["half"].T
-viz.heatmaps({"a vector of ones with itself": same, "some query and some key": products},
+plots.heatmaps({"a vector of ones with itself": same, "some query and some key": products},
              "key position", "query position", label="dot product")
 
 # %% [markdown]
@@ -370,7 +371,7 @@ assert (np.abs(rotated_products(q, k)) <= sums[:, None] * steepest + 1e-3).all()
 
 mean = rotated_products(q, q).mean(-1) / np.square(q).sum(-1).mean()
 np.testing.assert_allclose(mean, turns.real.mean(-1), atol=0.03)
-viz.curve(distance, {"upper bound, section 3.4.3": sums / sums[0], "mean score, k = q": mean},
+plots.curve(distance, {"upper bound, section 3.4.3": sums / sums[0], "mean score, k = q": mean},
           "distance", "relative to distance 0")
 
 # %% [markdown]
@@ -387,7 +388,7 @@ def mean_score(**options):
   return np.asarray(turned @ turned[0]) / H
 
 
-viz.curve(far, {"as trained": mean_score(), "linear_scale=4": mean_score(linear_scale=4.0),
+plots.curve(far, {"as trained": mean_score(), "linear_scale=4": mean_score(linear_scale=4.0),
                 "ntk_scale=4": mean_score(ntk_scale=4.0)}, "distance", "mean score, k = q")
 
 # %% [markdown]
@@ -404,12 +405,12 @@ at = jnp.arange(T)[None]
 alibi = POSITIONS["alibi"]().bias(heads, heads, at, at, None, True)  # [1, N, T, T]
 np.testing.assert_allclose(positions.alibi_slopes(N), 2.0 ** -np.arange(1, N + 1))
 np.testing.assert_allclose(alibi[0, 1], -np.abs(np.subtract.outer(range(T), range(T))) / 4)
-viz.heatmaps({f"head {n + 1}": np.where(np.tri(T), alibi[0, n], np.nan) for n in (0, 2, 4, 7)},
+plots.heatmaps({f"head {n + 1}": np.where(np.tri(T), alibi[0, n], np.nan) for n in (0, 2, 4, 7)},
              "key", "query", label="added to the logits")
 
 # %%
 _, weights = attend(heads, heads, heads, mask=masks.CAUSAL, bias=alibi, return_weights=True)
-viz.heatmaps({f"head {n + 1}": weights[0, n] for n in (0, 2, 4, 7)}, "key", "query",
+plots.heatmaps({f"head {n + 1}": weights[0, n] for n in (0, 2, 4, 7)}, "key", "query",
              label="attention weight")
 
 # %% [markdown]
@@ -428,7 +429,7 @@ buckets = {
     for name, bidirectional in (("encoder", True), ("causal decoder", False))
 }
 assert int(buckets["encoder"].max()) == 31 and int(buckets["causal decoder"][0].max()) == 0
-viz.heatmaps(buckets, "key", "query", label="bucket")
+plots.heatmaps(buckets, "key", "query", label="bucket")
 
 # %%
 t5 = POSITIONS["t5"]()
@@ -436,7 +437,7 @@ shape, std, _ = t5.bias_table(4)  # [buckets, N]
 at, heads = jnp.arange(T)[None], jnp.zeros((1, T, 4, 8))
 bias = t5.bias(heads, heads, at, at, std * normal(0, *shape), False)
 assert by_distance_alone(bias[0, 0])
-viz.heatmaps({f"head {n + 1}, at initialisation": bias[0, n] for n in range(3)}, "key", "query",
+plots.heatmaps({f"head {n + 1}, at initialisation": bias[0, n] for n in range(3)}, "key", "query",
              label="added to the logits")
 
 # %% [markdown]
@@ -461,7 +462,7 @@ for name, norm in norms.items():  # the scale of the input is gone; of its mean,
   np.testing.assert_allclose(apply(norm, 5 * x), outputs[name], atol=1e-5)
 np.testing.assert_allclose(apply(norms["LayerNorm"], x + 7), outputs["LayerNorm"], atol=1e-4)
 assert np.abs(apply(norms["RMSNorm"], x + 7) - outputs["RMSNorm"]).max() > 0.1
-viz.curve(range(32), {"input": np.asarray(x), **outputs}, "feature", "value")
+plots.curve(range(32), {"input": np.asarray(x), **outputs}, "feature", "value")
 
 # %% [markdown]
 # ### Where the norm stands
@@ -502,7 +503,7 @@ def walk(norm_position):
 variance = {name: [float(jnp.var(y)) for y in walk(name)] for name in NORM_POSITIONS}
 np.testing.assert_allclose(variance["post"][1:], 1, atol=1e-3)
 assert variance["sandwich"][-1] > variance["pre"][-1] > 2
-viz.curve(range(depth + 1), variance, "layers", "variance of the residual stream")
+plots.curve(range(depth + 1), variance, "layers", "variance of the residual stream")
 
 # %% [markdown]
 # A layer is a smaller and smaller part of a stream that grows, and its gradient is smaller, too. In
@@ -521,7 +522,7 @@ def gradient_norms(norm_position):
 
 norms = {name: gradient_norms(name) for name in NORM_POSITIONS}
 assert norms["pre"][-1] < norms["pre"][0] / 2 and norms["post"][-1] > 2 * norms["pre"][-1]
-viz.curve(range(1, depth + 1), norms, "layer", "norm of the gradient")
+plots.curve(range(1, depth + 1), norms, "layer", "norm of the gradient")
 
 # %% [markdown]
 # ## Activations and gates
@@ -534,7 +535,7 @@ grid_1d = jnp.linspace(-4, 4, 161)
 curves = {name: np.asarray(layers.activate(name, grid_1d)) for name in layers.ACTIVATIONS}
 assert np.abs(curves["gelu"] - curves["gelu_tanh"]).max() < 1e-3
 assert np.abs(curves["gelu"] - curves["gelu_sigmoid"]).max() < 0.03
-viz.curve(grid_1d, curves, "x", "activation")
+plots.curve(grid_1d, curves, "x", "activation")
 
 # %% [markdown]
 # A gated layer multiplies a second projection by the activation of the first (Shazeer 2020; with
@@ -552,7 +553,7 @@ result, variables = ffn.init_with_output(jax.random.key(0), x)
 kernels = {name: dense["kernel"] for name, dense in nn.meta.unbox(variables)["params"].items()}
 by_hand = (jax.nn.silu(x @ kernels["gate"]) * (x @ kernels["in"])) @ kernels["out"]
 np.testing.assert_allclose(result, by_hand, atol=1e-6)
-viz.curve(grid_1d, {f"x W1 = {u}": np.asarray(jax.nn.silu(grid_1d) * u) for u in (-1, 0.5, 1, 2)},
+plots.curve(grid_1d, {f"x W1 = {u}": np.asarray(jax.nn.silu(grid_1d) * u) for u in (-1, 0.5, 1, 2)},
           "x Wg", "hidden unit")
 
 # %% [markdown]
@@ -571,7 +572,7 @@ for name, schedule in schedules.SCHEDULES.items():
   peak = math.sqrt(512 * warmup) if name == "noam" else 1.0  # brings noam's maximum to 1
   rates[name] = np.asarray(schedule(peak, total, warmup=warmup, **required.get(name, {}))(steps))
   np.testing.assert_allclose([rates[name].max(), rates[name][warmup - 1]], 1, rtol=1e-3)
-viz.curve(steps, rates, "updates made", "learning rate, of its maximum")
+plots.curve(steps, rates, "updates made", "learning rate, of its maximum")
 
 # %% [markdown]
 # Vaswani et al. 2017, equation 3, has no free learning rate. It follows from the width and the
@@ -587,4 +588,4 @@ for width, warmup in ((512, 4000), (512, 8000), (256, 4000), (1024, 4000)):
   assert rate.argmax() == warmup - 1  # update n = 1 has made none before
   np.testing.assert_allclose(rate.max(), (width * warmup) ** -0.5, rtol=1e-5)
   rates[f"width {width}, warm-up {warmup}"] = rate
-viz.curve(steps, rates, "updates made", "learning rate")
+plots.curve(steps, rates, "updates made", "learning rate")

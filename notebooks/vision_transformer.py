@@ -31,10 +31,13 @@ import numpy as np
 
 from configs import common, vit_digits
 import jtx
-from jtx import restore, train, viz, viz_images
 from jtx.evals import pictures
 from jtx.evals.images import Probes
-from jtx.sharding import unbox
+from jtx.figures import images as image_figures
+from jtx.figures import plots
+from jtx.parallel.sharding import unbox
+from jtx.saved.workdir import load_run
+from jtx.train import loop
 
 logging.set_verbosity(logging.INFO)  # of our progress, not of the libraries'
 logging.get_absl_logger().addFilter(lambda record: "-packages" not in record.pathname)
@@ -55,7 +58,7 @@ print(config.model.width, config.model.num_layers, config.model.position.name)
 
 # %%
 workdir = os.path.join(folder, "digits")
-results = train.run(config.lock(), workdir)
+results = loop.run(config.lock(), workdir)
 print(f"{results['val/accuracy']:.1%} of {results['val/examples']} held-out digits are right")
 assert results["val/accuracy"] > 0.95
 
@@ -67,7 +70,7 @@ with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as f:
   lines = [json.loads(line) for line in f]
 steps, accuracy = zip(*[(line["step"], line["val/accuracy"])
                         for line in lines if "val/accuracy" in line])
-viz.curve(steps, {"held-out digits": accuracy}, "step", "accuracy")
+plots.curve(steps, {"held-out digits": accuracy}, "step", "accuracy")
 
 # %% [markdown]
 # ## What it looks at
@@ -76,7 +79,7 @@ viz.curve(steps, {"held-out digits": accuracy}, "step", "accuracy")
 # made of, the residual counted as half.
 
 # %%
-task, params, _ = restore.load(workdir)
+task, params, _ = load_run(workdir)
 batch = next(iter(task.data.eval_batches(("embedded:digits:test",), 64, range(64))))
 images, labels = batch["image"], batch["label"][:, 0]
 pictures.attention(task.model, params, images[:6])
@@ -88,7 +91,7 @@ pictures.attention(task.model, params, images[:6])
 weights = task.model.apply({"params": params}, {"image": jnp.asarray(images[:1])},
                            method="attention_weights")["encoder"]
 names = [str(i) for i in range(weights.shape[-1])]
-viz.attention_grid(np.asarray(weights[:, 0]), names, names)
+plots.attention_grid(np.asarray(weights[:, 0]), names, names)
 
 # %% [markdown]
 # ## Where it thinks patches are
@@ -98,7 +101,7 @@ viz.attention_grid(np.asarray(weights[:, 0]), names, names)
 
 # %%
 table = np.asarray(params["position_embedding"])[1:]
-viz_images.grid_similarity(table, (4, 4))
+image_figures.grid_similarity(table, (4, 4))
 
 # %% [markdown]
 # ## Fill in what is hidden
@@ -114,11 +117,11 @@ common.apply(pretraining, {
     "objective": common.objective("mae", normalize=False), "epochs": 40.0,
     "evals.val": common.evaluator("loss", source=("embedded:digits:test",), every=200)})
 mae_workdir = os.path.join(folder, "mae")
-results = train.run(pretraining.lock(), mae_workdir)
+results = loop.run(pretraining.lock(), mae_workdir)
 print(f"mean squared error of hidden pixels, of variance 1 before: {results['val/loss']:.2f}")
 
 # %%
-mae, mae_params, _ = restore.load(mae_workdir)
+mae, mae_params, _ = load_run(mae_workdir)
 pictures.reconstruction(mae.model, mae_params, images[:6], normalized=False)
 
 # %% [markdown]

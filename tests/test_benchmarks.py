@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import finetune, harness, nmt, saving
-from jtx import checkpoint
+from jtx.saved import checkpoint
 
 
 class Counter:

@@ -3,11 +3,11 @@
 import dataclasses
 
 import flax.linen as nn
-import pytest
 from ml_collections import config_dict
+import pytest
 
 from jtx import config
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.models import MODELS
 from jtx.models.encdec import EncDec
 from jtx.nn.block import BlockConfig

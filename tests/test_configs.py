@@ -14,15 +14,19 @@ import pytest
 
 from configs import common
 from jtx import config as config_lib
-from jtx import experiment, pretrained, sharding, train
-from jtx.config import ConfigError, flatten
+from jtx import experiment
+from jtx.config import flatten
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
-from jtx.data.tokenizer_kinds import wordpiece
-from jtx.data.tokenizers import Tokenizer
+from jtx.data.tokenizers.kinds import wordpiece
+from jtx.data.tokenizers.tokenizer import Tokenizer
+from jtx.errors import ConfigError
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Learned, Rope
+from jtx.parallel import sharding
+from jtx.saved import pretrained
+from jtx.train import loop
 
 FOLDER = pathlib.Path(common.__file__).parent
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem not in ("__init__", "common"))
@@ -59,7 +63,7 @@ def make_program(config, mesh_shape, vocab_size=None, outputs=3):
   model, objective = experiment.make_model(config, info)
   experiment.make_evaluators(config)
   example = pipeline.example_batch(recipe, config.batch_size)
-  return train.Program(config, model, objective, example, mesh)
+  return loop.Program(config, model, objective, example, mesh)
 
 
 @functools.cache
@@ -68,7 +72,7 @@ def tiny_batch(sections):
   config = config_lib.from_plain(json.loads(sections))
   data = Dataset(config.data, config.tokenizer)
   stream = data.train_stream(0, config.batch_size, range(config.batch_size))
-  return train.without_ids(stream.batch(0)), data.info
+  return loop.without_ids(stream.batch(0)), data.info
 
 
 def test_the_folder_has_the_promised_configs():

@@ -23,8 +23,15 @@ from jtx.models.resnet import ResnetConfig
 from jtx.models.vit import ImageConfig, Vit
 from jtx.nn.attention import Attention, Context, LayerKind
 from jtx.nn.block import NORM_POSITIONS, BlockConfig, ResidualConfig
-from jtx.nn.grid_positions import (GRID_POSITIONS, GridPosition, LearnedGrid, Learned2d,
-                                   RelativeBias, Rope2d, Sincos2d)
+from jtx.nn.grid_positions import (
+  GRID_POSITIONS,
+  GridPosition,
+  Learned2d,
+  LearnedGrid,
+  RelativeBias,
+  Rope2d,
+  Sincos2d,
+)
 from jtx.nn.layers import ACTIVATIONS
 from jtx.nn.masks import CAUSAL, Rows
 from jtx.nn.positions import POSITIONS, Alibi, Attached, Learned, Position, Rope, Sinusoidal, T5Bias
@@ -39,7 +46,7 @@ from jtx.objectives.multiple_choice import MultipleChoice
 from jtx.objectives.seq2seq import Seq2Seq
 from jtx.objectives.span import Span
 from jtx.objectives.tag import Tag
-from jtx.sharding import unbox
+from jtx.parallel.sharding import unbox
 
 BLOCK = dict(num_heads=2, ffn_dim=8)
 IMAGE = dict(image=ImageConfig(size=4, channels=1, mean=(0.5,), std=(0.5,)), patch_size=2, width=8,

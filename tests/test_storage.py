@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from jtx import storage
-from jtx.config import ConfigError
-from jtx.metrics import MetricWriter
+from jtx.errors import ConfigError
+from jtx.train.metrics import MetricWriter
 
 
 def test_a_file_is_written_whole(tmp_path):

@@ -1,9 +1,9 @@
 """What the launchers share: the training command, and running what was printed."""
 
+from collections.abc import Sequence
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 
 from absl import flags
 

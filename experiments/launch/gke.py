@@ -20,7 +20,7 @@ RESTARTS = flags.DEFINE_integer("restarts", 3, "After failures.", lower_bound=0)
 
 
 def main() -> int:
-  from jtx import clusters
+  from jtx.launch import clusters
   value = clusters.jobset(
       common.training("python"), name=NAME.value, image=IMAGE.value, topology=TOPOLOGY.value,
       slices=SLICES.value, env=common.environment(), restarts=RESTARTS.value)

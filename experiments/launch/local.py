@@ -24,15 +24,15 @@ RESTARTS = flags.DEFINE_integer("restarts", 3, "After a process was killed.", lo
 
 
 def main() -> int:
-  from jtx import launch
-  commands = launch.local_commands(common.training(common.PYTHON), PROCESSES.value,
+  from jtx.launch import local
+  commands = local.local_commands(common.training(common.PYTHON), PROCESSES.value,
                                    CPU_DEVICES.value, common.environment())
   if common.DRY_RUN.value:
     for command in commands:
       print(" ".join([*(f"{k}={shlex.quote(v)}" for k, v in command.env.items()),
                       shlex.join(command.arguments("127.0.0.1:PORT"))]))
     return 0
-  return launch.run(commands, RESTARTS.value)
+  return local.run(commands, RESTARTS.value)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ SBATCH = flags.DEFINE_multi_string("sbatch", [], "Option of sbatch; may be repea
 
 
 def main() -> int:
-  from jtx import clusters
+  from jtx.launch import clusters
   script = clusters.slurm_script(
       common.training(common.PYTHON), name=NAME.value, nodes=NODES.value,
       tasks_per_node=TASKS.value, log=LOG.value, folder=os.getcwd(), env=common.environment(),

@@ -19,7 +19,7 @@ FOLDER = flags.DEFINE_string("folder", "jtx", "Of the repository on the hosts, f
 
 
 def main() -> int:
-  from jtx import clusters
+  from jtx.launch import clusters
   line = clusters.until_done(common.training(".venv/bin/python"), folder=FOLDER.value,
                              env=common.environment())
   return common.submit(clusters.tpu_command(line, name=NAME.value, zone=ZONE.value,

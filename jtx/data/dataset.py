@@ -10,15 +10,17 @@ from absl import logging
 import numpy as np
 
 from jtx import storage
-from jtx.config import ConfigDict, ConfigError, build, write_json
-from jtx.data import DataError, pipeline, prepared, recipes
-from jtx.data.images import class_names, listed
+from jtx.config import ConfigDict, build, write_json
+from jtx.data import pipeline, recipes
+from jtx.data.corpus import reader
 from jtx.data.lazy import LazyExamples
-from jtx.data.ops_finetune import tag_names
-from jtx.data.ops_text import OPS
-from jtx.data.sources import Source, open_source
-from jtx.data.tokenizer_kinds import TOKENIZERS
-from jtx.data.tokenizers import Tokenizer
+from jtx.data.ops.finetune import tag_names
+from jtx.data.ops.text import OPS
+from jtx.data.sources.images import class_names, listed
+from jtx.data.sources.registry import Source, open_source
+from jtx.data.tokenizers.kinds import TOKENIZERS
+from jtx.data.tokenizers.tokenizer import Tokenizer
+from jtx.errors import ConfigError, DataError
 
 TOKENIZER_FILE = "tokenizer.json"  # in a workdir: one object, field -> tokenizer
 
@@ -38,7 +40,7 @@ class Dataset:
   def __init__(self, data: ConfigDict, tokenizer: ConfigDict,
                saved: Mapping[str, str] | None = None, labels: Sequence[str] | None = None):
     self.data = data
-    self.folders = prepared.folders(data.train, data.path)  # of prepared training sources
+    self.folders = reader.folders(data.train, data.path)  # of prepared training sources
     self._opened = functools.lru_cache(None)(self._open)
     self._warned: set[str] = set()  # paths of broken images
     recipe = recipes.build_ops(data.ops)
@@ -66,7 +68,7 @@ class Dataset:
     if getattr(op, "names", None) != ():
       return op
     if labels is None and self.folders:
-      labels = prepared.read_manifest(self.folders[0])["labels"]
+      labels = reader.read_manifest(self.folders[0])["labels"]
     if labels is None and hasattr(op, "augment"):
       labels = class_names(self._opened(tuple(self.data.train)))
       logging.info("%d classes: %s", len(labels), listed(labels))
@@ -83,16 +85,16 @@ class Dataset:
       DataError: they are missing or damaged.
     """
     folder = self.folders[0]
-    manifest, texts = prepared.read_manifest(folder), load_tokenizers(folder)
+    manifest, texts = reader.read_manifest(folder), load_tokenizers(folder)
     file = os.path.join(folder, TOKENIZER_FILE)
     if texts is None:
-      raise DataError(f"{file}: does not exist; {prepared.AGAIN}")
-    if prepared.digest_of_tokenizers(texts) != manifest["tokenizer_sha256"]:
+      raise DataError(f"{file}: does not exist; {reader.AGAIN}")
+    if reader.digest_of_tokenizers(texts) != manifest["tokenizer_sha256"]:
       raise DataError(f"{file}: is not what the corpus was prepared with; restore it, or prepare"
                       " the corpus again, into another folder")
-    keys = ({"tokenizer": prepared.tokenizer_key(section)}
+    keys = ({"tokenizer": reader.tokenizer_key(section)}
             for section in (manifest["tokenizer"], json.loads(config.to_json())))
-    found = prepared.difference(*keys)
+    found = reader.difference(*keys)
     if not found and config.kind.name == "file":
       own = build(TOKENIZERS, config.kind, iter(()), what="tokenizer.kind").to_json()
       if set(texts.values()) != {own}:
@@ -170,13 +172,13 @@ class Dataset:
     return examples
 
   @functools.cached_property
-  def prepared_train(self) -> recipes.Prepared | prepared.PreparedFiles | LazyExamples:
+  def prepared_train(self) -> recipes.Prepared | reader.PreparedFiles | LazyExamples:
     if not self.folders:
       return self.prepare(self.data.train)
     ops = recipes.build_ops(self.data.ops).prepare
     for folder in self.folders:
-      prepared.check(folder, ops, self.labels, self.tokenizer_texts())
-    return prepared.PreparedFiles(self.folders, recipes.used_columns(self.recipe),
+      reader.check(folder, ops, self.labels, self.tokenizer_texts())
+    return reader.PreparedFiles(self.folders, recipes.used_columns(self.recipe),
                                   self.recipe.layout.fields, recipes.row_limits(self.recipe))
 
   def num_train_rows(self) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Any, Sequence
 
-from jtx.data import DataError
+from jtx.errors import DataError
 
 Example = dict[str, Any]
 

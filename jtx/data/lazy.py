@@ -7,27 +7,11 @@ from typing import Any, Sequence
 from absl import logging
 import numpy as np
 
-from jtx.data import DataError
 from jtx.data.example import Example
 from jtx.data.packing import Column
+from jtx.errors import BadExample, DataError
 
 ENOUGH = 100  # examples, from which on a share of them tells something
-
-
-class BadExample(DataError):
-  """An example that can't be used. A run goes on without it, while few are so.
-
-  Args:
-    path: names it.
-    reason: a clause.
-  """
-
-  def __init__(self, path: str, reason: str):
-    super().__init__(path, reason)  # both, so that it can be pickled
-    self.path, self.reason = path, reason
-
-  def __str__(self) -> str:
-    return f"{self.path}: {self.reason}"
 
 
 class Tally:
@@ -87,7 +71,7 @@ class LazyExamples:
 
   Args:
     sources: one after the other.
-    ops: that run over an example whenever it is read; see `jtx.data.ops_image`.
+    ops: that run over an example whenever it is read; see `jtx.data.ops.image`.
     columns: that examples then have.
     tally: of what is read.
   """

@@ -5,8 +5,8 @@ from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from jtx import batching
-from jtx.config import ConfigError
+from jtx.data import batching
+from jtx.errors import ConfigError
 
 
 class Column(NamedTuple):
@@ -23,7 +23,7 @@ class Pad:
   """One example a row, padded to `lengths` tokens of each field.
 
   With `trim` the rows of a batch whose examples are shorter are cut to one of few lengths, for
-  each of which the train step is compiled once (`jtx.batching.bucket`). With `group` a batch
+  each of which the train step is compiled once (`jtx.data.batching.bucket`). With `group` a batch
   has examples of similar length, so that less of it is padding.
   """
   fields: tuple[str, ...] = ("src", "tgt")

@@ -16,10 +16,10 @@ import zlib
 from absl import flags
 import numpy as np
 
-from jtx.config import ConfigError
 from jtx.data.lazy import LazyExamples
 from jtx.data.packing import assemble
 from jtx.data.recipes import Prepared, Recipe
+from jtx.errors import ConfigError
 
 Batch = dict[str, np.ndarray]
 

@@ -8,13 +8,13 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 from absl import logging
 import numpy as np
 
-from jtx.config import ConfigDict, ConfigError, build
-from jtx.data import DataError
-from jtx.data.images import check_classes
+from jtx.config import ConfigDict, build
 from jtx.data.lazy import LazyExamples, Tally
-from jtx.data.ops_image import DecodeImage, Images
-from jtx.data.ops_text import OPS
+from jtx.data.ops.image import DecodeImage, Images
+from jtx.data.ops.text import OPS
 from jtx.data.packing import Column, Pack, Pad
+from jtx.data.sources.images import check_classes
+from jtx.errors import ConfigError, DataError
 
 Layout = Pack | Pad | Images
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from jtx.evals import scores
 from jtx.evals.task import Task
-from jtx.predict import Predictor
+from jtx.inference.texts import Predictor
 
 
 class Answer(NamedTuple):

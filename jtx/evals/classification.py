@@ -5,11 +5,11 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from jtx.config import ConfigError, nearest
 from jtx.data.dataset import spread
+from jtx.errors import ConfigError, nearest
 from jtx.evals import scores
 from jtx.evals.task import Task
-from jtx.predict import Predictor
+from jtx.inference.texts import Predictor
 
 SCORES = {"accuracy": scores.accuracy, "f1": scores.f1, "matthews": scores.matthews,
           "pearson": scores.pearson, "spearman": scores.spearman}

@@ -9,10 +9,10 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from jtx import distributed, sharding
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.evals import scores
 from jtx.evals.task import Task
+from jtx.parallel import processes, sharding
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -29,7 +29,7 @@ def values(task: Task, params: Any, source: tuple[str, ...],
   for batch in task.data.eval_batches(source, size, sharding.local_rows(size, rows)):
     batch = sharding.to_device({k: batch[k] for k in ("image", "label", "real")}, size, rows)
     outputs = run(method, task.model, params, {"image": batch["image"]})
-    outputs, label, real = distributed.to_host((outputs, batch["label"], batch["real"]))
+    outputs, label, real = processes.to_host((outputs, batch["label"], batch["real"]))
     found.append(outputs[real[:, 0] > 0])
     labels.append(label[real[:, 0] > 0, 0])
   return np.concatenate(found), np.concatenate(labels)

@@ -8,9 +8,9 @@ from typing import Any, Iterator
 import jax
 import numpy as np
 
-from jtx import distributed, sharding
 from jtx.evals.task import Task
-from jtx.metrics import summarize
+from jtx.parallel import processes, sharding
+from jtx.train.metrics import summarize
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -31,7 +31,7 @@ class Loss:
     totals: dict[str, np.ndarray] = {}
     for batch in task.data.eval_batches(self.source, size, sharding.local_rows(size, rows)):
       batch.pop("ids")
-      for name, pair in distributed.to_host(
+      for name, pair in processes.to_host(
           sums(task.objective, task.model, params, sharding.to_device(batch, size, rows))).items():
         totals[name] = totals.get(name, 0) + np.array(pair, np.float64)
     averages = summarize(totals)

@@ -5,7 +5,7 @@ from typing import Iterator, NamedTuple
 
 import numpy as np
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.evals.task import Task
 
 

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx import distributed, viz_images
 from jtx.evals.task import Task
+from jtx.figures import images as image_figures
 from jtx.models.vit import join
 from jtx.nn.grid_positions import LearnedGrid
+from jtx.parallel import processes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Pictures:
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, Any]]:
     batch = next(iter(task.data.eval_batches(self.source, self.number, range(self.number))))
     images = batch["image"][batch["real"][:, 0] > 0]
-    with distributed.alone(params) as params:
+    with processes.alone(params) as params:
       figures = dict(self.draw(task.model, params, images))
     yield from figures.items()
 
@@ -34,7 +35,7 @@ class Pictures:
     yield "attention", attention(model, params, images)
     if isinstance(model.position, LearnedGrid) and model.position_at == "stem":
       table = np.asarray(params["position_embedding"])[-model.grid.height * model.grid.width:]
-      yield "positions", viz_images.grid_similarity(table, model.grid[:2])
+      yield "positions", image_figures.grid_similarity(table, model.grid[:2])
     if model.decoder.num_layers:
       yield "reconstruction", reconstruction(model, params, images)
 
@@ -43,10 +44,10 @@ def attention(model: Any, params: Any, images: np.ndarray) -> Any:
   """A figure of images [B, H, W, C], bytes, and their attention."""
   weights = model.apply({"params": params}, {"image": jnp.asarray(images)},
                         method="attention_weights")["encoder"]
-  rolled = viz_images.attention_rollout(weights)  # [B, T, T]
+  rolled = image_figures.attention_rollout(weights)  # [B, T, T]
   grid = model.grid
   of = rolled[:, 0] if model.prefix.cls else rolled.mean(1)
-  return viz_images.looked_at(images / 255,
+  return image_figures.looked_at(images / 255,
                               of[:, grid.prefix:].reshape(-1, grid.height, grid.width))
 
 
@@ -69,6 +70,6 @@ def reconstruction(model: Any, params: Any, images: np.ndarray, normalized: bool
   size, channels = model.patch_size, model.image.channels
   mean, std = (np.array(x) for x in (model.image.mean, model.image.std))
   where = jnp.broadcast_to(hidden[..., None], (*hidden.shape, size * size))
-  return viz_images.reconstructions(
+  return image_figures.reconstructions(
       images / 255, join(where, size, 1)[..., 0],
       np.asarray(join(predicted, size, channels)) * std + mean)

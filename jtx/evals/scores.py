@@ -11,7 +11,7 @@ from typing import Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from jtx.data import DataError
+from jtx.errors import DataError
 
 
 def accuracy(predictions: Sequence, references: Sequence) -> float:

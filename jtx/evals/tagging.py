@@ -5,10 +5,10 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from jtx.data import DataError
+from jtx.errors import DataError
 from jtx.evals import scores
 from jtx.evals.task import Task
-from jtx.predict import Predictor
+from jtx.inference.texts import Predictor
 
 
 @dataclasses.dataclass(frozen=True)

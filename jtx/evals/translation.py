@@ -5,10 +5,11 @@ from typing import Any, Iterator
 
 import numpy as np
 
-from jtx import distributed, viz
 from jtx.data.dataset import spread
 from jtx.evals.task import Task
-from jtx.translate import Translator
+from jtx.figures import plots
+from jtx.inference.translate import Translator
+from jtx.parallel import processes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Translation:
       yield f"sample_{i}", f"{sources[place]} -> {outputs[place]}{wrong}"
     if self.picture:
       place = max(shown, key=lambda i: len(sources[i]), default=0)
-      with distributed.alone(params) as params:
+      with processes.alone(params) as params:
         figure = picture(task, params, sources[place], outputs[place])
       yield "attention", figure
 
@@ -50,7 +51,7 @@ def picture(task: Task, params: Any, source: str, target: str) -> Any:
               f"{field}_positions": np.arange(len(tokens), dtype=np.int32)[None]}
   weights = task.model.apply({"params": params}, task.objective.model_inputs(batch),
                              method="attention_weights")["cross"]
-  return viz.attention_map(np.asarray(weights[-1, 0].mean(0)), labels["tgt"], labels["src"])
+  return plots.attention_map(np.asarray(weights[-1, 0].mean(0)), labels["tgt"], labels["src"])
 
 
 def score(outputs: list[str], references: list[str],

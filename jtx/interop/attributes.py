@@ -12,7 +12,8 @@ from typing import Any, Mapping
 
 from absl import logging
 
-from jtx.config import ConfigDict, ConfigError, build, edits_of, fields, nearest, section
+from jtx.config import ConfigDict, build, edits_of, fields, section
+from jtx.errors import ConfigError, nearest
 from jtx.interop.tables import Family
 from jtx.models import MODELS
 from jtx.models.encoder import Encoder, HeadConfig

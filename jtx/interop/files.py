@@ -11,8 +11,8 @@ import numpy as np
 import safetensors
 
 from jtx import storage
-from jtx.config import ConfigError, read_json
-from jtx.data import DataError
+from jtx.config import read_json
+from jtx.errors import ConfigError, DataError
 from jtx.interop import tables
 from jtx.interop.tables import Entry, Family, Shape
 

@@ -15,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
-from jtx.config import ConfigError, nearest
-from jtx.data import DataError, encodings
-from jtx.data.tokenizers import Tokenizer
-from jtx.interop import (albert, attributes, bert, distilbert, modernbert, roberta, tables, timm,
-                         vit)
+from jtx.data.tokenizers import encodings
+from jtx.data.tokenizers.tokenizer import Tokenizer
+from jtx.errors import ConfigError, DataError, nearest
+from jtx.interop import attributes, tables
+from jtx.interop.families import albert, bert, distilbert, modernbert, roberta, timm, vit
 from jtx.interop.files import CONFIG, DTYPES, WEIGHTS, NewDirectory, Tensors, has_mlm, read_config
 from jtx.interop.tables import Family, Shape
 from jtx.models import MODELS
-from jtx.sharding import unbox
+from jtx.parallel.sharding import unbox
 
 # By `model_type`. A model is saved as the first that can express it.
 FAMILIES: dict[str, Family] = {

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Seque
 
 import numpy as np
 
-from jtx.data import DataError
+from jtx.errors import DataError
 
 Shape = tuple[int, ...]
 

@@ -7,14 +7,14 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.nn import layers
 from jtx.nn.attention import Context, Projections
 from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Position, Sinusoidal
 from jtx.nn.stack import Segment, Stack
-from jtx.sharding import constrain
+from jtx.parallel.sharding import constrain
 
 Batch = Mapping[str, jax.Array]
 

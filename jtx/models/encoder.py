@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.config import ConfigError, nearest
+from jtx.errors import ConfigError, nearest
 from jtx.models.features import FeatureConfig, Features
 from jtx.nn import layers
 from jtx.nn.attention import Context
@@ -19,7 +19,7 @@ from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Learned, Position
 from jtx.nn.stack import Segment, Stack
-from jtx.sharding import constrain
+from jtx.parallel.sharding import constrain
 
 Batch = Mapping[str, jax.Array]
 

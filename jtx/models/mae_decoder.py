@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.nn import layers
 from jtx.nn.attention import Context
 from jtx.nn.block import BlockConfig

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.config import ConfigError, nearest
+from jtx.errors import ConfigError, nearest
 from jtx.models.image_head import ImageHead, ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig, MaeDecoder
 from jtx.models.resnet import Resnet, ResnetConfig
@@ -22,7 +22,7 @@ from jtx.nn.dropout import Dropout
 from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid
 from jtx.nn.positions import resize_grid
 from jtx.nn.stack import Segment, Stack
-from jtx.sharding import constrain
+from jtx.parallel.sharding import constrain
 
 Batch = Mapping[str, jax.Array]
 

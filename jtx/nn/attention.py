@@ -14,13 +14,13 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from jtx.config import ConfigError, nearest
+from jtx.errors import ConfigError, nearest
 from jtx.nn import masks
 from jtx.nn.dropout import dropout
 from jtx.nn.layers import Dense, param
 from jtx.nn.masks import Mask, Rows
 from jtx.nn.positions import Position
-from jtx.sharding import constrain, platform
+from jtx.parallel.sharding import constrain, platform
 
 KEPT = "attention"  # the name of what a kernel's way back needs beside queries, keys and values
 

@@ -7,13 +7,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.nn import layers
 from jtx.nn.attention import Attention, Context, LayerKind, Projections
 from jtx.nn.dropout import Dropout
 from jtx.nn.masks import FULL, Rows
 from jtx.nn.positions import Position
-from jtx.sharding import constrain
+from jtx.parallel.sharding import constrain
 
 NORM_POSITIONS = ("post", "pre", "sandwich")
 # Positions are added by the model, once; by every layer to its input, with a table of its own; or

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 
 
 class Dropout(nn.Module):

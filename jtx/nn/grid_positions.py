@@ -11,7 +11,7 @@ from typing import Callable, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.nn.positions import Position, Table, rope_frequencies, sinusoidal_2d, turn
 
 

@@ -1,6 +1,6 @@
 """Dense, embedding, norms, activations and the feed-forward sub-layer.
 
-Every parameter is created at its true rank with logical axis names (see `jtx.sharding`),
+Every parameter is created at its true rank with logical axis names (see `jtx.parallel.sharding`),
 held in float32 and cast to the compute dtype where it is used.
 """
 
@@ -10,9 +10,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.config import ConfigError, nearest
+from jtx.errors import ConfigError, nearest
 from jtx.nn.dropout import Dropout
-from jtx.sharding import constrain, platform
+from jtx.parallel.sharding import constrain, platform
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,

@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.nn.layers import param
-
 
 # ---------------------------------------------------------------------- pure functions
 

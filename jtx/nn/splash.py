@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jtx.nn import masks
 from jtx.nn.attention import KEPT
-from jtx.sharding import spec
+from jtx.parallel.sharding import spec
 
 LANES = 128  # blocks are multiples of it
 BLOCK = 512  # the largest side of a block

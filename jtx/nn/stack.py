@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.config import ConfigError, nearest
+from jtx.errors import ConfigError, nearest
 from jtx.nn import masks
 from jtx.nn.attention import Context, LayerKind, Projections
 from jtx.nn.block import Block, BlockConfig

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.objectives.cross_entropy import Sums
 from jtx.objectives.mlm import Mlm, hidden_and_scores
 from jtx.objectives.texts import Batch, weighted_sums

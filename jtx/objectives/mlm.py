@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jtx.objectives.cross_entropy import Sums
 from jtx.objectives.texts import Batch, class_sums, text_weights
-from jtx.sharding import constrain
+from jtx.parallel.sharding import constrain
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ import dataclasses
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.objectives.cross_entropy import Sums
 from jtx.objectives.texts import Batch, class_sums, text_weights
 

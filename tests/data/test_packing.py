@@ -1,11 +1,12 @@
 """First fit keeps its promises for any lengths; rows hold what the plan says."""
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from jtx.config import ConfigError
 from jtx.data.packing import Column, Pack, Pad, assemble
+from jtx.errors import ConfigError
 
 
 @st.composite

@@ -9,18 +9,31 @@ from absl import logging
 import numpy as np
 import pytest
 
-from jtx.config import ConfigError, section
-from jtx.data import DataError
+from jtx.config import section
 from jtx.data import pipeline, recipes
-from jtx.data.ops_masking import Mask
-from jtx.data.ops_pretrain import (DocSentences, EncodeSentences, FullSentences, SegmentPair,
-                                   SentencePair, SplitSentences)
-from jtx.data.ops_text import OPS, Clean, FilterLength, Tokenize
+from jtx.data.ops.masking import Mask
+from jtx.data.ops.pretrain import (
+  DocSentences,
+  EncodeSentences,
+  FullSentences,
+  SegmentPair,
+  SentencePair,
+  SplitSentences,
+)
+from jtx.data.ops.text import OPS, Clean, FilterLength, Tokenize
 from jtx.data.packing import Pack, Pad
-from jtx.data.pipeline import (Order, Phases, Stream, eval_batches, example_batch, iterate,
-                               mixture_sizes)
+from jtx.data.pipeline import (
+  Order,
+  Phases,
+  Stream,
+  eval_batches,
+  example_batch,
+  iterate,
+  mixture_sizes,
+)
 from jtx.data.recipes import Recipe, build_ops, prepare
-from jtx.data.tokenizer_kinds import wordpiece
+from jtx.data.tokenizers.kinds import wordpiece
+from jtx.errors import ConfigError, DataError
 from tests.helpers import one_fast
 
 PACK = Pack(lengths=(24, 20), max_segments=4, open_rows=6)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.evals import ngrams
 
 V, D = 7, 0.75

@@ -8,10 +8,16 @@ import random
 import numpy as np
 import pytest
 
-from jtx.data import DataError
+from jtx.errors import DataError
 from jtx.evals import scores
-from jtx.evals.scores import (answer_scores, best_no_answer_threshold, entities, entity_f1,
-                              normalize_answer, squad_em_f1)
+from jtx.evals.scores import (
+  answer_scores,
+  best_no_answer_threshold,
+  entities,
+  entity_f1,
+  normalize_answer,
+  squad_em_f1,
+)
 
 
 def test_accuracy():

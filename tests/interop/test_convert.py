@@ -12,13 +12,15 @@ import pytest
 
 from configs import common
 from experiments import cli
-from jtx import pretrained, restore, train
-from jtx.config import ConfigError
-from jtx.data.tokenizer_kinds import wordpiece
+from jtx.data.tokenizers.kinds import wordpiece
+from jtx.errors import ConfigError
 from jtx.interop import huggingface
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Learned
+from jtx.saved import pretrained
+from jtx.saved.workdir import load_run
+from jtx.train import loop
 from tests.helpers import command
 
 MODEL = Encoder(31, 12, 2, BlockConfig(num_heads=3, attention_bias=True, ffn_dim=20,
@@ -45,7 +47,7 @@ def test_there_and_back_is_the_same_bytes(tmp_path):
   run(f"--from_hf={there}", f"--workdir={workdir}")
   assert pretrained.load_pretrained(workdir)[0] == MODEL
   with pytest.raises(ConfigError, match="holds a converted model and no run; open it with jtx"):
-    restore.load(workdir)
+    load_run(workdir)
   run(f"--workdir={workdir}", f"--to_hf={back}")
   assert sorted(os.listdir(there)) == sorted(os.listdir(back))
   for name in os.listdir(there):
@@ -97,13 +99,13 @@ def test_a_run_becomes_a_hugging_face_model(tmp_path):
   c.objective = common.objective("classify")
   c.steps, c.batch_size = 2, 8
   c.tokenizer.kind = common.tokenizer("wordpiece", vocab_size=31, min_frequency=1)
-  c.data.path, c.data.train = str(tmp_path), ("jsonl:train.jsonl",)
+  c.data.path, c.data.train = str(tmp_path), ("jsonl:loop.jsonl",)
   c.data.ops = (common.op("encode", max_length=12), common.op("label", names=("no", "yes")),
                 common.op("pad", fields=("text",), lengths=(12,)))
   workdir, made = str(tmp_path / "run"), str(tmp_path / "made")
-  train.run(c.lock(), workdir)
+  loop.run(c.lock(), workdir)
   run(f"--workdir={workdir}", f"--to_hf={made}")
-  task, params, _ = restore.load(workdir)
+  task, params, _ = load_run(workdir)
   for directory in (workdir, made):
     model, loaded = pretrained.load_pretrained(directory)
     assert model == task.model

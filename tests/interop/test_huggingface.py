@@ -4,24 +4,23 @@ import dataclasses
 import json
 import os
 
+from absl import logging
+from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from absl import logging
-from flax.traverse_util import flatten_dict, unflatten_dict
 from jtx import config as config_lib
-from jtx.config import ConfigError
-from jtx.data import DataError
-from jtx.data.tokenizer_kinds import wordpiece
-from jtx.data.tokenizers import SubwordNmt
+from jtx.data.tokenizers.kinds import wordpiece
+from jtx.data.tokenizers.tokenizer import SubwordNmt
+from jtx.errors import ConfigError, DataError
 from jtx.interop import attributes, huggingface
 from jtx.models import MODELS
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Alibi, Learned, Rope
-from jtx.pretrained import labels, load_params, load_pretrained, save_pretrained
+from jtx.saved.pretrained import labels, load_params, load_pretrained, save_pretrained
 
 BLOCK = BlockConfig(num_heads=3, attention_bias=True, ffn_dim=20, activation="gelu",
                     norm_eps=1e-12, attention_dropout=0.1, init_std=0.02)
@@ -499,7 +498,7 @@ TOKENIZER = wordpiece(iter(["the cat sat on the mat"] * 3), vocab_size=30, min_f
 
 
 def test_a_tokenizer_is_saved_beside_the_model(tmp_path):
-  from jtx.pretrained import load_tokenizer
+  from jtx.saved.pretrained import load_tokenizer
   path = str(tmp_path / "new")
   save_pretrained(path, BERT, random_params(BERT), TOKENIZER)
   assert load_tokenizer(path).encode("the mat").tolist() == TOKENIZER.encode("the mat").tolist()
@@ -592,7 +591,7 @@ def test_a_trunk_that_is_not_whole_is_refused(saved):
 
 @pytest.mark.parametrize("model_type", ["bert", "modernbert"])
 def test_a_converted_workdir_loads_as_it_was(model_type, tmp_path):
-  from jtx.pretrained import load_tokenizer
+  from jtx.saved.pretrained import load_tokenizer
   model, path = MODELS_BY_TYPE[model_type], str(tmp_path / "workdir")
   params = random_params(model)
   save_pretrained(path, model, params, TOKENIZER, format="jtx", labels=("a", "b", "c", "d"))
@@ -606,7 +605,7 @@ def test_a_converted_workdir_loads_as_it_was(model_type, tmp_path):
 
 
 def test_a_converted_workdir_needs_no_tokenizer_or_labels(tmp_path):
-  from jtx.pretrained import load_tokenizer
+  from jtx.saved.pretrained import load_tokenizer
   path = str(tmp_path / "workdir")
   save_pretrained(path, BERT, random_params(BERT), format="jtx")
   assert labels(path) is None

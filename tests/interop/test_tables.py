@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from jtx.data import DataError
+from jtx.errors import DataError
 from jtx.interop import tables
 from jtx.interop.huggingface import FAMILIES
 

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx import decode, translate
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
+from jtx.inference import decode, translate
 from jtx.models.encdec import EncDec
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import POSITIONS, Alibi, Attached, Learned, Position, Rope, Sinusoidal, T5Bias
 from jtx.objectives.seq2seq import Seq2Seq
-from jtx.sharding import unbox
+from jtx.parallel.sharding import unbox
 from tests.helpers import one_fast
 
 V, BOS = 11, 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jtx import config as config_lib
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.interop import huggingface
 from jtx.interop.presets import ENCODERS
 from jtx.models import MODELS
@@ -16,7 +16,7 @@ from jtx.models.encoder import BERT_BLOCK, Encoder, Head, HeadConfig, pool
 from jtx.nn.block import BlockConfig
 from jtx.nn.layers import LayerNorm
 from jtx.nn.positions import Learned, Rope
-from jtx.sharding import unbox
+from jtx.parallel.sharding import unbox
 from tests.helpers import one_fast
 
 V, D, T = 31, 12, 9

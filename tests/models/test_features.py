@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.models.features import FeatureConfig, Features, Lstm
-from jtx.sharding import unbox
+from jtx.parallel.sharding import unbox
 from tests.models.test_encoder import BLOCK, D, V, batch_of, close, drawn, packed
 
 MODEL = Encoder(vocab_size=V, width=D, num_layers=3, block=BLOCK,

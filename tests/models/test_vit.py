@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.models import vit
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.resnet import Conv, GroupNorm, ResnetConfig
 from jtx.models.vit import VIT_BLOCK, ImageConfig, Vit
 from jtx.nn.block import ResidualConfig, skip_examples
-from jtx.nn.grid_positions import GRID_POSITIONS, LearnedGrid, Learned2d, RelativeBias, Sincos2d
-from jtx.sharding import unbox
+from jtx.nn.grid_positions import GRID_POSITIONS, Learned2d, LearnedGrid, RelativeBias, Sincos2d
+from jtx.parallel.sharding import unbox
 
 BLOCK = dataclasses.replace(VIT_BLOCK, num_heads=2, ffn_dim=24)
 IMAGE = ImageConfig(size=12, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))

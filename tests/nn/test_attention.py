@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.nn import attention, masks
 from jtx.nn.attention import Attention, Context, LayerKind, attend
 from jtx.nn.masks import CAUSAL, FULL, Global, Prefix, Rows
 from jtx.nn.positions import Position, Rope
-from jtx.sharding import unbox
+from jtx.parallel.sharding import unbox
 
 B, T, N, H, HV = 2, 6, 4, 4, 3
 PREFIX = np.array([2, 4])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.nn.dropout import Dropout, dropout, kept, mixed
 from tests.helpers import assert_share, chi_square
 

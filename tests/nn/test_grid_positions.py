@@ -5,10 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.nn import positions
-from jtx.nn.grid_positions import (GRID_POSITIONS, Grid, LearnedGrid, Learned2d, RelativeBias,
-                                   Rope2d, Sincos2d)
+from jtx.nn.grid_positions import (
+  GRID_POSITIONS,
+  Grid,
+  Learned2d,
+  LearnedGrid,
+  RelativeBias,
+  Rope2d,
+  Sincos2d,
+)
 
 GRID = Grid(3, 4, prefix=2)
 ALL = jnp.arange(GRID.tokens)[None]

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.nn import layers
-from jtx.sharding import logical_axes, unbox
+from jtx.parallel.sharding import logical_axes, unbox
 
 
 def normal(seed, *shape):

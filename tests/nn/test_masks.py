@@ -1,9 +1,10 @@
 """Masks against their definitions, pair by pair, and the algebra of `&` and `|`."""
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from jtx.nn import masks
 from jtx.nn.masks import CAUSAL, FULL, And, Global, Or, Prefix, Rows, Window

@@ -2,13 +2,14 @@
 
 import math
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.nn import positions
 from jtx.nn.positions import Alibi, Attached, Learned, Rope, Sinusoidal, T5Bias
 

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx import sharding
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.nn import attention, masks, splash
 from jtx.nn.attention import attend
 from jtx.nn.masks import CAUSAL, FULL, Rows, window
+from jtx.parallel import sharding
 
 B, T, N, H = 4, 300, 4, 16
 BOTH = window(40, 40) & masks.Window(right=3) | window(5, 5)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.nn import masks
 from jtx.nn.attention import Attention, Context, LayerKind
 from jtx.nn.block import NORM_POSITIONS, Block, BlockConfig
@@ -15,7 +15,7 @@ from jtx.nn.layers import FeedForward, LayerNorm
 from jtx.nn.masks import CAUSAL, FULL, Global, Prefix
 from jtx.nn.positions import Position, Rope, T5Bias
 from jtx.nn.stack import KINDS, REMAT, Segment, Stack, kind_mask
-from jtx.sharding import logical_axes, unbox
+from jtx.parallel.sharding import logical_axes, unbox
 from tests.helpers import one_fast
 
 B, T, S, D = 2, 6, 4, 8

@@ -6,11 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from jtx import experiment, pretrained, sharding
-from jtx.config import ConfigError
+from jtx import experiment
+from jtx.errors import ConfigError
 from jtx.models.encoder import Encoder
 from jtx.objectives.distill import Distill
 from jtx.objectives.mlm import Mlm
+from jtx.parallel import sharding
+from jtx.saved import pretrained
 from tests.helpers import one_fast
 from tests.models.test_encoder import BLOCK, D, V, batch_of, close, drawn
 

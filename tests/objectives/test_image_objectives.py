@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.models.image_head import PrefixConfig
 from jtx.models.vit import ImageConfig
 from jtx.objectives.classify import Classify

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx import sharding
 from jtx.models.encoder import BERT_BLOCK, Encoder, HeadConfig
 from jtx.objectives import OBJECTIVES
 from jtx.objectives.mlm import Mlm
+from jtx.parallel import sharding
 from tests.models.test_encoder import drawn, packed
 
 V, D, T, K = 31, 12, 16, 5

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx import flops
 from jtx.models.encdec import EncDec
 from jtx.nn.block import BlockConfig
 from jtx.objectives.cross_entropy import cross_entropy
 from jtx.objectives.seq2seq import Seq2Seq, shift_right
-from jtx.sharding import make_mesh, unbox
+from jtx.parallel.sharding import make_mesh, unbox
+from jtx.train import flops
 from tests.helpers import one_fast
 
 V, B, S, T, BOS = 7, 2, 4, 6, 1

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jtx.config import ConfigError
+from jtx.errors import ConfigError
 from jtx.objectives.classify import Classify
 from jtx.objectives.multiple_choice import MultipleChoice
 from jtx.objectives.span import Span

@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from jtx.interop import huggingface, tables
-from jtx.pretrained import load_pretrained, save_pretrained
+from jtx.saved.pretrained import load_pretrained, save_pretrained
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: make test-parity installs it")
@@ -294,7 +294,7 @@ def test_sharded_files_load(tmp_path):
 
 
 def test_a_saved_tokenizer_loads_in_transformers(tmp_path):
-  from jtx.data.tokenizer_kinds import wordpiece
+  from jtx.data.tokenizers.kinds import wordpiece
   texts = ["the cat sat on the mat", "a dog, unaffected, ran"] * 3
   tokenizer = wordpiece(iter(texts), vocab_size=60, min_frequency=1)
   peer = make_peer("BertForSequenceClassification")

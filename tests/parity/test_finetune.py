@@ -13,9 +13,10 @@ transformers = pytest.importorskip("transformers", reason="see make test-parity"
 from benchmarks import finetune
 from experiments import cli
 import jtx
-from jtx import restore, train
-from jtx.data import tokenizer_kinds
-from tests.test_finetune import sentences, write_files
+from jtx.data.tokenizers import kinds
+from jtx.saved.workdir import load_run
+from jtx.train import loop
+from tests.train.test_finetune import sentences, write_files
 
 # Arguments of the config, the peer's class, its constructor's edits, and an evaluator's score.
 TASKS = {
@@ -24,9 +25,9 @@ TASKS = {
     "number": ("classify.py:names=,scores=pearson,dev=val.tsv", "SequenceClassification",
                {"num_labels": 1}, "pearson"),
     "tag": ("tag.py:entities,dev=val.conll", "TokenClassification", {"num_labels": 2}, "accuracy"),
-    "span": ("squad.py:stride=1,train=train.equal.json,dev=val.json", "QuestionAnswering", {},
+    "span": ("squad.py:stride=1,train=loop.equal.json,dev=val.json", "QuestionAnswering", {},
              "exact_match"),
-    "choice": ("choose.py:prompt=0,first=1,choices=2,label=3,train=train.choices,dev=val.choices",
+    "choice": ("choose.py:prompt=0,first=1,choices=2,label=3,train=loop.choices,dev=val.choices",
                "MultipleChoice", {}, "accuracy"),
 }
 # A softmax does not see what is added to all scores.
@@ -50,7 +51,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("task", TASKS)
 def test_both_systems_end_with_the_same_parameters(task, folder, tmp_path):
   arguments, peer, edits, score = TASKS[task]
-  tokenizer = tokenizer_kinds.wordpiece((" ".join(w) for w in sentences(200, 0)), vocab_size=100,
+  tokenizer = kinds.wordpiece((" ".join(w) for w in sentences(200, 0)), vocab_size=100,
                                         min_frequency=1)
   torch.manual_seed(0)
   start = getattr(transformers, f"BertFor{peer}")(transformers.BertConfig(
@@ -68,8 +69,8 @@ def test_both_systems_end_with_the_same_parameters(task, folder, tmp_path):
       "--config.optim.optimizer.eps=1e-5"])
 
   workdir = str(tmp_path / "workdir")
-  results = train.run(config, workdir, jax.devices()[:1])
-  loaded, params, _ = restore.load(workdir)
+  results = loop.run(config, workdir, jax.devices()[:1])
+  loaded, params, _ = load_run(workdir)
   jtx.save_pretrained(str(tmp_path / "ours"), loaded.model, params)
   model = finetune.train_peer(config, loaded.data, peer)
   model.save_pretrained(str(tmp_path / "theirs"))

@@ -12,8 +12,11 @@ from tensorboardX import record_writer
 
 from configs import classify, common
 import jtx
-from jtx import pretrained, report, storage, train
-from jtx.config import ConfigError
+from jtx import storage
+from jtx.errors import ConfigError
+from jtx.saved import pretrained
+from jtx.sweeps import report
+from jtx.train import loop
 
 server = pytest.importorskip("gcp_storage_emulator.server")
 pytest.importorskip("gcsfs")
@@ -63,29 +66,29 @@ def test_files_of_a_bucket():
 def test_a_run_in_a_bucket_is_that_in_a_folder_and_goes_on_where_it_was(tmp_path):
   here, there = str(tmp_path / "run"), f"{BUCKET}/runs/a"
   devices = jax.devices()[:1]
-  wanted = train.run(config(4), here, devices)
+  wanted = loop.run(config(4), here, devices)
 
   class Stopped(Exception):
     pass
 
   with pytest.MonkeyPatch.context() as patch:
-    save = train.save
+    save = loop.save
 
     def save_and_stop(checkpoints, *args, **kwargs):
       save(checkpoints, *args, **kwargs)
       checkpoints.wait()
       raise Stopped
 
-    patch.setattr(train, "save", save_and_stop)
+    patch.setattr(loop, "save", save_and_stop)
     with pytest.raises(Stopped):
-      train.run(config(4), there, devices)
+      loop.run(config(4), there, devices)
   assert [line["step"] for line in lines(there) if "loss" in line][-1] == 2
-  found = train.run(config(4), there, devices)
-  assert found == wanted and train.run(config(4), there, devices) == wanted
+  found = loop.run(config(4), there, devices)
+  assert found == wanted and loop.run(config(4), there, devices) == wanted
   assert lines(there) == lines(here)
   assert "dev/accuracy" in report.report(there)
   with pytest.raises(ConfigError, match="holds a run of another config: steps is 4 there"):
-    train.run(config(5), there, devices)
+    loop.run(config(5), there, devices)
   text = ["a fine day"]
   np.testing.assert_equal(jtx.Classifier(there)(text), jtx.Classifier(here)(text))
 
@@ -93,11 +96,11 @@ def test_a_run_in_a_bucket_is_that_in_a_folder_and_goes_on_where_it_was(tmp_path
 def test_fine_tuning_starts_from_a_bucket(tmp_path):
   there = f"{BUCKET}/runs/b"
   c = config(2)
-  train.run(c, there, jax.devices()[:1])
+  loop.run(c, there, jax.devices()[:1])
   edited = classify.get_config(f"tiny,init={there}")
   assert edited.init_from == there and edited.tokenizer.kind.path == there
   common.apply(edited, {"steps": 2, "epochs": None})
-  train.run(edited.lock(), str(tmp_path / "run"), jax.devices()[:1])
+  loop.run(edited.lock(), str(tmp_path / "run"), jax.devices()[:1])
   storage.write_text(f"{BUCKET}/hf/config.json", '{"model_type": "bert", "architectures": ["BertModel"]}')
   with pytest.raises(ConfigError, match="hf: a Hugging Face model must be in a folder of this mach"):
     pretrained.load_pretrained(f"{BUCKET}/hf")

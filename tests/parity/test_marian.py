@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks import marian
-from jtx import decode
+from jtx.inference import decode
+from jtx.inference.translate import search
 from jtx.models.encdec import EncDec
 from jtx.nn.block import BlockConfig
-from jtx.sharding import unbox
-from jtx.translate import search
+from jtx.parallel.sharding import unbox
 
 pytest.importorskip("torch", reason="PyTorch is not installed: make test-parity installs it")
 pytest.importorskip("transformers", reason="transformers is not installed: see make test-parity")

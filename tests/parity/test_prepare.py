@@ -9,7 +9,7 @@ pytest.importorskip("datasets", reason="the package `datasets` is not installed:
 
 from benchmarks import prepare
 from configs import common
-from jtx.data import preparation
+from jtx.data.corpus import writer
 
 TEXT = "Ann met Bob. They went (at last).\n\nDr. Smith saw Kim.\nA line, and <eos> in it!\n"
 # What runs a pipeline for DirectRunner, which looks for something to download first.
@@ -27,7 +27,7 @@ def test_beam_writes_the_same_bytes(tmp_path):
                 common.op("pack", fields=("text",), lengths=(24,), max_segments=4),
                 common.op("mask"))
   for name, options in (("here", {}), ("beam", {"beam": [f"--runner={LOCAL}"]})):
-    preparation.prepare(c.data, c.tokenizer, str(tmp_path / name), shard_size=20, **options)
+    writer.prepare(c.data, c.tokenizer, str(tmp_path / name), shard_size=20, **options)
   contents = lambda name: {path.name: path.read_bytes()
                            for path in pathlib.Path(tmp_path / name).iterdir()}
   assert contents("here") == contents("beam")

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 
 from jtx.interop import attributes, huggingface, tables
-from jtx.pretrained import load_params, load_pretrained, save_pretrained
+from jtx.saved.pretrained import load_params, load_pretrained, save_pretrained
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: make test-parity installs it")

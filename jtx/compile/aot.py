@@ -1,0 +1,290 @@
+"""Ahead-of-time compiles: a config's real train step for chips that are not here, and a report.
+
+XLA's TPU compiler, which the extra `aot` brings, runs on any machine and knows the topologies of
+pods. What it says of memory is what a pod would say; what is said here of time is an estimate.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import math
+import os
+import re
+import time
+from typing import Any, NamedTuple
+
+from absl import logging
+
+from jtx.config import ConfigDict
+from jtx.errors import ConfigError, nearest
+
+# Of the machine that compiles: it has no TPU, and is not asked whether it is part of a pod.
+ENVIRONMENT = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost",
+               "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+
+
+class Chip(NamedTuple):
+  """Published figures of one chip (the vendor's "System architecture" pages)."""
+  memory: float  # bytes
+  bandwidth: float  # bytes/s of that memory
+  links: float  # bytes/s sent to other chips, all links together
+  options: Mapping[str, Any] = {}  # of the topology
+
+
+# The peaks of the arithmetic are in metrics.py, by the name of the device.
+CHIPS = {
+    "v4": Chip(32 * 2**30, 1228e9, 300e9, {"chip_config_name": "megacore"}),
+    "v5e": Chip(16 * 2**30, 819e9, 200e9),
+    "v5p": Chip(95 * 2**30, 2765e9, 600e9),
+    "v6e": Chip(32 * 2**30, 1640e9, 448e9),
+}
+
+
+def set_up(topology: str) -> None:
+  """Prepares this process, in which JAX has not been used, to compile for a topology.
+
+  Args:
+    topology: as for `devices`.
+  """
+  import jax
+  os.environ.update(ENVIRONMENT)
+  jax.config.update("jax_platforms", "cpu")
+  if match := re.fullmatch(r"cpu:([1-9]\d*)", topology):
+    jax.config.update("jax_num_cpu_devices", int(match[1]))
+
+
+def devices(topology: str, slices: int = 1) -> Sequence[Any]:
+  """Descriptions of the devices of a topology.
+
+  Args:
+    topology: "v5e:4x4" and the like, by the key of CHIPS and the shape of the pod or slice of it;
+      or "cpu:8", simulated devices.
+    slices: of that shape, joined by the data centre's network.
+
+  Raises:
+    ConfigError: there is no such topology, or no compiler for it.
+  """
+  import jax
+  kind, _, shape = topology.partition(":")
+  if re.fullmatch(r"cpu:[1-9]\d*", topology):
+    return jax.devices("cpu")[:int(shape)]
+  if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+){1,2}", shape):
+    raise ConfigError(f"--topology={topology}: a chip and its shape such as v5e:4x4 or v5p:4x4x4,"
+                      f" or cpu:8 for simulated devices; {nearest(kind, [*CHIPS, 'cpu'])}")
+  options = dict(CHIPS[kind].options) | ({"num_slices": slices} if slices > 1 else {})
+  if math.prod(map(int, shape.split("x"))) == 1:
+    options["chips_per_host_bounds"] = [1] * len(shape.split("x"))
+  try:
+    import libtpu  # noqa: F401
+  except ImportError:
+    raise ConfigError(f"--topology={topology}: needs the TPU compiler; install the extra `aot`:"
+                      ' pip install -e ".[aot]"') from None
+  from jax.experimental import topologies
+  try:
+    return topologies.get_topology_desc(platform="tpu", topology_name=topology, **options).devices
+  except Exception as e:  # whatever the compiler's runtime raises
+    raise ConfigError(f"--topology={topology}: the TPU compiler knows no such topology"
+                      f" ({' '.join(str(e).split())[:200]})") from e
+
+
+def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: int | None = None,
+           outputs: int | None = None) -> dict[str, Any]:
+  """Compiles the config's train step, and tells what it takes on each device.
+
+  Of a config in phases it is the one with the most tokens a batch.
+
+  Args:
+    config: of a run. None of its data is read.
+    topology: as for `devices`.
+    slices: of that topology.
+    vocab_size: where the config leaves it to the data.
+    outputs: classes or tags, where the config leaves them to the data.
+
+  Raises:
+    ConfigError: the config can't be used, or the mesh does not fit the topology.
+  """
+  import jax
+
+  from jtx import experiment
+  from jtx.parallel import sharding
+
+  mesh = sharding.make_mesh(config.mesh, devices(topology, slices))
+  chip = CHIPS.get(topology.partition(":")[0])
+  phase = max(experiment.phases(config), key=lambda p: (p.length or 1) * p.batch_size)
+  program, arguments = _program(config, mesh, phase, vocab_size, outputs)
+  with jax.set_mesh(mesh):
+    lowered = program.jitted_step.lower(*arguments)
+  state = arguments[0]
+  result = {
+      "topology": topology + (f" x {slices}" if slices > 1 else ""), "devices": mesh.size,
+      "device_kind": mesh.devices.flat[0].device_kind,
+      "mesh": {axis: n for axis, n in mesh.shape.items() if n > 1},
+      "batch": phase.batch_size, "length": phase.length,
+      "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
+      "replicated": program.replicated_dimensions,
+      "flops_per_step": program.flops_per_step,
+      "flops_per_chip": program.flops_per_step / mesh.size,
+      "bytes": {"parameters": local_bytes(state.params), "optimizer": local_bytes(state.opt_state),
+                "average": local_bytes(state.ema), "teacher": local_bytes(program.extra)},
+  }
+  start = time.monotonic()
+  try:
+    compiled = lowered.compile()
+  except jax.errors.JaxRuntimeError as e:
+    if "RESOURCE_EXHAUSTED" not in str(e):
+      raise
+    return result | {"fits": False, "compile_s": time.monotonic() - start,
+                     "why": " ".join(str(e).split())[:400]}
+  result["compile_s"] = time.monotonic() - start
+  memory = compiled.memory_analysis()
+  result["bytes"] |= {
+      "activations": max(memory.peak_memory_in_bytes - memory.argument_size_in_bytes, 0),
+      "peak": memory.peak_memory_in_bytes, "chip": chip and chip.memory}
+  result["fits"] = chip is None or memory.peak_memory_in_bytes <= chip.memory
+  return result | _traffic_and_time(program, arguments, compiled.as_text(), chip)
+
+
+def _program(config: ConfigDict, mesh: Any, phase: Any, vocab_size: int | None,
+             outputs: int | None) -> tuple[Any, tuple[Any, Any, Any]]:
+  """The program of a run on `mesh`, and the abstract arguments of its step in a phase."""
+  import jax
+
+  from jtx import experiment
+  from jtx.data import pipeline
+  from jtx.parallel import sharding
+  from jtx.train import loop
+
+  experiment.check_batches(config, mesh)
+  recipe, info = experiment.declared_data(config, vocab_size, outputs)
+  model, objective = experiment.make_model(config, info)
+  objective, extra = experiment.with_teacher(objective, mesh, abstract=True)
+  example = pipeline.example_batch(recipe.with_length(phase.length), phase.batch_size)
+  if config.epochs is not None:
+    config = config.copy_and_resolve_references()  # of the schedule only; the step is the same
+    config.steps = max(config.steps, 1)
+    config.lock()
+  program = loop.Program(config, model, objective, example, mesh, extra)
+  place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+  state = jax.tree.map(place, program.abstract_state, program.shardings)
+  batch = {k: place(v, sharding.batch_sharding(mesh)) for k, v in example.items()}
+  return program, (state, batch, program.extra)
+
+
+def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
+                      chip: Chip | None) -> dict[str, Any]:
+  """What a compiled step sends, and an estimate of its time where the chip is known."""
+  import jax
+
+  from jtx.compile import hlo
+  from jtx.nn.layers import compute_dtype
+  from jtx.train import flops, metrics
+
+  found = hlo.traffic(text)
+  sent = sum(t.sent for t in found.values())
+  with jax.set_mesh(program.mesh):
+    width = compute_dtype(program.model.dtype).itemsize
+    done = flops.count(program.jitted_step, *arguments) / program.mesh.size
+  result = {
+      "collectives": {kind: t._asdict() for kind, t in found.items()}, "sent_bytes": sent,
+      "least_sent_bytes": least_sent(arguments[0].params, width, program.config.optim.accumulate)}
+  peak = metrics.peak_flops(program.mesh.devices.flat[0].device_kind)
+  if chip and peak:
+    parts = {"arithmetic": done / peak, "memory": hlo.moved(text) / chip.bandwidth,
+             "network": sent / chip.links}
+    step = max(parts.values())
+    # Neither what is computed again nor what a kernel skips is of use.
+    useful = min(program.flops_per_step / program.mesh.size, done)
+    result["estimate"] = {"step_s": step, "bound_by": max(parts, key=parts.get), "seconds": parts,
+                          "utilisation": useful / peak / step}
+  return result
+
+
+def local_bytes(tree: Any) -> int:
+  """Bytes of abstract arrays on one device."""
+  import jax
+  return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+             for x in jax.tree.leaves(tree))
+
+
+def least_sent(params: Any, width: int, parts: int = 1) -> float:
+  """Bytes that a device must send in a step for the parameters to be where they are.
+
+  A parameter that is sharded over `fsdp` or `context` is gathered for the forward pass and again
+  for the backward pass, and its gradient reduced and scattered (Rajbhandari et al. 2020, section
+  7.2), for every part of the batch anew, since no device has room for the whole; over axes of the
+  tokens that hold copies of it, the gradient is reduced and gathered, once. What `tensor` and
+  `context` send of activations is not counted.
+
+  Args:
+    params: abstract arrays with shardings.
+    width: bytes of a number that is sent.
+    parts: of a batch, whose gradients are accumulated.
+  """
+  import jax
+  ring = lambda n: (n - 1) / n
+  total = 0.0
+  for x in jax.tree.leaves(params):
+    sizes, spec = dict(x.sharding.mesh.shape), x.sharding.spec
+    split = {a for part in spec if part for a in ((part,) if isinstance(part, str) else part)}
+    shards, copies = (math.prod(n for a, n in sizes.items()
+                                if a != "tensor" and (a in split) == wanted)
+                      for wanted in (True, False))
+    whole = math.prod(x.sharding.shard_shape(x.shape)) * shards * width
+    total += whole * 3 * parts * ring(shards) + whole / shards * 2 * ring(copies)
+  return total
+
+
+# ------------------------------------------------------------------------------- search
+
+
+def meshes(config: ConfigDict, number: int) -> Iterator[dict[str, int]]:
+  """The shapes of `number` devices that the batch of a config can be split over, without `context`.
+
+  Those that send least come first: more of `fsdp`, then of `tensor`.
+  """
+  from jtx import experiment
+  rows = [p.batch_size // config.optim.accumulate for p in experiment.phases(config)]
+  divisors = [n for n in range(1, number + 1) if number % n == 0]
+  for tensor, data in itertools.product(divisors, divisors):
+    fsdp, left = divmod(number, tensor * data)
+    if not left and all(n % (data * fsdp) == 0 for n in rows):
+      yield {"data": data, "fsdp": fsdp, "tensor": tensor, "context": config.mesh.context}
+
+
+def search(config: ConfigDict, topology: str, *, slices: int = 1,
+           **options: Any) -> list[dict[str, Any]]:
+  """Reports of all of `meshes`: those that fit, by estimated time of a step, then the others.
+
+  Args:
+    config: of a run; of its mesh only `context` stays.
+    topology: as for `devices`.
+    slices: of that topology.
+    **options: others of `report`.
+  """
+  results = []
+  for shape in meshes(config, len(devices(topology, slices))):
+    edited = config.copy_and_resolve_references()
+    with edited.unlocked():
+      edited.mesh.update(shape)
+    try:
+      results.append(report(edited, topology, slices=slices, **options))
+    except ConfigError as e:  # heads that a tensor axis does not divide, and the like
+      logging.info("%s: %s", shape, e)
+      continue
+    logging.info("%s", line(results[-1]))
+  return sorted(results, key=lambda r: (not r["fits"], r.get("estimate", {}).get("step_s", 0.0)))
+
+
+def line(result: Mapping[str, Any]) -> str:
+  """A report in one line."""
+  shape = " x ".join(f"{axis} {n}" for axis, n in result["mesh"].items()) or "1"
+  text = f"{result['topology']} as {shape}: "
+  if "peak" not in result["bytes"]:
+    return text + "does not fit"
+  text += f"{result['bytes']['peak'] / 2**30:.2f} GiB a device at the peak"
+  if result["bytes"]["chip"]:
+    text += f" of {result['bytes']['chip'] / 2**30:.0f}"
+  text += ", fits" if result["fits"] else ", does not fit"
+  if estimate := result.get("estimate"):
+    text += (f"; estimated {estimate['step_s'] * 1e3:.3g} ms a step,"
+             f" {estimate['utilisation']:.0%} of the peak, bound by {estimate['bound_by']}")
+  return text

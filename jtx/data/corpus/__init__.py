@@ -1,0 +1,1 @@
+"""A corpus that was tokenised once: its files, read and written."""

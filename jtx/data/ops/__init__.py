@@ -1,0 +1,1 @@
+"""Data ops, which a config lists in order."""

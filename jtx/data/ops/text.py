@@ -1,0 +1,127 @@
+"""Text operations: what a config's `data.ops` lists, in order.
+
+Preparing ops run once over all examples, in chunks, and may drop some: from a list of
+examples to a list of examples. They are deterministic, so the examples that are left have
+the same numbers in every run. A layout (`jtx.data.packing`) comes last and makes rows. Images
+have ops (`jtx.data.ops.image`) and a layout of their own.
+"""
+
+import dataclasses
+from typing import Any, Callable, Mapping
+import unicodedata
+
+import numpy as np
+
+from jtx.data.example import Example, check_text
+from jtx.data.ops import augment, finetune, masking, pretrain
+from jtx.data.ops import image as image_ops
+from jtx.data.packing import Column, Pack, Pad
+from jtx.errors import ConfigError, DataError
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields:
+  """Renames: "src=translation.en" makes `src` of the nested value; other keys are dropped."""
+  keep: tuple[str, ...] = ("src=src", "tgt=tgt")
+
+  def __post_init__(self):
+    for entry in self.keep:
+      if entry.count("=") != 1:
+        raise ConfigError(f"op fields: keep entry {entry!r} is not of the form new=old")
+
+  def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
+    pairs = [entry.split("=") for entry in self.keep]
+    return [{"id": e["id"], **{new: _follow(e, old) for new, old in pairs}} for e in examples]
+
+
+def _follow(example: Example, path: str) -> Any:
+  value = example
+  for part in path.split("."):
+    if not isinstance(value, Mapping) or part not in value:
+      keys = ", ".join(k for k in value if k != "id") if isinstance(value, Mapping) else "no keys"
+      raise DataError(f"op fields: example {example['id']} has no {path!r}; it has {keys}")
+    value = value[part]
+  return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Clean:
+  """Unicode NFC and single spaces; drops examples with an empty field."""
+  fields: tuple[str, ...] = ("src", "tgt")
+
+  def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
+    check_text("clean", self.fields, examples)
+    for e in examples:
+      for f in self.fields:
+        e[f] = " ".join(unicodedata.normalize("NFC", e[f]).split())
+    return [e for e in examples if all(e[f] for f in self.fields)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowercase:
+  fields: tuple[str, ...] = ("src", "tgt")
+
+  def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
+    check_text("lowercase", self.fields, examples)
+    for e in examples:
+      for f in self.fields:
+        e[f] = e[f].lower()
+    return examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenize:
+  """Text to token ids, each field by its tokenizer, with the end token appended."""
+  fields: tuple[str, ...] = ("src", "tgt")
+
+  def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
+    check_text("tokenize", self.fields, examples)
+    for f in self.fields:
+      eos = np.array([tokenizers[f].eos_id], np.int32)
+      for e, ids in zip(examples, tokenizers[f].encode_batch([e[f] for e in examples])):
+        e[f] = np.concatenate([np.asarray(ids, np.int32), eos])
+    return examples
+
+  @property
+  def columns(self) -> dict[str, Column]:
+    return dict.fromkeys(self.fields, Column("tokens"))
+
+  @property
+  def tokenizer_fields(self) -> tuple[str, ...]:
+    return self.fields
+
+  def texts_of(self, example: Example, field: str) -> list[str]:
+    """What a tokenizer of `field` is trained on."""
+    return [example[field]]
+
+
+@dataclasses.dataclass(frozen=True)
+class FilterLength:
+  """Drops examples with a field of too many tokens, the end token counted, or too few."""
+  fields: tuple[str, ...] = ("src", "tgt")
+  max_length: int = 256
+  min_length: int = 1
+  max_ratio: float = 0.0  # longest to shortest field; 0 is no limit
+
+  def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
+    def keeps(e):
+      lengths = [len(e[f]) for f in self.fields]
+      return (max(lengths) <= self.max_length and min(lengths) >= self.min_length
+              and not (self.max_ratio and max(lengths) > self.max_ratio * min(lengths)))
+    return [e for e in examples if keeps(e)]
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    "fields": Fields,
+    "clean": Clean,
+    "lowercase": Lowercase,
+    "tokenize": Tokenize,
+    "filter_length": FilterLength,
+    **finetune.OPS,
+    **pretrain.OPS,
+    **masking.OPS,
+    **image_ops.OPS,
+    **augment.OPS,
+    "pack": Pack,
+    "pad": Pad,
+}

@@ -1,0 +1,1 @@
+"""Sources of examples: files, archives, embedded sets and TFDS."""

@@ -1,0 +1,161 @@
+"""Sources of documents: files of a folder or archive, texts between blank lines, and pydocs."""
+
+import ast
+import functools
+import os
+import sysconfig
+from typing import Any, Iterator
+import zipfile
+import zlib
+
+from jtx import config
+from jtx.data.sources.lines import Lines
+from jtx.data.sources.parts import Part
+from jtx.errors import DataError
+
+ENDINGS = (".txt", ".md")
+
+
+class FilesSource:
+  """A file a document: all .txt and .md files of a folder or a zip archive, by name.
+
+  Args:
+    name: the spec.
+    path: of the folder or archive.
+    part: of the folders in it, sorted by name; None is all of them. Held-out folders are
+      held-out authors, sites or dates, where files are sorted so.
+  """
+
+  def __init__(self, name: str, path: str, part: Part | None = None):
+    self.name, self._path = name, path
+    if os.path.isdir(path):
+      found = [os.path.relpath(os.path.join(folder, file), path)
+               for folder, _, files in os.walk(path) for file in files]
+    else:
+      found = self._archive.namelist()
+    self._files = sorted(file for file in found if file.endswith(ENDINGS))
+    if not self._files:
+      raise DataError(f"{path}: has no file that ends in {' or '.join(ENDINGS)}")
+    if part is not None:
+      folders = sorted({os.path.dirname(file) for file in self._files})
+      kept = set(part.of(folders))
+      self._files = [file for file in self._files if os.path.dirname(file) in kept]
+
+  @functools.cached_property
+  def _archive(self) -> zipfile.ZipFile:
+    try:
+      return zipfile.ZipFile(self._path)
+    except OSError as e:
+      raise DataError(f"{self._path}: {e.strerror}") from e
+    except zipfile.BadZipFile as e:
+      raise DataError(f"{self._path}: neither a folder nor a zip archive ({e})") from e
+
+  def __getstate__(self) -> dict[str, Any]:
+    return {k: v for k, v in self.__dict__.items() if k != "_archive"}
+
+  def __len__(self) -> int:
+    return len(self._files)
+
+  def __getitem__(self, i: int) -> dict[str, Any]:
+    file = self._files[i]
+    try:
+      text = self._bytes(file).decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+      raise DataError(f"{self._path}: {file} is not valid UTF-8 ({e.reason} at byte {e.start})"
+                      ) from e
+    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as e:  # the last: encrypted
+      raise DataError(f"{self._path}: {file} can't be read ({getattr(e, 'strerror', None) or e})"
+                      ) from e
+    return {"text": text.replace("\r\n", "\n"), "file": file}
+
+  def _bytes(self, file: str) -> bytes:
+    if not os.path.isdir(self._path):
+      return self._archive.read(file)
+    with open(os.path.join(self._path, file), "rb") as f:
+      return f.read()
+
+
+class BlankLinesSource:
+  """One file; blank lines part its documents."""
+
+  def __init__(self, name: str, file: str):
+    self.name = name
+    lines = Lines(file)
+    self._lines = lines
+    starts, inside = [], False
+    for i in range(len(lines)):
+      blank = not lines[i].strip()
+      if not blank and not inside:
+        starts.append(i)
+      inside = not blank
+    self._starts = [*starts, len(lines)]
+
+  def __len__(self) -> int:
+    return len(self._starts) - 1
+
+  def __getitem__(self, i: int) -> dict[str, Any]:
+    i = range(len(self))[i]
+    lines = [self._lines[n] for n in range(self._starts[i], self._starts[i + 1])]
+    return {"text": "\n".join(lines).strip()}
+
+
+class PyDocs:
+  """The documentation in Python's own standard library, a module or topic a document.
+
+  A tenth of the documents, by a fixed hash of their name, is "val".
+  """
+
+  def __init__(self, split: str):
+    self.name = f"embedded:pydocs:{split}"
+    if split not in ("train", "val"):
+      raise config.ConfigError(f"{self.name}: valid splits are train and val")
+    self._documents = [(name, text) for name, text in pydocs()
+                       if (zlib.crc32(name.encode()) % 10 == 0) == (split == "val")]
+
+  def __len__(self) -> int:
+    return len(self._documents)
+
+  def __getitem__(self, i: int) -> dict[str, Any]:
+    name, text = self._documents[i]
+    return {"text": text, "file": name}
+
+
+@functools.cache
+def pydocs() -> tuple[tuple[str, str], ...]:
+  """(name, text): docstrings of the library's modules, and the topics of `help()`."""
+  from pydoc_data import topics
+  documents = [(f"topics/{name}", text) for name, text in topics.topics.items()]
+  root = sysconfig.get_path("stdlib")
+  for folder, subfolders, files in os.walk(root):
+    subfolders[:] = sorted(d for d in subfolders
+                           if d not in ("site-packages", "dist-packages", "test", "tests",
+                                        "idle_test", "__pycache__", "lib2to3"))
+    for file in sorted(files):
+      if file.endswith(".py"):
+        path = os.path.join(folder, file)
+        text = "\n\n".join(docstrings(path))
+        if len(text) > 200:
+          documents.append((os.path.relpath(path, root), text))
+  return tuple(sorted(documents))
+
+
+def docstrings(path: str) -> Iterator[str]:
+  """The docstrings of a Python file, in order; nothing is imported."""
+  try:
+    with open(path, encoding="utf-8") as f:
+      tree = ast.parse(f.read())
+  except (OSError, SyntaxError, ValueError):  # a file of another Python, or of test data
+    return
+  documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+  nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+  for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
+    if text := ast.get_docstring(node):
+      yield text
+
+
+def pydocs_source(subset: str, split: str) -> PyDocs:
+  """Opens `embedded:pydocs:SPLIT`; there are no subsets."""
+  if subset:
+    raise config.ConfigError(f"embedded:pydocs/{subset}: it has no subsets, so leave /{subset}"
+                             " away")
+  return PyDocs(split)

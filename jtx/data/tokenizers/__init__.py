@@ -1,0 +1,1 @@
+"""Tokenizers, their kinds, and encodings of texts and pairs."""

@@ -1,0 +1,115 @@
+"""Texts and pairs of texts as an encoder reads them: with special tokens, types and offsets."""
+
+import json
+from typing import Any, NamedTuple, Sequence
+
+import numpy as np
+import tokenizers as hf
+
+from jtx.errors import ConfigError, DataError
+
+# What a tokenizer.json calls the token that hides another.
+MASKS = ("[MASK]", "<mask>")
+
+
+class Encoding(NamedTuple):
+  """A text or a pair as T tokens."""
+  ids: np.ndarray  # [T] int32
+  types: np.ndarray  # [T] int32, as the tokenizer's template gives them
+  text: np.ndarray  # [T] int8: 0 or 1, which text the token is of; -1 for a special token
+  word: np.ndarray  # [T] int32: number of the word in its text; -1 for a special token
+  # [T, 2] int32: first character and the one after the last, in the text; or in the word, where
+  # the texts are lists of words. Some tokenizers count the space before a word to it.
+  offsets: np.ndarray
+
+
+class Encoder:
+  """A tokenizer of the `tokenizers` package, set up once for what it is asked for.
+
+  Truncation is a setting of the package's tokenizer object, which threads share, so every
+  setting has an object of its own, and nothing is set after it is made.
+
+  Args:
+    model: the content of a tokenizer.json.
+    ends: ids of what stands before a text and after each text, for a tokenizer whose own
+      template adds nothing.
+    text_id: [V] int32, the id that a token has in a text.
+    mask: id of the token that a text may name; None is none.
+    max_length: tokens that a text or pair is cut to; None does not cut.
+  """
+
+  def __init__(self, model: dict[str, Any], ends: tuple[int, int], text_id: np.ndarray,
+               mask: int | None, max_length: int | None):
+    # The package always finds names of added tokens that are not special.
+    added = [t | {"special": t["special"] and t["id"] != mask} for t in model["added_tokens"]]
+    self._backend = hf.Tokenizer.from_str(json.dumps(model | {"added_tokens": added}))
+    self._backend.encode_special_tokens = True
+    self._backend.no_padding()
+    self._backend.no_truncation()
+    self._byte_level = '"ByteLevel"' in json.dumps(model["pre_tokenizer"])
+    if not self._backend.num_special_tokens_to_add(False):
+      self._backend.post_processor = self._template(*ends)
+    self._text_id, self._max_length = text_id, max_length
+    if max_length is not None:
+      self._backend.enable_truncation(max_length, strategy="longest_first")
+
+  def _template(self, start: int, end: int) -> hf.processors.PostProcessor:
+    before, after = (self._backend.id_to_token(i) for i in (start, end))
+    single = [f"{before}:0", "$A:0", f"{after}:0"]
+    template = hf.processors.TemplateProcessing(
+        single=single, pair=[*single, "$B:1", f"{after}:1"],
+        special_tokens=list({before: start, after: end}.items()))
+    if not self._byte_level:
+      return template
+    return hf.processors.Sequence([hf.processors.ByteLevel(trim_offsets=True), template])
+
+  def texts(self, first: Sequence, second: Sequence | None, words: bool) -> list[Encoding]:
+    """See `Tokenizer.encode_texts`."""
+    specials = self._backend.num_special_tokens_to_add(second is not None)
+    if self._max_length <= specials:
+      raise ConfigError(f"max_length={self._max_length} leaves no room for text beside {specials}"
+                        " special tokens")
+    spaced = words and self._byte_level
+    if spaced:  # a word's first token is another with a space before it
+      first, second = (t and [[f" {w}" if w else w for w in ws] for ws in t]
+                       for t in (first, second))
+    inputs = list(first) if second is None else list(zip(first, second, strict=True))
+    encoded = self._backend.encode_batch(inputs, is_pretokenized=words)
+    return [self._encoding(e, int(spaced)) for e in encoded]
+
+  def words(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """See `Tokenizer.encode_words`."""
+    results = []
+    for e in self._backend.encode_batch(list(texts), add_special_tokens=False):
+      ids, words = np.array(e.ids, np.int64), np.array(e.word_ids, np.int64)
+      results.append((self._text_id[ids], np.diff(words, prepend=-1) != 0))
+    return results
+
+  def windows(self, first: Sequence[str], second: Sequence[str], max_length: int, stride: int,
+              max_first: int | None) -> list[list[Encoding]]:
+    """See `Tokenizer.encode_windows`."""
+    specials = self._backend.num_special_tokens_to_add(True)
+    pairs = zip(*(self._backend.encode_batch(list(texts), add_special_tokens=False)
+                  for texts in (first, second)), strict=True)
+    results = []
+    for number, (a, b) in enumerate(pairs):
+      if max_first is not None:
+        a.truncate(max_first)
+      room = max_length - specials - len(a)
+      if room <= stride:
+        raise DataError(f"pair {number}: a first text of {len(a)} tokens and {specials} special"
+                        f" tokens leave {max(room, 0)} of max_length={max_length} for a window of"
+                        f" the second, which must be more than stride={stride}")
+      b.truncate(room, stride=stride)
+      results.append([self._encoding(self._backend.post_process(a, window), 0)
+                      for window in (b, *b.overflowing)])
+    return results
+
+  def _encoding(self, e: hf.Encoding, added: int) -> Encoding:
+    """`added`: characters put before each word."""
+    text = np.array([-1 if t is None else t for t in e.sequence_ids], np.int8)
+    word = np.array([-1 if w is None else w for w in e.word_ids], np.int32)
+    ids = np.array(e.ids, np.int32)
+    offsets = np.array(e.offsets, np.int32).reshape(-1, 2)
+    return Encoding(np.where(text < 0, ids, self._text_id[ids]), np.array(e.type_ids, np.int32),
+                    text, np.where(text < 0, -1, word), np.maximum(offsets - added, 0))

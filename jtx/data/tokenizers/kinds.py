@@ -1,0 +1,208 @@
+"""The tokenizers that a config names: functions of the training texts, in `TOKENIZERS`."""
+
+import collections
+import json
+from typing import Any, Callable, Iterator
+
+import tokenizers as hf
+
+from jtx.data.tokenizers.encodings import MASKS
+from jtx.data.tokenizers.tokenizer import SPECIALS, Bytes, HuggingFace, SubwordNmt, Tokenizer
+from jtx.errors import ConfigError, DataError
+
+
+def _specials(mask: bool) -> list[str]:
+  """Ids from 0 on: the special tokens, and the mask where it is asked for."""
+  return [*SPECIALS, MASKS[0]] if mask else list(SPECIALS)
+
+
+def _train(backend: hf.Tokenizer, trainer: Any, texts: Iterator[str], mask: bool) -> Tokenizer:
+  too_small = ConfigError(f"tokenizer: vocab_size={trainer.vocab_size} is too small to hold the "
+                          "special tokens and every character of the texts")
+  try:
+    backend.train_from_iterator(_not_empty(texts), trainer)
+  except Exception as e:  # a bare Exception of the Unigram trainer
+    if "not large enough" in str(e):
+      raise too_small from e
+    raise
+  if backend.get_vocab_size() > trainer.vocab_size:
+    raise too_small
+  model = json.loads(backend.to_str())
+  model["added_tokens"] = model["added_tokens"][:len(_specials(mask))]
+  return HuggingFace(model, range(len(SPECIALS)))
+
+
+def _not_empty(texts: Iterator[str]) -> Iterator[str]:
+  empty = True
+  for text in texts:
+    empty = False
+    yield text
+  if empty:
+    raise DataError("no text to train a tokenizer on")
+
+
+def _word_splitter(split_digits: bool) -> hf.pre_tokenizers.PreTokenizer:
+  """Words with their leading space; punctuation stands alone.
+
+  That no piece crosses punctuation also means that no merge can build "<eos>".
+  """
+  steps = [hf.pre_tokenizers.Metaspace(), hf.pre_tokenizers.Punctuation("isolated")]
+  if split_digits:
+    steps.append(hf.pre_tokenizers.Digits(individual_digits=True))
+  return hf.pre_tokenizers.Sequence(steps)
+
+
+def _normalizer(lowercase: bool) -> hf.normalizers.Normalizer:
+  """Single spaces: a tab or line break would be unknown, and decode to nothing."""
+  steps = [hf.normalizers.Replace(hf.Regex(r"\s+"), " "), hf.normalizers.Strip()]
+  return hf.normalizers.Sequence([*steps, hf.normalizers.Lowercase()] if lowercase else steps)
+
+
+def bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
+        lowercase: bool = False, split_digits: bool = False, mask: bool = False) -> Tokenizer:
+  """Byte-pair encoding over characters (Sennrich et al. 2016, arXiv:1508.07909).
+
+  White space becomes one space. A space becomes "▁" before a word, so a text's own U+2581
+  decodes as a space.
+
+  Args:
+    texts: what to train on; a character that is not in it becomes <unk>.
+    vocab_size: ids at most, specials included.
+    min_frequency: how often a pair must occur to be merged.
+    lowercase: lowercases every text, also when encoding.
+    split_digits: makes every digit a piece of its own.
+    mask: has a token that hides others, [MASK].
+  """
+  backend = hf.Tokenizer(hf.models.BPE(unk_token="<unk>"))
+  backend.normalizer = _normalizer(lowercase)
+  backend.pre_tokenizer = _word_splitter(split_digits)
+  backend.decoder = hf.decoders.Metaspace()
+  trainer = hf.trainers.BpeTrainer(
+      vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=_specials(mask),
+      show_progress=False)
+  return _train(backend, trainer, texts, mask)
+
+
+def byte_bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
+             split_digits: bool = False, mask: bool = False) -> Tokenizer:
+  """Byte-level BPE (Radford et al. 2019, GPT-2, section 2.2): every text round-trips.
+
+  Args as for `bpe`; `vocab_size` includes the 256 bytes.
+  """
+  backend = hf.Tokenizer(hf.models.BPE(unk_token=None))
+  byte_level = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+  digits = [hf.pre_tokenizers.Digits(individual_digits=True)] if split_digits else []
+  backend.pre_tokenizer = hf.pre_tokenizers.Sequence([*digits, byte_level])
+  backend.decoder = hf.decoders.ByteLevel()
+  trainer = hf.trainers.BpeTrainer(
+      vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=_specials(mask),
+      initial_alphabet=hf.pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+  return _train(backend, trainer, texts, mask)
+
+
+def wordpiece(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
+              lowercase: bool = True, mask: bool = False) -> Tokenizer:
+  """WordPiece with BERT's normalisation (Devlin et al. 2019, arXiv:1810.04805).
+
+  Args as for `bpe`; `lowercase` also strips accents, as BERT's uncased models do.
+  """
+  backend = hf.Tokenizer(hf.models.WordPiece(unk_token="<unk>"))
+  backend.normalizer = hf.normalizers.BertNormalizer(lowercase=lowercase)
+  backend.pre_tokenizer = hf.pre_tokenizers.BertPreTokenizer()
+  backend.decoder = hf.decoders.WordPiece()
+  texts = list(texts)
+  continuations = _continuations(backend, texts)
+  trainer = hf.trainers.WordPieceTrainer(
+      vocab_size=vocab_size, min_frequency=min_frequency,
+      special_tokens=[*_specials(mask), *continuations], show_progress=False)
+  return _train(backend, trainer, iter(texts), mask)
+
+
+def _continuations(backend: hf.Tokenizer, texts: list[str]) -> list[str]:
+  """"##" and each character that is inside a word of `texts`, sorted.
+
+  The trainer numbers these as a hash map happens to order its words, and breaks ties
+  between merges by the numbers, so two trainings differ. Given as special tokens they are
+  numbered first, in this order.
+  """
+  inside = set()
+  for text in texts:
+    for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text)):
+      inside.update(word[1:])
+  return ["##" + c for c in sorted(inside)]
+
+
+def unigram(texts: Iterator[str], *, vocab_size: int = 16_000, lowercase: bool = False,
+            split_digits: bool = False, mask: bool = False) -> Tokenizer:
+  """A unigram language model (Kudo 2018, arXiv:1804.10959).
+
+  Args as for `bpe`. The trainer sums in no fixed order, so the scores of two trainings differ
+  in the third decimal and the order of ids may; the other kinds train the same every time.
+  """
+  backend = hf.Tokenizer(hf.models.Unigram())
+  backend.normalizer = _normalizer(lowercase)
+  backend.pre_tokenizer = _word_splitter(split_digits)
+  backend.decoder = hf.decoders.Metaspace()
+  trainer = hf.trainers.UnigramTrainer(
+      vocab_size=vocab_size, special_tokens=_specials(mask), unk_token="<unk>",
+      show_progress=False)
+  return _train(backend, trainer, texts, mask)
+
+
+def byte_tokenizer(texts: Iterator[str]) -> Tokenizer:
+  """UTF-8 bytes; nothing is trained."""
+  del texts
+  return Bytes()
+
+
+def subword_nmt(texts: Iterator[str], *, merges: str, vocab_size: int = 0) -> Tokenizer:
+  """subword-nmt's BPE with given merges; the vocabulary is the pieces of `texts`.
+
+  Args:
+    texts: what to take the pieces from.
+    merges: the merge file that `subword-nmt learn-bpe` or `learn-joint-bpe-and-vocab` wrote.
+    vocab_size: keeps the most frequent pieces, this many ids with the specials; 0 keeps all.
+
+  Raises:
+    DataError: the file is missing, or a line is not a merge.
+  """
+  try:
+    with open(merges, encoding="utf-8") as f:
+      lines = f.read().rstrip("\n").split("\n")
+  except OSError as e:
+    raise DataError(f"{merges}: {e.strerror}") from e
+  header = lines[0].startswith("#version:")
+  version = 2 if lines[0] == "#version: 0.2" else 1
+  lines = [line.strip("\r ") for line in lines]
+  for number, line in enumerate(lines[header:], 1 + header):
+    if line.count(" ") != 1:
+      raise DataError(f"{merges}:{number}: a merge is two symbols and a space, not {line!r}")
+  splitter = SubwordNmt(lines[header:], (), version)
+  counts = collections.Counter(piece for t in _not_empty(texts) for piece in splitter.segment(t))
+  pieces = sorted(counts, key=lambda piece: (-counts[piece], piece))
+  if vocab_size:
+    pieces = pieces[:max(vocab_size - len(SPECIALS), 0)]
+  return SubwordNmt(lines[header:], pieces, version)
+
+
+def from_file(texts: Iterator[str], *, path: str) -> Tokenizer:
+  """A tokenizer that needs no training.
+
+  Args:
+    texts: not looked at.
+    path: what `Tokenizer.load` reads: a saved tokenizer, a tokenizer.json of Hugging Face, a
+      vocab.txt of BERT, or the folder of one of these.
+  """
+  del texts
+  return Tokenizer.load(path)
+
+
+TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {
+    "bpe": bpe,
+    "byte_bpe": byte_bpe,
+    "wordpiece": wordpiece,
+    "unigram": unigram,
+    "bytes": byte_tokenizer,
+    "subword_nmt": subword_nmt,
+    "file": from_file,
+}

@@ -1,0 +1,1 @@
+"""Figures of curves, attention and images."""

@@ -1,0 +1,303 @@
+"""Figures of attention, positions and training curves.
+
+Every function returns a `matplotlib.figure.Figure` made without pyplot, so none needs a
+display, none leaves global state behind, and a notebook shows it as a cell's last value.
+matplotlib is imported when a figure is drawn.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import functools
+import io
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jtx import storage
+
+if TYPE_CHECKING:
+  from matplotlib.axes import Axes
+  from matplotlib.figure import Figure
+
+ATTENTION_COLOURS = "Blues"
+SIGNED_COLOURS = "RdBu_r"
+MAX_LABELS = 60  # on one axis; longer sequences are labelled at every n-th position
+
+
+def attention_map(
+    weights: Any, rows: Sequence[str], columns: Sequence[str], title: str = ""
+) -> "Figure":
+  """One head's attention: a row a query, a column a key.
+
+  Args:
+    weights: probabilities `[T, S]`.
+    rows: T labels, the query's tokens.
+    columns: S labels, the key's tokens.
+    title: above the figure.
+
+  Raises:
+    ValueError: the labels don't fit the weights.
+  """
+  weights = _labelled(weights, 2, rows, columns)
+  size = (_clip(1.6 + 0.28 * len(columns), 3.5, 14), _clip(1.2 + 0.28 * len(rows), 3, 14))
+  figure = _figure(size)
+  axes = figure.subplots()
+  image = _draw_attention(axes, weights)
+  _label_tokens(axes.xaxis, columns, rotation=90)
+  _label_tokens(axes.yaxis, rows)
+  axes.set_title(title, pad=10, parse_math=False)
+  figure.colorbar(image, ax=axes, label="attention weight", shrink=0.8)
+  return figure
+
+
+def attention_grid(weights: Any, rows: Sequence[str], columns: Sequence[str]) -> "Figure":
+  """All heads of all layers: a row of maps a layer, a column a head.
+
+  Args:
+    weights: probabilities `[L, N, T, S]`.
+    rows: T labels, the query's tokens.
+    columns: S labels, the key's tokens.
+
+  Raises:
+    ValueError: the labels don't fit the weights.
+  """
+  weights = _labelled(weights, 4, rows, columns)
+  layers, heads = weights.shape[:2]
+  width = _clip(0.13 * len(columns), 1.6, 4)
+  height = _clip(0.13 * len(rows), 1.6, 4)
+  figure = _figure((1.6 + width * heads, 1.2 + height * layers))
+  grid = figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)
+  for layer, head in np.ndindex(layers, heads):
+    axes = grid[layer, head]
+    image = _draw_attention(axes, weights[layer, head])
+    _label_tokens(axes.xaxis, columns, rotation=90, size=6, most=24)
+    _label_tokens(axes.yaxis, rows, size=6, most=24)
+    axes.tick_params(labelbottom=layer == layers - 1, labelleft=head == 0)
+    if layer == 0:
+      axes.set_title(f"head {head + 1}", fontsize=9)
+    if head == 0:
+      axes.set_ylabel(f"layer {layer + 1}", fontsize=9)
+  figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6, aspect=30)
+  return figure
+
+
+def heatmaps(
+    panels: Mapping[str, Any], xlabel: str, ylabel: str, *, label: str = "value",
+    rows: Sequence[str] | None = None, columns: Sequence[str] | None = None, most: int = 4,
+    numbers: bool = False,
+) -> "Figure":
+  """Arrays side by side under their names, in one colour scale, so that they compare by eye.
+
+  Where a value is negative the scale is centred at zero, which is white; else it starts there.
+
+  Args:
+    panels: arrays `[T, S]` by title; bool counts as 0 and 1, and NaN is left blank.
+    xlabel: of the last axis.
+    ylabel: of the first axis.
+    label: of the values.
+    rows: T labels; without them the axis is numbered.
+    columns: S labels; without them the axis is numbered.
+    most: panels in a row of the figure.
+    numbers: write the values into their cells.
+
+  Raises:
+    ValueError: there is no panel, or one that is no matrix or doesn't fit the labels.
+  """
+  if not panels:
+    raise ValueError("heatmaps: there is no panel")
+  arrays = {title: _panel(title, values, rows, columns) for title, values in panels.items()}
+  low, high = _limits(arrays.values())
+  across = min(most, len(arrays))
+  down = -(-len(arrays) // across)
+  width = _clip(max(0.25 * a.shape[1] for a in arrays.values()), 2.4, 4)
+  height = _clip(max(0.25 * a.shape[0] for a in arrays.values()), 2.2, 3.6)
+  figure = _figure((1.4 + width * across, 0.6 + height * down))
+  grid = figure.subplots(down, across, squeeze=False)
+  for axes, (title, values) in zip(grid.flat, arrays.items()):
+    image = axes.imshow(
+        values, cmap=SIGNED_COLOURS if low < 0 else ATTENTION_COLOURS, vmin=low, vmax=high,
+        aspect="auto", interpolation="nearest")
+    axes.set_title(title, fontsize=10, parse_math=False)
+    if columns is not None:
+      _label_tokens(axes.xaxis, columns, rotation=90)
+    if rows is not None:
+      _label_tokens(axes.yaxis, rows)
+    if numbers:
+      _write_values(axes, image)
+  for axes in grid.flat[len(arrays):]:
+    axes.remove()
+  figure.supxlabel(xlabel, fontsize=10, parse_math=False)
+  figure.supylabel(ylabel, fontsize=10, parse_math=False)
+  figure.colorbar(image, ax=figure.axes, label=label, shrink=0.8)
+  return figure
+
+
+def bars(values: Mapping[str, float], xlabel: str) -> "Figure":
+  """A bar for each of `values`, the first on top, its value at its end.
+
+  Raises:
+    ValueError: there is no value.
+  """
+  if not values:
+    raise ValueError("bars: there is no value")
+  figure = _figure((6, 0.8 + 0.35 * len(values)))
+  axes = figure.subplots()
+  drawn = axes.barh(range(len(values)), list(values.values()), height=0.7)
+  axes.bar_label(drawn, fmt="{:,.6g}", padding=3, fontsize=9)
+  _label_tokens(axes.yaxis, list(values))
+  axes.invert_yaxis()
+  axes.margins(x=0.12)
+  axes.set_xlabel(xlabel, parse_math=False)
+  axes.spines[["top", "right"]].set_visible(False)
+  return figure
+
+
+def position_heatmap(table: Any) -> "Figure":
+  """Position embeddings `[T, D]` as they are, zero in white."""
+  table = _array(table, 2)
+  figure = _figure((7, 4))
+  axes = figure.subplots()
+  limit = float(np.abs(table).max()) or 1.0
+  image = axes.imshow(
+      table, cmap=SIGNED_COLOURS, vmin=-limit, vmax=limit, aspect="auto",
+      interpolation="nearest")
+  axes.set_xlabel("embedding dimension")
+  axes.set_ylabel("position")
+  figure.colorbar(image, ax=axes, label="value")
+  return figure
+
+
+def position_similarity(table: Any) -> "Figure":
+  """Cosine similarity of every two positions of a table of embeddings `[T, D]`."""
+  table = _array(table, 2)
+  norms = np.linalg.norm(table, axis=-1, keepdims=True)
+  unit = table / np.where(norms == 0, 1, norms)
+  figure = _figure((5, 4))
+  axes = figure.subplots()
+  image = axes.imshow(
+      unit @ unit.T, cmap=SIGNED_COLOURS, vmin=-1, vmax=1, interpolation="nearest")
+  axes.set_xlabel("position")
+  axes.set_ylabel("position")
+  figure.colorbar(image, ax=axes, label="cosine similarity")
+  return figure
+
+
+def curve(
+    xs: Sequence[float], ys: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
+) -> "Figure":
+  """Lines over the same `xs`, one for each label of `ys`; NaN leaves a gap.
+
+  Raises:
+    ValueError: a line has another number of points than `xs`.
+  """
+  figure = _figure((6, 3.6))
+  axes = figure.subplots()
+  for label, values in ys.items():
+    if len(values) != len(xs):
+      raise ValueError(f"curve: {label!r} has {len(values)} points, xs has {len(xs)}")
+    axes.plot(xs, values, label=label, linewidth=1.6)
+  axes.set_xlabel(xlabel, parse_math=False)
+  axes.set_ylabel(ylabel, parse_math=False)
+  axes.grid(alpha=0.25)
+  axes.spines[["top", "right"]].set_visible(False)
+  if len(ys) > 1:
+    for text in axes.legend(frameon=False).get_texts():
+      text.set_parse_math(False)
+  elif ys:
+    axes.set_title(next(iter(ys)), parse_math=False)
+  return figure
+
+
+def save(figure: "Figure", path: str | os.PathLike) -> None:
+  """Writes `figure` in the format that the suffix of `path` names; makes its folder."""
+  path = storage.absolute(os.fspath(path))
+  storage.make_folder(os.path.dirname(path))
+  buffer = io.BytesIO()
+  figure.savefig(buffer, format=os.path.splitext(path)[1].removeprefix("."), dpi=150)
+  storage.write_bytes(path, buffer.getvalue())
+
+
+def _figure(size: tuple[float, float]) -> "Figure":
+  from matplotlib.figure import Figure
+
+  figure = Figure(figsize=size, layout="constrained")
+  # It is pyplot that teaches IPython to show figures, and pyplot isn't imported.
+  figure._repr_png_ = functools.partial(_png, figure)
+  return figure
+
+
+def _png(figure: "Figure") -> bytes:
+  buffer = io.BytesIO()
+  figure.savefig(buffer, format="png")
+  return buffer.getvalue()
+
+
+def _clip(value: float, low: float, high: float) -> float:
+  return max(low, min(high, value))
+
+
+def _array(values: Any, rank: int) -> np.ndarray:
+  values = np.asarray(values, np.float32)  # bfloat16 is unknown to matplotlib
+  if values.ndim != rank:
+    raise ValueError(f"expected an array of rank {rank}, got shape {values.shape}")
+  return values
+
+
+def _labelled(
+    weights: Any, rank: int, rows: Sequence[str], columns: Sequence[str]
+) -> np.ndarray:
+  weights = _array(weights, rank)
+  if weights.shape[-2:] != (len(rows), len(columns)):
+    raise ValueError(
+        f"weights of shape {weights.shape} don't fit {len(rows)} row labels and "
+        f"{len(columns)} column labels")
+  return weights
+
+
+def _panel(
+    title: str, values: Any, rows: Sequence[str] | None, columns: Sequence[str] | None
+) -> np.ndarray:
+  values = np.asarray(values, np.float32)
+  if values.ndim != 2 or not values.size:
+    raise ValueError(f"heatmaps: {title!r} has shape {values.shape}, and is no matrix")
+  for size, labels, axis in zip(values.shape, (rows, columns), ("row", "column")):
+    if labels is not None and len(labels) != size:
+      raise ValueError(
+          f"heatmaps: {title!r} of shape {values.shape} doesn't fit {len(labels)} {axis} labels")
+  return values
+
+
+def _limits(arrays: Iterable[np.ndarray]) -> tuple[float, float]:
+  """The ends of one colour scale for all; around zero, or from it if nothing is negative."""
+  values = np.concatenate([array[np.isfinite(array)] for array in arrays])
+  high = float(np.abs(values).max(initial=0)) or 1.0
+  return (-high if (values < 0).any() else 0.0), high
+
+
+def _write_values(axes: "Axes", image: Any) -> None:
+  """Each cell's value, in white where the cell is dark."""
+  values = np.asarray(image.get_array().filled(np.nan))
+  for (row, column), value in np.ndenumerate(values):
+    if np.isfinite(value):
+      red, green, blue, _ = image.cmap(image.norm(value))
+      dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5
+      axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=9,
+                color="white" if dark else "black")
+
+
+def _draw_attention(axes: "Axes", weights: np.ndarray) -> Any:
+  # One colour scale for all maps: heads are compared by eye.
+  return axes.imshow(
+      weights, cmap=ATTENTION_COLOURS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+
+
+def _label_tokens(
+    axis: Any, labels: Sequence[str], rotation: float = 0, size: float = 9,
+    most: int = MAX_LABELS,
+) -> None:
+  """Writes tokens at their positions; `$` is a character here, not mathematics."""
+  every = -(-len(labels) // most)
+  shown = [label.replace("\n", "\\n").replace("\t", "\\t") for label in labels[::every]]
+  axis.set_ticks(
+      range(0, len(labels), every), shown, rotation=rotation, fontsize=size, parse_math=False)
+  axis.set_tick_params(length=0)

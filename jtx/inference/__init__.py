@@ -1,0 +1,1 @@
+"""What trained models answer: decoding, translation, texts and images."""

@@ -1,0 +1,184 @@
+"""What a trained encoder says of an input, for every kind of head, as plain values for JSON.
+
+An input is a dict. Which keys it needs depends on the head: `text`, and `second` for a pair
+(classes, embeddings, masked tokens); `words` (tags); `question` and `context` (spans);
+`prompt` and `choices` (multiple choice).
+"""
+
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jtx.data.tokenizers.tokenizer import Tokenizer
+from jtx.errors import ConfigError, DataError
+from jtx.evals.answers import best_answers
+from jtx.inference.texts import Predictor, encode, prediction, text_vectors
+
+Input = Mapping[str, Any]
+Output = dict[str, Any]
+
+TOP = 5  # tokens for a masked one, answers to a question
+MAX_ANSWER = 30  # tokens
+
+
+class Trained(NamedTuple):
+  """A model that is ready for use."""
+  model: nn.Module
+  params: Any
+  tokenizer: Tokenizer
+  labels: Sequence[str]  # of classes or tags
+  max_length: int = 256  # tokens; longer texts are cut, contexts go through in windows
+  stride: int = 128  # tokens that windows share
+  batch_size: int = 64
+
+  def run(self, examples: Sequence[Mapping[str, Any]], **options: Any) -> list[np.ndarray]:
+    return Predictor(self.model, self.params, batch_size=self.batch_size, **options)(examples)
+
+
+def predict(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+  """The outputs of each input, in order.
+
+  Raises:
+    DataError: an input lacks what the head needs; the sentence says which, counted from 1.
+  """
+  task = trained.model.head.task
+  if task == "none" and trained.model.mlm:
+    task = "mlm"
+  needs, function = HEADS[task]
+  for number, x in enumerate(inputs, 1):
+    for key, kind in needs.items():
+      if key not in x or not isinstance(x[key], kind):
+        what = "a text" if kind is str else "a list of texts"
+        raise DataError(f"input {number}: a model whose head is for {task!r} needs {key!r}, {what};"
+                        f" the input has {', '.join(x) or 'nothing'}")
+  return function(trained, inputs) if inputs else []
+
+
+def of_text(trained: Trained, inputs: Sequence[Input], special: bool = False) -> list[dict]:
+  """The tokens of `text`, and of `second` where all inputs have one."""
+  pairs = {"second" in x for x in inputs}
+  if len(pairs) > 1:
+    number = next(i for i, x in enumerate(inputs, 1) if "second" not in x)
+    raise DataError(f"input {number} has no 'second', which others have")
+  second = [x["second"] for x in inputs] if pairs == {True} else None
+  return encode(trained.tokenizer, [x["text"] for x in inputs], second, trained.max_length, special)
+
+
+def embeddings(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+  """The head's vector; the normalised mean of hidden states where there is no head."""
+  options = {}
+  if trained.model.head.task == "none":
+    options = dict(function=mean_vectors, by_token=False)
+  return [{"embedding": v.tolist()} for v in trained.run(of_text(trained, inputs), **options)]
+
+
+def mean_vectors(model: nn.Module, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+  return text_vectors("mean", True, model, params, batch)
+
+
+def classes(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+  outputs = trained.run(of_text(trained, inputs))
+  if trained.model.head.outputs == 1:
+    return [{"value": float(x[0])} for x in outputs]
+  labels = trained.labels or [f"LABEL_{i}" for i in range(len(outputs[0]))]
+  return [prediction(x, labels)._asdict() for x in outputs]
+
+
+def tags(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+  """A tag a word; None for a word that is cut off or has no token."""
+  encodings = trained.tokenizer.encode_texts([list(x["words"]) for x in inputs], words=True,
+                                             max_length=trained.max_length)
+  examples = [{"text": e.ids, "text_types": e.types} for e in encodings]
+  results = []
+  for x, encoding, outputs in zip(inputs, encodings, trained.run(examples)):
+    found: list[str | None] = [None] * len(x["words"])
+    first = (np.diff(encoding.word, prepend=-1) != 0) & (encoding.word >= 0)
+    for place in np.flatnonzero(first):
+      number = int(outputs[place].argmax())
+      found[encoding.word[place]] = trained.labels[number] if trained.labels else f"LABEL_{number}"
+    results.append({"words": list(x["words"]), "tags": found})
+  return results
+
+
+def answers(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+  """The best span of the context, and others; how much less likely it is to have no answer."""
+  groups = trained.tokenizer.encode_windows(
+      [x["question"] for x in inputs], [x["context"] for x in inputs],
+      max_length=trained.max_length, stride=min(trained.stride, trained.max_length // 4))
+  examples = [{"text": e.ids, "text_types": e.types, "context": x["context"],
+               "text_offsets": np.where(e.text[:, None] == 1, e.offsets, -1)}
+              for x, windows in zip(inputs, groups) for e in windows]
+  outputs = trained.run(examples)
+  results, start = [], 0
+  for windows in groups:
+    place = slice(start, start + len(windows))
+    start = place.stop
+    best = best_answers(examples[place], outputs[place], 20, MAX_ANSWER)[:TOP]
+    none = min(float(o[0].sum()) for o in outputs[place])
+    results.append({"answer": best[0].text if best else "", "no_answer_score": none,
+                    "n_best": [a._asdict() for a in best]})
+  return results
+
+
+def choices(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+  pairs = [(x["prompt"], choice) for x in inputs for choice in x["choices"]]
+  first, second = zip(*pairs)
+  outputs = trained.run(encode(trained.tokenizer, first, second, trained.max_length))
+  results, start = [], 0
+  for x in inputs:
+    logits = np.array([float(o[0]) for o in outputs[start:start + len(x["choices"])]])
+    start += len(logits)
+    best = prediction(logits, list(range(len(logits))))
+    results.append({"choice": best.label, "scores": list(best.scores.values())})
+  return results
+
+
+def orders(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+  """The probability that the second text follows the first, or is in its place."""
+  return [{"in_order": prediction(x, (True, False)).scores[True]}
+          for x in trained.run(of_text(trained, inputs))]
+
+
+def masked_tokens(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+  """The likeliest tokens for each mask in a text."""
+  mask = trained.tokenizer.mask_id
+  if mask is None:
+    raise ConfigError("the model fills in masked tokens, and its tokenizer has no mask")
+  examples = of_text(trained, inputs, special=True)
+  results = []
+  top = trained.run(examples, function=top_tokens, by_token=True)
+  for e, values in zip(examples, top):
+    masks = []
+    for place in np.flatnonzero(e["text"] == mask):
+      log_p, ids = values[place, :TOP], values[place, TOP:].astype(int)
+      tokens = trained.tokenizer.tokens(ids)
+      masks.append({token: float(np.exp(p)) for token, p in zip(tokens, log_p)})
+    results.append({"masks": masks})
+  return results
+
+
+def top_tokens(model: nn.Module, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+  """[B, T, 2 TOP]: log-probabilities of the likeliest tokens, then their ids."""
+  hidden = model.apply({"params": params}, batch)
+  log_p = jax.nn.log_softmax(model.apply({"params": params}, hidden, method="mlm_logits"))
+  best, ids = jax.lax.top_k(log_p, TOP)
+  return jnp.concatenate([best, ids.astype(jnp.float32)], -1)  # ids are exact up to 2^24
+
+
+TEXT = {"text": str}
+PAIR = {"text": str, "second": str}
+# task -> what an input needs, and the function of it
+HEADS: dict[str, tuple[dict[str, type], Callable[[Trained, Sequence[Input]], list[Output]]]] = {
+    "none": (TEXT, embeddings),
+    "embedding": (TEXT, embeddings),
+    "classes": (TEXT, classes),
+    "tags": ({"words": list}, tags),
+    "span": ({"question": str, "context": str}, answers),
+    "choice": ({"prompt": str, "choices": list}, choices),
+    "next_sentence": (PAIR, orders),
+    "sentence_order": (PAIR, orders),
+    "mlm": (TEXT, masked_tokens),
+}

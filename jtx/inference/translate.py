@@ -1,0 +1,96 @@
+"""Lines in, lines out: tokenising, length buckets and the jitted decoder."""
+
+import functools
+from typing import Any, Mapping, NamedTuple, Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jtx.config import ConfigDict, build
+from jtx.data import batching
+from jtx.inference.decode import METHODS, Beam, Decoded, Sample, cache_lengths, decode
+from jtx.parallel import processes, sharding
+
+
+class Hypothesis(NamedTuple):
+  text: str
+  score: float  # see `jtx.inference.decode.Decoded`
+  tokens: tuple[int, ...]  # without the end token
+
+
+class Translator:
+  """Translates lists of texts with one compiled program for each bucket of source lengths.
+
+  Args:
+    model: an encoder-decoder.
+    params: its parameters.
+    tokenizers: of `src` and `tgt`.
+    options: the config's `decode` section.
+    mesh: to split batches over; None is one device.
+  """
+
+  def __init__(self, model: nn.Module, params, tokenizers: Mapping, options: ConfigDict, mesh=None):
+    self.model, self.params, self.tokenizers, self.options = model, params, tokenizers, options
+    self.method = build(METHODS, options.method, what="decode.method")
+    self.batch_size, self.sharding = options.batch_size, None
+    if mesh is not None:
+      self.batch_size = sharding.padded_batch(options.batch_size, mesh)
+      self.sharding = sharding.batch_sharding(mesh)
+
+  def too_long(self, texts: Sequence[str]) -> list[tuple[int, int]]:
+    """(index, tokens) of the texts that exceed `max_source_length` and will be cut."""
+    lengths = [len(ids) + 1 for ids in self.tokenizers["src"].encode_batch(list(texts))]
+    return [(i, n) for i, n in enumerate(lengths) if n > self.options.max_source_length]
+
+  def __call__(self, texts: Sequence[str]) -> list[list[Hypothesis]]:
+    """The `n_best` translations of each text, best first, in the order given.
+
+    A text of no tokens is translated by an empty one.
+    """
+    source, limit = self.tokenizers["src"], self.options.max_source_length
+    tokens = [np.append(ids[:limit - 1], source.eos_id) for ids in source.encode_batch(list(texts))]
+    some = [i for i, t in enumerate(tokens) if len(t) > 1]
+    results = [[Hypothesis("", 0.0, ())] * self.method.n_best for _ in texts]
+    for group in batching.groups([len(tokens[i]) for i in some], self.batch_size):
+      numbers = [some[i] for i in group]
+      for i, hypotheses in zip(numbers, self.batch([tokens[i] for i in numbers], numbers)):
+        results[i] = hypotheses
+    return results
+
+  def batch(self, tokens: Sequence[np.ndarray], numbers: Sequence[int]) -> list[list[Hypothesis]]:
+    """Translates up to a batch of token sequences; `numbers` seed their draws."""
+    size = self.batch_size
+    length = batching.bucket(max(map(len, tokens)), self.options.max_source_length)
+    batch = batching.pad("src", tokens, size, length, pad_id=self.tokenizers["src"].pad_id)
+    keys = None
+    if isinstance(self.method, Sample):
+      seeds = jnp.array([*numbers, *[0] * (size - len(numbers))])
+      keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self.method.seed), seeds)
+    if self.sharding is not None:
+      batch = sharding.spread(batch, size, self.sharding)
+    target_length = min(2 * length + batching.MIN_BUCKET, self.options.max_target_length)
+    target = self.tokenizers["tgt"]
+    out = processes.to_host(search(
+        self.model, self.method, self.params, batch, keys, target_length, target.bos_id,
+        target.eos_id, target.pad_id))
+    return [[self.hypothesis(ids, score) for ids, score in zip(*row)]
+            for row in zip(out.tokens[:len(tokens)], out.scores)]
+
+  def hypothesis(self, ids: np.ndarray, score: np.ndarray) -> Hypothesis:
+    ends = np.flatnonzero(ids == self.tokenizers["tgt"].eos_id)
+    ids = ids[:ends[0]] if len(ends) else ids
+    return Hypothesis(self.tokenizers["tgt"].decode(ids), float(score), tuple(ids.tolist()))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 5, 6, 7, 8))
+def search(model: nn.Module, method: Beam | Sample, params: Any, batch: Mapping[str, jax.Array],
+           keys: jax.Array | None, length: int, bos_id: int, eos_id: int, pad_id: int) -> Decoded:
+  """Decodes a batch; compiled once for each of the static arguments and shapes."""
+  variables = {"params": params}
+  logits, state = model.apply(variables, batch, method.rows, length, bos_id,
+                              cache_lengths(length)[0], method="start")
+  step = lambda tokens, state, index: model.apply(variables, tokens, state, index, method="step")
+  return decode(method, logits, state, step, max_length=length, eos_id=eos_id, pad_id=pad_id,
+                present=batch["src_segment_ids"].any(1), keys=keys)

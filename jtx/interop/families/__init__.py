@@ -1,0 +1,1 @@
+"""The tables of names between Hugging Face's model families and jtx, one a file."""

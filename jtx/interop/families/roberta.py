@@ -1,0 +1,83 @@
+"""RoBERTa (Liu et al. 2019): BERT whose positions are counted from `pad_token_id` + 1.
+
+The head of classes has a dense layer of its own instead of the pooler, and the masked
+language model's is always of gelu. Dropout before that dense layer is not ours.
+"""
+
+from typing import Any, Mapping
+
+from jtx.config import section
+from jtx.interop.attributes import need
+from jtx.interop.families import bert
+from jtx.interop.tables import Family, dense, norm, renamed, table
+from jtx.models.encoder import Encoder
+from jtx.nn.positions import POSITIONS
+
+# The class's defaults; the published roberta-base has 514 positions, 1 type and 1e-5.
+ATTRIBUTES = {**bert.ATTRIBUTES, "vocab_size": ("size", 50265), "pad_token_id": ("id", 1)}
+
+
+def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
+  need(not mlm or values["hidden_act"] == "gelu",
+       f"hidden_act={values['hidden_act']!r}: the masked language model's head of RoBERTa has gelu"
+       " whatever this says, and jtx the same in both")
+  fields = bert.trunk(values, mlm)
+  position = section(POSITIONS, "learned", max_length=values["max_position_embeddings"],
+                     init_std=values["initializer_range"],
+                     first_position=values["pad_token_id"] + 1)
+  return fields | {"position": position}
+
+
+def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
+  fields = bert.head(values, task)
+  if task == "choice":  # `classifier_dropout` does not reach it
+    fields["dropout"] = values["hidden_dropout_prob"]
+  return fields
+
+
+def values(model: Encoder) -> dict[str, Any]:
+  """The inverse of `trunk` and `head`."""
+  result = bert.values(model)
+  first = model.position.first_position
+  need(first > 0, "has position.first_position of 1 or more")
+  if model.head.task == "choice":
+    result["classifier_dropout"] = None
+  return result | {"pad_token_id": first - 1}
+
+
+POOLER = dense("roberta.pooler.dense", "task_head/transform/dense")
+
+FAMILY = Family(
+    prefix="roberta",
+    architectures={
+        "RobertaModel": (False, "embedding"),
+        "RobertaForMaskedLM": (True, "none"),
+        "RobertaForSequenceClassification": (False, "classes"),
+        "RobertaForTokenClassification": (False, "tags"),
+        "RobertaForQuestionAnswering": (False, "span"),
+        "RobertaForMultipleChoice": (False, "choice"),
+    },
+    attributes=ATTRIBUTES,
+    fixed={},
+    free=frozenset(),
+    trunk=trunk,
+    head=head,
+    values=values,
+    rows=renamed(bert.ROWS, "bert.", "roberta."),
+    mlm_rows=(
+        *dense("lm_head.dense", "mlm_head/transform/dense"),
+        *norm("lm_head.layer_norm", "mlm_head/transform/norm"),
+        *table("lm_head.bias", "mlm_head/bias"),
+    ),
+    head_rows={
+        "embedding": POOLER,
+        "classes": (*dense("classifier.dense", "task_head/transform/dense"),
+                    *dense("classifier.out_proj", "task_head/output")),
+        "tags": bert.CLASSIFIER,
+        "span": bert.SPAN,
+        "choice": POOLER + bert.CLASSIFIER,
+    },
+    tied={"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+          "lm_head.decoder.bias": "lm_head.bias"},
+    buffers=frozenset({"roberta.embeddings.position_ids"}),
+)

@@ -1,0 +1,1 @@
+"""Starting jobs of several processes, here and on clusters."""

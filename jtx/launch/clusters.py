@@ -1,0 +1,133 @@
+"""What starts a training command on clusters: a Slurm script, a TPU pod's command, a JobSet.
+
+All of it is text that a person can read before it runs. A command that exits with status 75 was told
+to stop and is started again.
+"""
+
+from collections.abc import Mapping, Sequence
+import json
+import re
+import shlex
+from typing import Any
+
+from jtx.errors import RESTART, ConfigError
+
+
+def slurm_script(command: Sequence[str], *, name: str, nodes: int, tasks_per_node: int, log: str,
+                 folder: str, env: Mapping[str, str], notice: int = 120,
+                 options: Sequence[str] = ()) -> str:
+  """A batch script for sbatch. The tasks find each other by what srun tells them.
+
+  Args:
+    command: of each task.
+    name: of the job.
+    nodes: number of them.
+    tasks_per_node: processes on each.
+    log: file of the output; %j is the number of the job.
+    folder: to run in.
+    env: variables to set.
+    notice: seconds before the time limit at which Slurm sends SIGTERM.
+    options: of sbatch, such as --partition=gpu, which are added.
+
+  Raises:
+    ConfigError: an option that is not one.
+  """
+  for option in options:
+    if not re.fullmatch(r"--[\w-]+(=\S+)?", option):
+      raise ConfigError(f"--sbatch={option}: is no option of sbatch, such as --partition=gpu")
+  header = [f"--job-name={name}", f"--nodes={nodes}", f"--ntasks-per-node={tasks_per_node}",
+            f"--signal=TERM@{notice}", "--requeue", "--open-mode=append", f"--output={log}",
+            *options]
+  return "\n".join([
+      "#!/bin/bash",
+      *(f"#SBATCH {option}" for option in header),
+      "",
+      f"cd {shlex.quote(folder)} || exit 1",
+      *(f"export {key}={shlex.quote(value)}" for key, value in env.items()),
+      f"srun --kill-on-bad-exit=1 {shlex.join(command)}",
+      "status=$?",
+      f'if [ "$status" -eq {RESTART} ]; then',
+      '  scontrol requeue "$SLURM_JOB_ID"',
+      "fi",
+      'exit "$status"',
+      ""])
+
+
+def until_done(command: Sequence[str], *, folder: str, env: Mapping[str, str]) -> str:
+  """A line of shell that runs a command, and again as long as it was told to stop."""
+  exports = " ".join(f"{key}={shlex.quote(value)}" for key, value in env.items())
+  return (f"cd {shlex.quote(folder)} && export {exports} && while :; do {shlex.join(command)};"
+          f' status=$?; [ "$status" -eq {RESTART} ] || exit "$status"; done')
+
+
+def tpu_command(line: str, *, name: str, zone: str, project: str = "") -> list[str]:
+  """The gcloud command that runs a line of shell on all hosts of a TPU slice."""
+  return ["gcloud", "compute", "tpus", "tpu-vm", "ssh", name, f"--zone={zone}",
+          *([f"--project={project}"] if project else []), "--worker=all", f"--command={line}"]
+
+
+# Chips of a host and the name of the accelerator on GKE.
+GKE = {"v4": ("tpu-v4-podslice", 4), "v5e": ("tpu-v5-lite-podslice", 4),
+       "v5p": ("tpu-v5p-slice", 4), "v6e": ("tpu-v6e-slice", 4)}
+
+
+def jobset(command: Sequence[str], *, name: str, image: str, topology: str, slices: int,
+           env: Mapping[str, str], restarts: int) -> dict[str, Any]:
+  """A JobSet for GKE, to be applied as JSON: a job of each slice, a pod on each of its hosts.
+
+  A pod that exits with status 75 restarts the whole set, which is not counted; other failures
+  restart it up to `restarts` times.
+
+  Args:
+    command: of each pod.
+    name: of the set.
+    image: of the container, in which the command's folder is the working directory.
+    topology: chip and shape, such as v5e:4x4.
+    slices: of that shape.
+    env: variables to set.
+    restarts: after failures.
+
+  Raises:
+    ConfigError: an unknown chip, or a name that Kubernetes does not take.
+  """
+  kind, _, shape = topology.partition(":")
+  if kind not in GKE or not re.fullmatch(r"\d+(x\d+){1,2}", shape):
+    raise ConfigError(f"--topology={topology}: a chip and its shape, such as v5e:4x4; chips are"
+                      f" {', '.join(GKE)}")
+  if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name):
+    raise ConfigError(f"--name={name}: Kubernetes takes up to 40 lower-case letters, digits and"
+                      " hyphens, from a letter on")
+  accelerator, per_host = GKE[kind]
+  chips = 1
+  for side in shape.split("x"):
+    chips *= int(side)
+  hosts, per_host = max(chips // per_host, 1), min(per_host, chips)
+  container = {
+      "name": "train", "image": image, "command": list(command),
+      "env": [{"name": key, "value": value} for key, value in env.items()],
+      "ports": [{"containerPort": 8471}, {"containerPort": 8080}],
+      "resources": {"limits": {"google.com/tpu": per_host}}}
+  told_to_stop = {"action": "FailJob", "onExitCodes": {
+      "containerName": "train", "operator": "In", "values": [RESTART]}}
+  job = {
+      "parallelism": hosts, "completions": hosts, "backoffLimit": 0,
+      "podFailurePolicy": {"rules": [told_to_stop]},
+      "template": {"spec": {
+          "restartPolicy": "Never", "terminationGracePeriodSeconds": 120,
+          "nodeSelector": {"cloud.google.com/gke-tpu-accelerator": accelerator,
+                           "cloud.google.com/gke-tpu-topology": shape},
+          "containers": [container]}}}
+  return {
+      "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+      "metadata": {"name": name, "annotations": {
+          "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}},
+      "spec": {
+          "failurePolicy": {"maxRestarts": restarts, "rules": [
+              {"action": "RestartJobSetAndIgnoreMaxRestarts",
+               "onJobFailureReasons": ["PodFailurePolicy"]}]},
+          "replicatedJobs": [{"name": "slice", "replicas": slices, "template": {"spec": job}}]}}
+
+
+def manifest(value: Mapping[str, Any]) -> str:
+  """As text that kubectl takes."""
+  return json.dumps(value, indent=2) + "\n"

@@ -1,0 +1,1 @@
+"""Several devices and processes as one: the mesh, how processes agree, and SIGTERM."""

@@ -1,0 +1,216 @@
+"""The device mesh, and the one table that places every array on it.
+
+Parameters and activations carry logical axis names. `TABLE` maps each name to mesh axes
+in order of preference; a dimension takes the first that divides it and that no earlier
+dimension of the same array has taken, else it is replicated. Only the batch must divide.
+"""
+
+import math
+from typing import Any, Mapping, Sequence
+
+import flax.linen as nn
+import jax
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+import numpy as np
+
+from jtx.errors import ConfigError
+
+AXES = ("data", "fsdp", "tensor", "context")
+
+# logical axis -> choices, each one mesh axis or several that split the dimension together
+TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
+    "batch": (("data", "fsdp"),),
+    "lookups": ("data",),
+    "length": ("context",),
+    "vocab": ("tensor",),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "mlp": ("tensor",),
+    "embed": (("fsdp", "context"), "fsdp"),
+    "layers": (),
+    "kv": (),
+    "norm": (),
+    "positions": (),
+    "fixed_positions": (),
+    "prefix": (),
+    "patch": (),
+    "channels": (),
+    "conv": ("tensor",),
+    "buckets": (),
+    "types": (),
+    "factors": (),
+    "transform": ("tensor",),
+    "outputs": (),
+    "states": (),
+    "gates": (),
+    "lstm": (),
+}
+
+
+def make_mesh(shape: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
+  """A mesh over `devices` with the axes of `AXES`; one size may be -1 (what is left).
+
+  Of several slices of a TPU, which the slow network of the data centre joins, `data` takes the
+  slices first, so that only the sum of gradients goes from one to another.
+
+  Raises:
+    ConfigError: the sizes do not multiply to the number of devices, or the slices do not divide
+      `data`.
+  """
+  devices = jax.devices() if devices is None else devices
+  sizes = {axis: int(shape[axis]) for axis in AXES}
+  text = ", ".join(f"{a}={s}" for a, s in sizes.items())
+  free = [a for a, s in sizes.items() if s == -1]
+  if len(free) > 1 or any(s < 1 and s != -1 for s in sizes.values()):
+    raise ConfigError(f"config.mesh ({text}): sizes are positive, and at most one is -1")
+  fixed = math.prod(s for s in sizes.values() if s != -1)
+  if free and len(devices) % fixed == 0:
+    sizes[free[0]] = len(devices) // fixed
+  if math.prod(sizes.values()) != len(devices):
+    raise ConfigError(
+        f"config.mesh ({text}): its sizes must multiply to the {len(devices)} devices;"
+        " set one axis to -1 to fill in what is left")
+  types, slices = (AxisType.Auto,) * len(AXES), _slices(devices)
+  if slices == 1:
+    return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=types, devices=devices)
+  if sizes["data"] % slices:
+    raise ConfigError(f"config.mesh ({text}): data must be a multiple of the {slices} slices, which"
+                      " only the data centre's network joins")
+  inside = (sizes["data"] // slices, *(sizes[axis] for axis in AXES[1:]))
+  across = (slices, *[1] * len(AXES[1:]))
+  return Mesh(mesh_utils.create_hybrid_device_mesh(inside, across, devices), AXES, axis_types=types)
+
+
+def _slices(devices: Sequence[jax.Device]) -> int:
+  # Of GPUs a slice would be a host, which the mesh need not know of; one slice alone has no index.
+  return len({getattr(d, "slice_index", 0) for d in devices}) if devices[0].platform == "tpu" else 1
+
+
+def spec(names: Sequence[str | None], shape: Sequence[int], sizes: Mapping[str, int],
+         uneven: bool = False) -> PartitionSpec:
+  """The partition of an array with logical axis `names` on mesh axes of `sizes`.
+
+  With `uneven` a dimension is split by an axis that does not divide it, too.
+  """
+  used, parts = set(), []
+  for name, size in zip(names, shape, strict=True):
+    part = None
+    for choice in TABLE[name] if name is not None else ():
+      axes = _wider_than_one(choice, sizes)
+      even = size % math.prod(sizes[a] for a in axes) == 0
+      if axes and used.isdisjoint(axes) and (even or uneven):
+        part = axes if len(axes) > 1 else axes[0]
+        used.update(axes)
+        break
+    parts.append(part)
+  return PartitionSpec(*parts)
+
+
+def _wider_than_one(choice: str | tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str, ...]:
+  axes = choice if isinstance(choice, tuple) else (choice,)
+  return tuple(a for a in axes if sizes[a] > 1)
+
+
+def constrain(x: jax.Array, *names: str | None, uneven: bool = False) -> jax.Array:
+  """Asks XLA to lay out activation `x` by its logical axis names, inside `jax.set_mesh`.
+
+  XLA pads what `uneven` lets it split into unequal parts.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.size == 1:
+    return x
+  return jax.lax.with_sharding_constraint(x, spec(names, x.shape, dict(mesh.shape), uneven))
+
+
+def platform() -> str:
+  """The platform that a program is traced for: the mesh's in scope, which need not be this one."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.default_backend() if device is None else device.platform
+
+
+def unbox(tree: Any) -> Any:
+  """`tree` without Flax's axis metadata: plain arrays."""
+  is_box = lambda x: isinstance(x, nn.meta.AxisMetadata)
+  return jax.tree.map(lambda x: x.value if is_box(x) else x, tree, is_leaf=is_box)
+
+
+def logical_axes(boxed: Any) -> Any:
+  """A tuple of logical axis names for every parameter of a boxed tree.
+
+  Raises:
+    ValueError: a parameter was created without names, or with a name not in `TABLE`.
+  """
+  def names(path, x):
+    where = jax.tree_util.keystr(path, simple=True, separator="/")
+    if not isinstance(x, nn.Partitioned):
+      raise ValueError(f"parameter {where} has no logical axis names")
+    if len(x.names) != len(x.value.shape) or any(n not in TABLE for n in x.names):
+      raise ValueError(f"parameter {where} of shape {x.value.shape} has axis names {x.names};"
+                       f" one a dimension, out of {', '.join(TABLE)}")
+    return tuple(x.names)
+
+  return jax.tree_util.tree_map_with_path(
+      names, boxed, is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata))
+
+
+def param_shardings(boxed: Any, mesh: Mesh) -> Any:
+  """A NamedSharding for every parameter of a boxed (abstract) tree."""
+  axes, plain = logical_axes(boxed), unbox(boxed)
+  return jax.tree.map(lambda x, n: NamedSharding(mesh, spec(n, x.shape, mesh.shape)), plain, axes)
+
+
+def replicated_dimensions(boxed: Any, mesh: Mesh) -> list[str]:
+  """Dimensions that mesh axes are meant for but do not divide, for the banner."""
+  axes, plain = logical_axes(boxed), unbox(boxed)
+  found = {}
+  for names, x in zip(jax.tree.leaves(axes, is_leaf=lambda n: isinstance(n, tuple)),
+                      jax.tree.leaves(plain), strict=True):
+    for name, size in zip(names, x.shape, strict=True):
+      axes = _wider_than_one(TABLE[name][0], mesh.shape) if TABLE[name] else ()
+      if size % math.prod(mesh.shape[a] for a in axes):
+        ways = " x ".join(f"{a}={mesh.shape[a]}" for a in axes)
+        found[f"{name}={size} (not divisible by {ways})"] = None
+  return list(found)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+  """Rows of a batch over the data and fsdp axes."""
+  return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+
+
+def check_batch(batch_size: int, mesh: Mesh, what: str) -> None:
+  """Raises ConfigError where `batch_size` rows can't be split over the mesh."""
+  ways = mesh.shape["data"] * mesh.shape["fsdp"]
+  if batch_size < 1 or batch_size % ways:
+    raise ConfigError(
+        f"{what}={batch_size} must be a positive multiple of the {ways} ways that the mesh splits"
+        f" a batch (data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']})")
+
+
+def padded_batch(batch_size: int, mesh: Mesh) -> int:
+  """The next size from `batch_size` on that `mesh` can split, for batches that are padded."""
+  ways = mesh.shape["data"] * mesh.shape["fsdp"]
+  return -(-batch_size // ways) * ways
+
+
+def local_rows(batch_size: int, sharding: NamedSharding) -> list[int]:
+  """Indices of the rows of a global batch that this process's devices hold, in order."""
+  slices = sharding.addressable_devices_indices_map((batch_size,)).values()
+  return sorted({i for (s,) in slices for i in range(*s.indices(batch_size))})
+
+
+def spread(batch: Mapping[str, Any], batch_size: int,
+           sharding: NamedSharding) -> dict[str, jax.Array]:
+  """Global arrays from a batch of which every process has all `batch_size` rows."""
+  rows = local_rows(batch_size, sharding)
+  return to_device({k: np.asarray(v)[rows] for k, v in batch.items()}, batch_size, sharding)
+
+
+def to_device(batch: Mapping[str, Any], batch_size: int,
+              sharding: NamedSharding) -> dict[str, jax.Array]:
+  """Global arrays from this process's rows of a batch of `batch_size` rows."""
+  return {
+      k: jax.make_array_from_process_local_data(sharding, v, (batch_size, *v.shape[1:]))
+      for k, v in batch.items()
+  }

@@ -1,0 +1,1 @@
+"""Many runs of one config: their items, running them, and the report."""

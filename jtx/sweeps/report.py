@@ -1,0 +1,206 @@
+"""Tables and curves of a sweep or a run, from what its folder holds by now."""
+
+from collections.abc import Mapping, Sequence
+import csv
+import dataclasses
+import io
+import json
+import math
+import os
+import re
+from typing import Any
+
+import numpy as np
+
+from jtx import config as config_lib
+from jtx import storage
+from jtx.config import ConfigDict
+from jtx.errors import ConfigError
+from jtx.sweeps.jobs import finished
+from jtx.sweeps.sweep import SEED, SWEEP_FILE, word
+
+COUNTS = ("step", "examples")  # numbers of results.json that measure nothing
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """The runs of one setting, which differ in their seeds.
+
+  Attributes:
+    settings: by short key, without the seed.
+    runs: how many there are to be.
+    failed: how many failed.
+    results: of the finished ones, by metric.
+  """
+  settings: Mapping[str, Any]
+  runs: int
+  failed: int
+  results: Sequence[Mapping[str, Any]]
+
+  def n(self) -> str:
+    done = len(self.results)
+    if done == self.runs:
+      return str(done)
+    if self.failed == self.runs:
+      return "failed"
+    return f"{done}/{self.runs}" + (f" ({self.failed} failed)" if self.failed else "")
+
+  def statistics(self, metric: str) -> tuple[float | None, float | None]:
+    """Mean and standard error over seeds; None where there are too few for it."""
+    values = np.array([r[metric] for r in self.results if metric in r], np.float64)
+    mean = float(values.mean()) if len(values) else None
+    error = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
+    return mean, error
+
+
+def rows(workdir: str) -> list[Row]:
+  """A row for each setting of the sweep in `workdir`, in order; from what there is now."""
+  groups: dict[str, list[dict[str, Any]]] = {}
+  for item in _read_json(os.path.join(workdir, SWEEP_FILE))["items"]:
+    item["settings"].pop(SEED, None)
+    groups.setdefault(json.dumps(item["settings"]), []).append(item)
+  result = []
+  for group in groups.values():
+    done = [i for i in group if finished(
+        config_lib.from_plain(i["config"]), os.path.join(workdir, i["name"]))]
+    results = [_read_json(os.path.join(workdir, i["name"], "results.json")) for i in done]
+    failed = sum(i["failed"] is not None for i in group if i not in done)
+    result.append(Row(group[0]["settings"], len(group), failed, results))
+  return result
+
+
+def check_evaluators(metrics: Sequence[str], configs: Sequence[ConfigDict]) -> None:
+  """Raises ConfigError for a metric of an evaluator that no config has."""
+  splits = dict.fromkeys(split for config in configs for split in config.evals)
+  for metric in metrics:
+    if metric.partition("/")[0] not in splits:
+      raise ConfigError(f"--metrics: {metric!r} is of no evaluator; metrics are written split/name,"
+                        " and config.evals has: " + (", ".join(splits) or "nothing"))
+
+
+def choose_metrics(results: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[str]:
+  """`metrics`, or all numbers of `results` that measure something.
+
+  Raises:
+    ConfigError: a metric that no result has, if there are results.
+  """
+  known = list(dict.fromkeys(
+      k for r in results for k, v in r.items()
+      if isinstance(v, (int, float)) and k.rpartition("/")[2] not in COUNTS))
+  for metric in metrics:
+    if known and metric not in known:
+      raise ConfigError(f"--metrics: there is no {metric!r}; there are: " + ", ".join(known))
+  return list(metrics) or known
+
+
+def number_text(mean: float | None, error: float | None = None) -> str:
+  """ "27.31 ± 0.12": four digits of the mean, two of its error."""
+  if mean is None:
+    return ""
+  return f"{mean:.4g}" + (f" ± {error:.2g}" if error is not None else "")
+
+
+def markdown(table: Sequence[Row], metrics: Sequence[str]) -> str:
+  """The table for people."""
+  keys = list(table[0].settings)
+  lines = [[word(row.settings[k]) for k in keys] + [row.n()]
+           + [number_text(*row.statistics(m)) for m in metrics] for row in table]
+  return _markdown([*keys, "n", *metrics], lines, left=len(keys))
+
+
+def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]], left: int) -> str:
+  """A table whose first `left` columns are flush left."""
+  rule = ["---"] * left + ["---:"] * (len(header) - left)
+  escaped = lambda cell: re.sub(r"\s+", " ", cell).replace("|", "\\|")
+  return "".join("| " + " | ".join(map(escaped, line)) + " |\n" for line in (header, rule, *lines))
+
+
+def csv_text(table: Sequence[Row], metrics: Sequence[str]) -> str:
+  """The table for programs: full precision, mean and error in columns of their own."""
+  keys = list(table[0].settings)
+  out = io.StringIO()
+  writer = csv.writer(out, lineterminator="\n")
+  writer.writerow([*keys, "n", "runs", "failed",
+                   *(name for m in metrics for name in (m, f"{m} stderr"))])
+  for row in table:
+    writer.writerow([*(word(row.settings[k]) for k in keys), len(row.results), row.runs,
+                     row.failed, *(x for m in metrics for x in row.statistics(m))])
+  return out.getvalue()
+
+
+# -------------------------------------------------------------------------------- report
+
+
+def report(workdir: str, metrics: Sequence[str] = ()) -> str:
+  """The results in `workdir`, a sweep's or a run's, as Markdown; files are written beside them.
+
+  A sweep's table goes to `sweep.md` and `sweep.csv` and its losses to `loss.png`; a run's losses,
+  or the metrics that were asked for, to `curves.png`. Either may still be running.
+
+  Raises:
+    ConfigError: there is neither, or no such metric.
+  """
+  if storage.exists(os.path.join(workdir, SWEEP_FILE)):
+    return _report_sweep(workdir, metrics)
+  if storage.exists(os.path.join(workdir, "metrics.jsonl")):
+    return _report_run(workdir, metrics)
+  raise ConfigError(f"--workdir={workdir} holds neither a sweep ({SWEEP_FILE}) nor a run"
+                    " (metrics.jsonl)")
+
+
+def _report_sweep(workdir: str, metrics: Sequence[str]) -> str:
+  table = rows(workdir)
+  metrics = choose_metrics([result for row in table for result in row.results], metrics)
+  text = markdown(table, metrics)
+  for name, content in (("sweep.md", text), ("sweep.csv", csv_text(table, metrics))):
+    storage.write_text(os.path.join(workdir, name), content)
+  names = [i["name"] for i in _read_json(os.path.join(workdir, SWEEP_FILE))["items"]]
+  curves = {name: _curve(_logged(os.path.join(workdir, name)), "loss") for name in names}
+  _draw(curves, "loss", os.path.join(workdir, "loss.png"))
+  return text
+
+
+def _report_run(workdir: str, metrics: Sequence[str]) -> str:
+  logged = _logged(workdir)
+  path = os.path.join(workdir, "results.json")
+  latest = {k: v for line in logged for k, v in line.items()}
+  results = _read_json(path) if storage.exists(path) else latest
+  choose_metrics([latest, results], metrics)  # known in one or the other
+  shown = {k: v for k, v in results.items() if k in metrics or not metrics}
+  drawn = metrics or [k for k in latest if k.rpartition("/")[2] == "loss"]
+  _draw({m: _curve(logged, m) for m in drawn}, drawn[0] if len(drawn) == 1 else "value",
+        os.path.join(workdir, "curves.png"))
+  cell = lambda v: number_text(v) if isinstance(v, float) else word(v)
+  return _markdown(["metric", "value"], [[k, cell(v)] for k, v in shown.items()], left=1)
+
+
+def _logged(workdir: str) -> list[dict[str, Any]]:
+  """The lines of `metrics.jsonl`; one that is being written does not count yet."""
+  path = os.path.join(workdir, "metrics.jsonl")
+  if not storage.exists(path):
+    return []
+  lines = storage.read_text(path).splitlines(keepends=True)
+  return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _curve(logged: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
+  """(step, value) where there is one; null, which is not finite, is NaN."""
+  return [(line["step"], math.nan if line[metric] is None else line[metric])
+          for line in logged if metric in line]
+
+
+def _draw(curves: Mapping[str, Sequence[tuple[int, float]]], ylabel: str, path: str) -> None:
+  """Draws curves of (step, value) over the steps of all of them; none are drawn to no file."""
+  from jtx.figures import plots
+
+  curves = {label: np.array(points).T for label, points in curves.items() if points}
+  if curves:
+    steps = np.unique(np.concatenate([xs for xs, _ in curves.values()]))
+    # Between its points a curve is the line that joins them, outside of them it is not.
+    lines = {label: np.interp(steps, xs, ys, left=np.nan, right=np.nan)
+             for label, (xs, ys) in curves.items()}
+    plots.save(plots.curve(steps, lines, "step", ylabel), path)
+
+
+def _read_json(path: str) -> Any:
+  return json.loads(storage.read_text(path))

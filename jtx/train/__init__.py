@@ -1,0 +1,1 @@
+"""Training: the loop, its step, optimisers, schedules and what a run reports."""

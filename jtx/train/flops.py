@@ -1,0 +1,90 @@
+"""Matrix-product FLOPs of a JAX function, counted on its traced program.
+
+XLA's own cost analysis counts the body of a scan once, whatever its length, and answers
+nothing on some platforms; this count multiplies. It is the numerator of model FLOP/s
+utilisation (PaLM, appendix B), which leaves out element-wise work, softmax and norms.
+"""
+
+from collections.abc import Callable, Iterator
+import math
+from typing import Any
+
+import jax
+
+
+def count(fn: Callable[..., Any], *args: Any) -> float:
+  """FLOPs that the matrix products and convolutions of `fn(*args)` take.
+
+  A multiply and an add are two. Nothing is computed or compiled, so that a model of any
+  size can be counted anywhere.
+
+  - A scan counts its body once per step, a Pallas kernel once per grid point, `shard_map`
+    once per shard of the axes it maps over.
+  - A while loop counts its condition and body once: its trip count is not known.
+  - A conditional counts the mean over its branches, right for a `lax.switch` over kinds
+    of layers that occur equally often or cost the same.
+  - Recomputation by `jax.checkpoint` is in the program, hence in the count. Where
+    utilisation should not reward it, count the function without.
+
+  Args:
+    fn: a function that `jax.make_jaxpr` can trace; `jax.grad` of a loss for a train step.
+    *args: pytrees of arrays or of `jax.ShapeDtypeStruct`.
+  """
+  return float(_jaxpr_flops(jax.make_jaxpr(fn)(*args)))
+
+
+def _jaxpr_flops(jaxpr: Any) -> float:
+  return sum(_equation_flops(eqn) for eqn in jaxpr.eqns)
+
+
+def _equation_flops(eqn: Any) -> float:
+  match eqn.primitive.name:
+    case "dot_general":
+      return _dot_flops(eqn)
+    case "conv_general_dilated":
+      return _conv_flops(eqn)
+    case "cond":
+      branches = eqn.params["branches"]
+      return sum(map(_jaxpr_flops, branches)) / len(branches)
+    case _:
+      return _trips(eqn) * sum(map(_jaxpr_flops, _inner_jaxprs(eqn.params)))
+
+
+def _trips(eqn: Any) -> int:
+  """How often the inner programs of `eqn` run, as far as the trace tells."""
+  match eqn.primitive.name:
+    case "scan":
+      return eqn.params["length"]
+    case "shard_map":
+      mesh = eqn.params["mesh"]
+      return math.prod(mesh.shape[axis] for axis in eqn.params["newly_manual_axes"])
+    case "pallas_call":
+      return math.prod(eqn.params["grid_mapping"].grid)
+    case _:
+      return 1
+
+
+def _inner_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+  """The programs among an equation's parameters: of a jit, remat, custom_vjp, scan, ..."""
+  for value in params.values():
+    if hasattr(value, "eqns"):
+      yield value
+
+
+def _dot_flops(eqn: Any) -> int:
+  """Two for every element of the result and of the contracted dimensions."""
+  (lhs_contract, _), _ = eqn.params["dimension_numbers"]
+  lhs, out = eqn.invars[0].aval, eqn.outvars[0].aval
+  return 2 * out.size * math.prod(lhs.shape[d] for d in lhs_contract)
+
+
+def _conv_flops(eqn: Any) -> int:
+  """Two for every element of the result and of the kernel that makes it.
+
+  The products with the zeros that a dilated input holds (the input gradient of a strided
+  convolution) don't count; those with padding do.
+  """
+  kernel, out = eqn.invars[1].aval, eqn.outvars[0].aval
+  out_features = kernel.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+  zeros = math.prod(eqn.params["lhs_dilation"])
+  return 2 * out.size * (kernel.size // out_features) // zeros

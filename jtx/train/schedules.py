@@ -1,0 +1,96 @@
+"""Learning rate schedules: (lr, total_steps) -> (updates already made -> learning rate).
+
+`warmup` is in updates, or below 1 a share of the run.
+"""
+
+from typing import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jtx.errors import ConfigError
+
+Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
+
+
+def constant(lr: float, total_steps: int, *, warmup: float = 0.0) -> Schedule:
+  """`lr` after a linear warm-up over `warmup` updates."""
+  warm = _warm(_updates(warmup, total_steps))
+  return lambda step: lr * warm(step)
+
+
+def linear(lr: float, total_steps: int, *, warmup: float = 1000.0, end: float = 0.0) -> Schedule:
+  """Linear warm-up to `lr`, then a line to `end * lr` when the run is over."""
+  warmup = _updates(warmup, total_steps)
+  warm, progress = _warm(warmup), _progress(warmup, total_steps)
+  return lambda step: lr * warm(step) * (1 - (1 - end) * progress(step))
+
+
+def cosine(lr: float, total_steps: int, *, warmup: float = 1000.0, end: float = 0.0) -> Schedule:
+  """Linear warm-up to `lr`, then half a cosine to `end * lr` (Loshchilov & Hutter 2017)."""
+  warmup = _updates(warmup, total_steps)
+  warm, progress = _warm(warmup), _progress(warmup, total_steps)
+  return lambda step: lr * warm(step) * (
+      end + (1 - end) * 0.5 * (1 + jnp.cos(jnp.pi * progress(step))))
+
+
+def wsd(lr: float, total_steps: int, *, warmup: float = 1000.0, decay: float = 0.1,
+        end: float = 0.0) -> Schedule:
+  """Warm-up, stable, decay (Hu et al. 2024, MiniCPM).
+
+  Args:
+    lr: of the stable phase.
+    total_steps: updates in the run.
+    warmup: of the linear warm-up.
+    decay: the fraction of the run, at its end, in which a line goes to `end * lr`.
+    end: a fraction of `lr`.
+  """
+  if not 0 <= decay <= 1:
+    raise ConfigError(f"optim.schedule.decay={decay}: must be a fraction of the run, 0 to 1")
+  start = total_steps - round(decay * total_steps)
+  warm, progress = _warm(_updates(warmup, total_steps)), _progress(start, total_steps)
+  return lambda step: lr * warm(step) * (1 - (1 - end) * progress(step))
+
+
+def noam(lr: float, total_steps: int, *, width: int, warmup: int = 4000) -> Schedule:
+  """lr * width^-0.5 * min(n^-0.5, n * warmup^-1.5) for update n = 1, 2, ...
+
+  Vaswani et al. 2017, equation 3, where `lr` is 1 and `width` is the model's.
+  """
+  del total_steps
+  if warmup < 1:
+    raise ConfigError(f"optim.schedule.warmup={warmup}: must be 1 or more for noam")
+
+  def schedule(step):
+    n = jnp.asarray(step, jnp.float32) + 1
+    return lr * width**-0.5 * jnp.minimum(n**-0.5, n * warmup**-1.5)
+
+  return schedule
+
+
+def _updates(warmup: float, total_steps: int) -> int:
+  """`warmup` in updates; below 1 it is a share of the run."""
+  if warmup < 0 or warmup > 1 and warmup != round(warmup):
+    raise ConfigError(f"optim.schedule.warmup={warmup}: must be a number of updates, 0 or more, or"
+                      " below 1 a share of the run")
+  return round(warmup * total_steps if warmup < 1 else warmup)
+
+
+def _warm(warmup: int) -> Schedule:
+  """n / warmup for update n = step + 1 up to `warmup`, so that the first is not lost; then 1."""
+  return lambda step: jnp.minimum((jnp.asarray(step, jnp.float32) + 1) / max(warmup, 1), 1.0)
+
+
+def _progress(start: int, stop: int) -> Schedule:
+  """0 up to `start`, 1 from `stop` on: the last update of a run is just short of 1."""
+  return lambda step: jnp.clip(
+      (jnp.asarray(step, jnp.float32) - start) / max(stop - start, 1), 0.0, 1.0)
+
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": constant,
+    "linear": linear,
+    "cosine": cosine,
+    "wsd": wsd,
+    "noam": noam,
+}

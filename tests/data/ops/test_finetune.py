@@ -1,0 +1,370 @@
+"""What the ops of fine-tuning make of an example, and the sentences that they fail with."""
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from jtx.config import build, section
+from jtx.data.ops.finetune import (
+  Encode,
+  EncodeChoices,
+  EncodeWindows,
+  EncodeWords,
+  Label,
+  Number,
+  tag_names,
+)
+from jtx.data.ops.text import OPS, Fields, Tokenize
+from jtx.data.packing import Column
+from jtx.data.sources.registry import open_source
+from jtx.data.tokenizers.tokenizer import Tokenizer
+from jtx.errors import ConfigError, DataError
+
+PIECES = "[PAD] [UNK] [CLS] [SEP] a b c d e f ##s ##t x y z , .".split()
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory):
+  path = tmp_path_factory.mktemp("bert") / "vocab.txt"
+  path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+  return {"text": Tokenizer.load(path)}
+
+
+def pieces(ids):
+  return "".join(PIECES[i] for i in ids)
+
+
+def fails(error, op, *examples, tokenizers=None):
+  with pytest.raises(error) as e:
+    op(list(examples), tokenizers)
+  return str(e.value)
+
+
+def check_columns(op, examples):
+  """Every column is there, of its dtype, as long as the field that it is aligned with."""
+  for e in examples:
+    for name, column in op.columns.items():
+      assert e[name].dtype == column.dtype
+      field = {"tokens": name, "example": None}.get(column.kind,
+                                                    column.kind.removeprefix("aligned:"))
+      assert e[name].shape == (() if field is None else e[field].shape)
+
+
+def test_encode_one_text_and_a_pair(tokenizers):
+  op = Encode()
+  [e] = op([{"id": 3, "text": "as b", "more": 1}], tokenizers)
+  assert (e["id"], e["more"], pieces(e["text"])) == (3, 1, "[CLS]a##sb[SEP]")
+  assert e["text_types"].tolist() == [0] * 5
+  op = Encode(texts=("q", "s"), max_length=7)
+  done = op([{"id": 0, "q": "a", "s": "b c"}, {"id": 1, "q": "a b", "s": "c d e f"}], tokenizers)
+  assert [pieces(e["text"]) for e in done] == ["[CLS]a[SEP]bc[SEP]", "[CLS]ab[SEP]cd[SEP]"]
+  assert done[0]["text_types"].tolist() == [0, 0, 0, 1, 1, 1]
+  check_columns(op, done)
+  assert op([], tokenizers) == []
+
+
+def test_encode_columns_and_texts_to_train_on():
+  op = Encode(texts=("q", "s"))
+  assert op.columns == {"text": Column("tokens"), "text_types": Column("aligned:text")}
+  assert op.tokenizer_fields == ("text",)
+  assert op.texts_of({"id": 0, "q": "a", "s": "b"}, "text") == ["a", "b"]
+  assert Tokenize(fields=("src",)).columns == {"src": Column("tokens")}
+
+
+def test_encode_errors(tokenizers):
+  assert fails(DataError, Encode(texts=("q",)), {"id": 5, "text": "a"}) == (
+      "op encode: example 5 has no text 'q'; its texts are: text")
+  for texts in ((), ("a", "b", "c")):
+    with pytest.raises(ConfigError, match="must name one text or two"):
+      Encode(texts=texts)
+  with pytest.raises(ConfigError, match="op encode: max_length=2 must be more than 2"):
+    Encode(max_length=2)
+
+
+def test_label_by_name_and_by_number():
+  op = Label(key="gold", names=("no", "yes", "1"))
+  done = op([{"id": i, "gold": v} for i, v in enumerate(["yes", "no", 2, np.int64(1), "1"])], None)
+  assert [e["label"] for e in done] == [1, 0, 2, 1, 2]
+  check_columns(op, done)
+  assert op.columns == {"label": Column("example")}
+
+
+@pytest.mark.parametrize("value, said", [
+    ("maybe", "gold='maybe'; valid are no, yes, or their numbers 0 to 1"),
+    (2, "gold=2; valid are no, yes, or their numbers 0 to 1"),
+    (True, "gold=True; valid are no, yes, or their numbers 0 to 1"),
+    (None, "gold=None; valid are no, yes, or their numbers 0 to 1"),
+    (-1, "gold=-1; valid are no, yes, or their numbers 0 to 1 (-1 stands for an unknown label)"),
+    ("-1",
+     "gold='-1'; valid are no, yes, or their numbers 0 to 1 (-1 stands for an unknown label)"),
+])
+def test_label_outside_of_its_names(value, said):
+  op = Label(key="gold", names=("no", "yes"))
+  assert fails(DataError, op, {"id": 7, "gold": value}) == f"op label: example 7 has {said}"
+
+
+def test_label_without_key_or_names():
+  assert fails(DataError, Label(), {"id": 7, "text": "a", "l": 1}) == (
+      "op label: example 7 has no 'label'; it has text, l")
+  with pytest.raises(ConfigError, match="op label: names has a more than once"):
+    Label(names=("a", "b", "a"))
+  with pytest.raises(ConfigError, match="op label: names is empty"):
+    Label(names=())
+
+
+def test_number():
+  op = Number(key="score", scale=0.2)
+  done = op([{"id": i, "score": v} for i, v in enumerate(["4.5", 3, " 1e1 "])], None)
+  np.testing.assert_allclose([e["label"] for e in done], [0.9, 0.6, 2.0], rtol=1e-6)
+  check_columns(op, done)
+  assert op.columns == {"label": Column("example", "float32")}
+  for value in ("high", "nan", "inf", None, ""):
+    assert fails(DataError, op, {"id": 4, "score": value}) == (
+        f"op number: example 4 has score={value!r}, which is not a finite number")
+
+
+# -------------------------------------------------------------------------------- tags
+
+
+def test_encode_words_tags_the_first_token_of_a_word(tokenizers):
+  op = EncodeWords(names=("O", "B-x", "I-x"), max_length=16)
+  example = {"id": 2, "words": ["as", "bts", "c,", "d"], "tags": ["O", "B-x", 2, "O"]}
+  done = op([example], tokenizers)
+  assert pieces(done[0]["text"]) == "[CLS]a##sb##t##sc,d[SEP]"
+  assert done[0]["tags"].tolist() == [-1, 0, -1, 1, -1, -1, 2, -1, 0, -1]
+  assert done[0]["text_words"].tolist() == [-1, 0, 0, 1, 1, 1, 2, 2, 3, -1]
+  assert done[0]["word_tags"] == ["O", "B-x", "I-x", "O"]
+  check_columns(op, done)
+
+
+def test_encode_words_leaves_cut_and_vanished_words_without_a_tag(tokenizers):
+  op = EncodeWords(names=("O", "X"), max_length=5)
+  [e] = op([{"id": 0, "words": ["a", "\u200d", "b", "cs", "d"], "tags": list("OXXOX")}], tokenizers)
+  assert pieces(e["text"]) == "[CLS]abc[SEP]"
+  assert e["tags"].tolist() == [-1, 0, 1, 0, -1]
+  assert e["text_words"].tolist() == [-1, 0, 2, 3, -1]
+  assert e["word_tags"] == list("OXXOX")
+  [e] = op([{"id": 0, "words": [], "tags": []}], tokenizers)
+  assert e["tags"].tolist() == [-1, -1]
+
+
+def test_encode_words_errors(tokenizers):
+  op = EncodeWords(names=("O", "X"))
+  for example, said in (
+      ({"words": ["a", "b"], "tags": ["O"]}, "example 1 has 2 words, but 1 tags"),
+      ({"words": ["a", "b"], "tags": ["O", "Y"]},
+       "example 1 has the tag 'Y' at word 'b'; valid are O, X"),
+      ({"words": "a b", "tags": ["O"]}, "example 1 has words='a b', which is not a list of words"),
+      ({"tags": []}, "example 1 has no 'words'; it has tags"),
+      ({"words": []}, "example 1 has no 'tags'; it has words")):
+    assert fails(DataError, op, {"id": 1, **example}) == f"op encode_words: {said}"
+  assert fails(ConfigError, EncodeWords(), tokenizers=tokenizers) == (
+      "op encode_words: names is empty; it must name the tags in order")
+  with pytest.raises(ConfigError, match="names has X more than once"):
+    EncodeWords(names=("X", "X"))
+  assert op.texts_of({"id": 0, "words": ["a", "b"]}, "text") == ["a b"]
+
+
+class Source(list):
+  name = "list:x"
+
+
+def test_tag_names_has_o_first_then_the_alphabet():
+  sources = [Source([{"tags": ["I-a", "O"]}, {"tags": []}]), Source([{"tags": ["B-a", "O"]}])]
+  assert tag_names(sources) == ("O", "B-a", "I-a")
+  renamed = [Source([{"words": ["a"], "ner": ["Z"]}])]
+  assert tag_names(renamed, [Fields(keep=("words=words", "tags=ner"))]) == ("Z",)
+  with pytest.raises(DataError, match=r"list:x: example 0 has tags=\[3\], which are no names"):
+    tag_names([Source([{"tags": [3]}])])
+  with pytest.raises(DataError, match="example 0 has no 'tags'; it has ner"):
+    tag_names([Source([{"ner": []}])])
+
+
+# ----------------------------------------------------------------------- reading tests
+
+
+def question(context, text=None, at=None, **edits):
+  answers = [] if text is None else [{"text": text, "answer_start": at}]
+  return {"id": 6, "question": "x y", "context": context, "answers": answers, **edits}
+
+
+OP = EncodeWindows(max_length=11, stride=2, max_question=4)  # 6 tokens of context a window
+
+
+def answer_of(e):
+  """The context's text from the start token to the end token."""
+  span = e["text_offsets"][e["start"]:e["end"] + 1]
+  return e["context"][span[0, 0]:span[-1, 1]]
+
+
+def test_windows_are_examples_with_the_places_of_the_answer(tokenizers):
+  context = "a b c d e f as bs c"
+  done = OP([question(context, "f as", 10)], tokenizers)
+  assert [pieces(e["text"]) for e in done] == [
+      "[CLS]xy[SEP]abcdef[SEP]", "[CLS]xy[SEP]efa##sb##s[SEP]", "[CLS]xy[SEP]b##sc[SEP]"]
+  # In the first window only "f" of it is there, in the last nothing.
+  assert [(int(e["start"]), int(e["end"])) for e in done] == [(0, 0), (5, 7), (0, 0)]
+  assert answer_of(done[1]) == "f as"
+  assert [e["id"] for e in done] == [6] * 3
+  assert done[1]["text_types"].tolist() == [0] * 4 + [1] * 7
+  assert done[1]["text_offsets"].tolist() == [[-1, -1]] * 4 + [
+      [8, 9], [10, 11], [12, 13], [13, 14], [15, 16], [16, 17]] + [[-1, -1]]
+  check_columns(OP, done)
+
+
+@pytest.mark.parametrize("answer, at, places", [
+    ("a", 0, [(4, 4), (0, 0), (0, 0)]),
+    ("f", 10, [(9, 9), (5, 5), (0, 0)]),  # the last token of a window, the second of the next
+    ("c", 18, [(0, 0), (0, 0), (6, 6)]),
+    ("s", 13, [(0, 0), (7, 7), (0, 0)]),  # inside a word, a piece
+    (" f ", 9, [(9, 9), (5, 5), (0, 0)]),  # its white space is no token's
+    ("b c d e f as", 2, [(0, 0)] * 3),  # longer than any window
+])
+def test_where_an_answer_is(tokenizers, answer, at, places):
+  done = OP([question("a b c d e f as bs c", answer, at)], tokenizers)
+  assert [(int(e["start"]), int(e["end"])) for e in done] == places
+
+
+def test_windows_without_an_answer_and_with_several(tokenizers):
+  done = OP([question("a b"), question("a b", "b", 2), question(""), question("a  b", "  ", 1)],
+            tokenizers)
+  assert [(int(e["start"]), int(e["end"])) for e in done] == [(0, 0), (5, 5), (0, 0), (0, 0)]
+  several = question("a b a")
+  several["answers"] = [{"text": "a", "answer_start": 4}, {"text": "a", "answer_start": 0}]
+  assert int(OP([several], tokenizers)[0]["start"]) == 6  # the first that is given
+  several["answers"] = {"answer_start": [2, 0], "text": ["b", "a"]}  # as TFDS has them
+  [e] = OP([several], tokenizers)
+  assert int(e["start"]) == 5
+  assert e["answers"] == [{"answer_start": 2, "text": "b"}, {"answer_start": 0, "text": "a"}]
+
+
+def test_a_long_question_is_cut(tokenizers):
+  [e] = OP([question("a", question="x y z x y z")], tokenizers)
+  assert pieces(e["text"]) == "[CLS]xyzx[SEP]a[SEP]"
+
+
+def test_windows_errors(tokenizers):
+  assert fails(DataError, OP, question("a b", "c", 2), tokenizers=tokenizers) == (
+      "op encode_windows: example 6 has the answer 'c', which is not at character 2 of its context;"
+      " ops must not change the context")
+  assert fails(DataError, OP, {"id": 1, "question": "x"}) == (
+      "op encode_windows: example 1 has no text 'context'; its texts are: question")
+  with pytest.raises(ConfigError, match="max_length=10 must be more than 10, the sum of"):
+    EncodeWindows(max_length=10, stride=2, max_question=4)
+  with pytest.raises(ConfigError, match="stride=-1 must not be negative"):
+    EncodeWindows(stride=-1)
+  with pytest.raises(ConfigError, match="max_question=0 must be positive"):
+    EncodeWindows(max_question=0)
+
+
+# ----------------------------------------------------------------------------- choices
+
+
+def test_choices_are_pairs_with_the_prompt(tokenizers):
+  op = EncodeChoices(prompt="1", choices=("2", "3"), label="6", max_length=6)
+  done = op([{"id": 0, "1": "a b", "2": "c d e", "3": "f", "6": "1"},
+             {"id": 1, "1": "a", "2": "", "3": "b", "6": 0}], tokenizers)
+  assert [[pieces(e[f"choice_{i}"]) for i in (0, 1)] for e in done] == [
+      ["[CLS]a[SEP]cd[SEP]", "[CLS]ab[SEP]f[SEP]"], ["[CLS]a[SEP][SEP]", "[CLS]a[SEP]b[SEP]"]]
+  assert done[0]["choice_1_types"].tolist() == [0, 0, 0, 0, 1, 1]
+  assert [e["label"] for e in done] == [1, 0]
+  check_columns(op, done)
+  assert op.columns == {
+      "choice_0": Column("tokens"), "choice_0_types": Column("aligned:choice_0"),
+      "choice_1": Column("tokens"), "choice_1_types": Column("aligned:choice_1"),
+      "label": Column("example")}
+  assert op.texts_of({"id": 0, "1": "a", "2": "b", "3": "c"}, "text") == ["a", "b", "c"]
+
+
+def test_choices_errors(tokenizers):
+  op = EncodeChoices(prompt="p", choices=("c", "d"))
+  example = {"id": 9, "p": "a", "c": "b", "d": "c"}
+  for label in (2, "2", "x", -1):
+    assert f"op encode_choices: example 9 has label={label!r}; valid are 0, 1" in fails(
+        DataError, op, {**example, "label": label}, tokenizers=tokenizers)
+  assert fails(DataError, op, {"id": 9, "p": "a", "c": "b"}) == (
+      "op encode_choices: example 9 has no text 'd'; its texts are: p, c")
+  with pytest.raises(ConfigError, match="must name two endings or more"):
+    EncodeChoices(prompt="p", choices=("c",))
+  with pytest.raises(ConfigError, match="choices must be set"):
+    build(OPS, section(OPS, "encode_choices", prompt="p"), what="data.ops[0]")
+
+
+@pytest.mark.parametrize("name, edits, op", [
+    ("encode", {"texts": ("a", "b")}, Encode(texts=("a", "b"))),
+    ("label", {"names": ("x",)}, Label(names=("x",))),
+    ("number", {"key": "s", "scale": 0.2}, Number(key="s", scale=0.2)),
+    ("encode_words", {"max_length": 9}, EncodeWords(max_length=9)),
+    ("encode_windows", {"stride": 3}, EncodeWindows(stride=3)),
+    ("encode_choices", {"prompt": "p", "choices": ("c", "d")},
+     EncodeChoices(prompt="p", choices=("c", "d"))),
+])
+def test_config_sections_build_the_ops(name, edits, op):
+  assert build(OPS, section(OPS, name, **edits)) == op
+
+
+# --------------------------------------------------------------------------- real data
+
+
+@pytest.fixture(scope="module")
+def real():
+  if "JTX_TEST_DATA" not in os.environ:
+    pytest.skip("JTX_TEST_DATA is unset; published data sets are in it")
+  folder = pathlib.Path(os.environ["JTX_TEST_DATA"])
+  return str(folder), {"text": Tokenizer.load(folder / "vocab" / "bert_base_uncased_vocab.txt")}
+
+
+def examples(source, number):
+  return [{**source[i], "id": i} for i in range(0, len(source), max(len(source) // number, 1))]
+
+
+def test_every_answer_of_xquad_and_policyqa_is_found_again(real):
+  """Of each question at least one window holds the answer, and its tokens give the text."""
+  folder, tokenizers = real
+  op = EncodeWindows(max_length=128, stride=64, max_question=32)
+  for spec in ("squad:xquad/xquad.en.json", "squad:policyqa/squad_format.json"):
+    chosen = examples(open_source(spec, folder), 150)
+    found, long = {}, set()
+    for e in op([dict(e) for e in chosen], tokenizers):
+      text = e["answers"][0]["text"].strip()
+      if len(tokenizers["text"].encode(text)) > 60:
+        long.add(e["id"])
+      if e["start"]:
+        # An answer may begin or end inside a token.
+        assert text in answer_of(e) and len(answer_of(e)) <= len(text) + 20
+        found.setdefault(e["id"], []).append(answer_of(e) == text)
+    assert set(found) | long == {e["id"] for e in chosen}
+    assert np.mean([x for xs in found.values() for x in xs]) > 0.9
+
+
+def test_a_tag_for_every_word_of_wnut(real):
+  folder, tokenizers = real
+  sources = [open_source("conll:wnut17/train.conll", folder)]
+  names = tag_names(sources)
+  assert len(names) == 13 and names[0] == "O"
+  chosen = examples(sources[0], 300)
+  done = EncodeWords(names=names, max_length=400)([dict(e) for e in chosen], tokenizers)
+  for e, raw in zip(done, chosen):
+    tagged = e["tags"] >= 0
+    assert [names[t] for t in e["tags"][tagged]] == [
+        raw["tags"][w] for w in e["text_words"][tagged]]
+  kept = sum(int((e["tags"] >= 0).sum()) for e in done)
+  total = sum(len(e["words"]) for e in chosen)
+  assert kept >= 0.999 * total
+
+
+def test_codah_and_sick(real):
+  folder, tokenizers = real
+  op = EncodeChoices(prompt="1", choices=("2", "3", "4", "5"), label="6")
+  done = op(examples(open_source("tsv:codah/train.tsv", folder), 100), tokenizers)
+  assert {int(e["label"]) for e in done} == {0, 1, 2, 3}
+  sick = open_source("table:sick/train.txt", folder)
+  names = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
+  done = Label(key="entailment_judgment", names=names)(examples(sick, 200), None)
+  assert {int(e["label"]) for e in done} == {0, 1, 2}
+  done = Number(key="relatedness_score")(examples(sick, 200), None)
+  assert all(1 <= e["label"] <= 5 for e in done)
+  done = Encode(texts=("sentence_A", "sentence_B"))(examples(sick, 200), tokenizers)
+  assert all(e["text_types"].max() == 1 for e in done)

@@ -1,0 +1,394 @@
+"""Tokenizers: round trips, special ids, saving, and subword-nmt's own reference."""
+
+import json
+import os
+import pathlib
+import pickle
+
+import numpy as np
+import pytest
+import tokenizers as hf
+
+from jtx import config
+from jtx.data.sources.number_words import number_words
+from jtx.data.tokenizers.kinds import TOKENIZERS
+from jtx.data.tokenizers.tokenizer import SPECIALS, HuggingFace, Tokenizer
+from jtx.errors import DataError
+
+TRAINED = ("bpe", "byte_bpe", "wordpiece", "unigram")
+HOSTILE = ["<eos>", "<pad> a <bos>b<unk> </s>", "zwei<eos>drei <eos>", "##<eos> ▁<eos> Ġ<eos>"]
+UNSEEN = ["日本語 😀", "e\u0301 \u200d ﬁ", "\x00\x7f", "", " ", "\t\n"]
+
+
+@pytest.fixture(scope="module")
+def texts():
+  source = number_words("", "train")
+  pairs = [source[i] for i in range(0, len(source), 40)]
+  # Special names in the training text must not make them learnable either.
+  return [text for pair in pairs for text in pair.values()] + HOSTILE * 50
+
+
+@pytest.fixture(scope="module")
+def trained(texts):
+  kinds = {kind: config.build(TOKENIZERS, config.section(TOKENIZERS, kind, vocab_size=400),
+                              iter(texts)) for kind in TRAINED}
+  return kinds | {"bytes": TOKENIZERS["bytes"](iter(()))}
+
+
+@pytest.fixture(scope="module")
+def merges(tmp_path_factory):
+  path = tmp_path_factory.mktemp("merges") / "bpe"
+  path.write_text("#version: 0.2\nl o\nlo w</w>\ne r</w>\nn e\nne w\n", encoding="utf-8")
+  return str(path)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_trained_specials_and_size(trained, kind):
+  t = trained[kind]
+  assert (t.pad_id, t.bos_id, t.eos_id, t.unk_id) == (0, 1, 2, 3)
+  assert t.tokens(range(4)) == list(SPECIALS)
+  assert 350 < t.vocab_size <= 400
+  assert len(set(t.tokens(range(t.vocab_size)))) == t.vocab_size
+
+
+@pytest.mark.parametrize("kind", [*TRAINED, "bytes"])
+def test_batch_is_int32_and_agrees_with_one_by_one(trained, texts, kind):
+  t = trained[kind]
+  batch = t.encode_batch(texts[:50] + UNSEEN)
+  for text, ids in zip(texts[:50] + UNSEEN, batch):
+    assert ids.dtype == np.int32 and ids.ndim == 1
+    np.testing.assert_array_equal(ids, t.encode(text))
+  assert t.decode_batch(batch) == [t.decode(ids) for ids in batch]
+  assert t.encode_batch([]) == [] and t.encode("").shape == (0,)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "byte_bpe", "bytes"])
+def test_round_trip_of_seen_text(trained, texts, kind):
+  t = trained[kind]
+  texts = [text for text in texts if "▁" not in text]  # what a space is written as
+  assert t.decode_batch(t.encode_batch(texts)) == texts
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_white_space_becomes_one_space(trained, kind):
+  t = trained[kind]
+  text = " eine\tneun\r\nzwei\u00a0 drei  "
+  assert t.decode(t.encode(text)) == "eine neun zwei drei"
+  np.testing.assert_array_equal(t.encode(text), t.encode("eine neun zwei drei"))
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "bytes"])
+def test_round_trip_of_any_text(trained, kind):
+  t = trained[kind]
+  for text in [*UNSEEN, *HOSTILE, "  zwei  Leerzeichen ", "a\u00a0b\r\nc"]:
+    ids = t.encode(text)
+    assert t.decode(ids) == text
+    assert not np.isin(ids, range(4)).any()
+
+
+@pytest.mark.parametrize("kind", [*TRAINED, "bytes"])
+def test_text_never_becomes_a_special_token(trained, kind):
+  t = trained[kind]
+  for text in HOSTILE:
+    assert not np.isin(t.encode(text), (t.pad_id, t.bos_id, t.eos_id)).any()
+
+
+@pytest.mark.parametrize("kind", [*TRAINED, "bytes"])
+def test_decode_skips_specials(trained, kind):
+  t = trained[kind]
+  ids = t.encode("eine neun").tolist()
+  assert t.decode([t.bos_id, *ids, t.eos_id, t.pad_id, t.pad_id]) == t.decode(ids) == "eine neun"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+def test_unseen_characters_are_unknown(trained, kind):
+  t = trained[kind]
+  assert t.unk_id in t.encode("日")
+  assert t.unk_id not in t.encode("neun")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "wordpiece"])
+def test_training_is_deterministic(trained, texts, kind):
+  assert TOKENIZERS[kind](iter(texts), vocab_size=400) == trained[kind]
+  assert TOKENIZERS[kind](iter(texts), vocab_size=399) != trained[kind]
+
+
+@pytest.mark.parametrize("kind", [*TRAINED, "bytes"])
+def test_save_load_pickle_equality(trained, texts, tmp_path, kind):
+  t = trained[kind]
+  t.save(tmp_path / "t.json")
+  for other in (Tokenizer.load(tmp_path / "t.json"), Tokenizer.from_json(t.to_json()),
+                pickle.loads(pickle.dumps(t)),
+                TOKENIZERS["file"](iter(()), path=str(tmp_path / "t.json"))):
+    assert other == t and hash(other) == hash(t)
+    for text in texts[-60:] + UNSEEN:
+      np.testing.assert_array_equal(other.encode(text), t.encode(text))
+    assert (other.eos_id, other.vocab_size) == (t.eos_id, t.vocab_size)
+  assert all(t != o for k, o in trained.items() if k != kind)
+
+
+def test_options_change_the_pieces(texts):
+  lower = TOKENIZERS["bpe"](iter(texts), vocab_size=400, lowercase=True)
+  assert lower.decode(lower.encode("Samstag, 4. JULI")) == "samstag, 4. juli"
+  for kind in ("bpe", "byte_bpe", "unigram"):
+    t = TOKENIZERS[kind](iter(texts), vocab_size=600, split_digits=True)
+    digits = [p for p in t.tokens(range(4, t.vocab_size)) if any(c.isdigit() for c in p)]
+    assert {len(p) for p in digits} == {1}
+    assert len(t.encode("1987")) in (4, 5)  # 5 with the space that starts a word
+  rare = TOKENIZERS["bpe"](iter(texts), vocab_size=5_000, min_frequency=200)
+  common = TOKENIZERS["bpe"](iter(texts), vocab_size=5_000, min_frequency=2)
+  assert rare.vocab_size < common.vocab_size < 5_000
+  cased = TOKENIZERS["wordpiece"](iter(texts), vocab_size=400, lowercase=False)
+  assert cased.decode(cased.encode("März")) == "März"
+  uncased = TOKENIZERS["wordpiece"](iter(texts), vocab_size=400)
+  assert uncased.decode(uncased.encode("März")) == "marz"
+
+
+def test_bytes_ids():
+  t = TOKENIZERS["bytes"](iter(()))
+  assert t.vocab_size == 260
+  assert t.encode("aß").tolist() == [97 + 4, 0xC3 + 4, 0x9F + 4]
+  assert t.tokens([2, 101, 0xC3 + 4]) == ["<eos>", "a", "0xC3"]
+  assert t.decode([0xC3 + 4, 101]) == "\ufffda"
+
+
+@pytest.mark.parametrize("kind", [*TRAINED])
+def test_bad_training(texts, kind):
+  with pytest.raises(DataError, match="no text to train"):
+    TOKENIZERS[kind](iter(()), vocab_size=400)
+  with pytest.raises(config.ConfigError, match="vocab_size=20 is too small"):
+    TOKENIZERS[kind](iter(texts), vocab_size=20)
+
+
+def test_subword_nmt_by_hand(merges):
+  t = TOKENIZERS["subword_nmt"](iter(["low  lower new newer", "low"]), merges=merges)
+  assert t.segment("low lower new newer slow") == (
+      "low lo@@ w@@ er ne@@ w new@@ er s@@ low").split(" ")
+  # By frequency, then alphabetically.
+  assert t.tokens(range(t.vocab_size)) == [*SPECIALS, "er", "low", "lo@@", "ne@@", "new@@",
+                                           "w", "w@@"]
+  assert t.encode("slow").tolist() == [t.unk_id, 5]
+  assert t.decode([1, *t.encode("lower low new"), 2, 0]) == "lower low new"
+  assert pickle.loads(pickle.dumps(t)) == t == Tokenizer.from_json(t.to_json())
+  small = TOKENIZERS["subword_nmt"](iter(["low lower new newer"]), merges=merges, vocab_size=6)
+  assert small.vocab_size == 6
+
+
+def test_subword_nmt_first_version(tmp_path):
+  (tmp_path / "bpe").write_text("l o\nlo w\nw </w>\nlow </w>\n", encoding="utf-8")
+  t = TOKENIZERS["subword_nmt"](iter(["low lows wow"]), merges=str(tmp_path / "bpe"))
+  assert t.segment("low lows wow") == ["low", "low@@", "s", "w@@", "o@@", "w"]
+
+
+def test_subword_nmt_bad_merges(tmp_path):
+  (tmp_path / "bpe").write_text("#version: 0.2\nl o\nlow\n", encoding="utf-8")
+  with pytest.raises(DataError, match="bpe:3: a merge is two symbols"):
+    TOKENIZERS["subword_nmt"](iter(["a"]), merges=str(tmp_path / "bpe"))
+  with pytest.raises(DataError, match="gone: No such file"):
+    TOKENIZERS["subword_nmt"](iter(["a"]), merges=str(tmp_path / "gone"))
+  with pytest.raises(config.ConfigError, match="merges:? must be set"):
+    config.build(TOKENIZERS, config.section(TOKENIZERS, "subword_nmt"), iter(["a"]),
+                 what="tokenizer")
+
+
+def test_subword_nmt_reference():
+  """The segmentation that the subword-nmt package's own tests expect."""
+  if "JTX_TEST_DATA" not in os.environ:
+    pytest.skip("JTX_TEST_DATA is unset; the subword-nmt reference is in it")
+  folder = pathlib.Path(os.environ["JTX_TEST_DATA"]) / "golden" / "subword_nmt"
+  corpus = (folder / "corpus.en").read_text("utf-8").rstrip("\n").split("\n")
+  expected = (folder / "corpus.bpe.ref.en").read_text("utf-8").rstrip("\n").split("\n")
+  t = TOKENIZERS["subword_nmt"](iter(corpus), merges=str(folder / "bpe.ref"))
+  assert [" ".join(t.segment(line)) for line in corpus] == expected
+  ids = t.encode_batch(corpus)
+  assert [" ".join(t.tokens(i)) for i in ids] == expected
+  assert t.decode_batch(ids) == [" ".join(line.split()) for line in corpus]
+
+
+def test_hugging_face_file(tmp_path):
+  """A BERT-like tokenizer.json: its own special ids; its post-processor and padding stay out."""
+  vocab = {w: i for i, w in enumerate(
+      ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "##s", "[", "]", "sep"])}
+  backend = hf.Tokenizer(hf.models.WordPiece(vocab, unk_token="[UNK]"))
+  backend.normalizer = hf.normalizers.BertNormalizer(lowercase=True)
+  backend.pre_tokenizer = hf.pre_tokenizers.BertPreTokenizer()
+  backend.decoder = hf.decoders.WordPiece()
+  backend.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
+  backend.post_processor = hf.processors.TemplateProcessing(
+      single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+  backend.enable_padding(length=20)
+  backend.enable_truncation(3)
+  backend.save(str(tmp_path / "tokenizer.json"))
+  t = TOKENIZERS["file"](iter(()), path=str(tmp_path / "tokenizer.json"))
+  assert (t.pad_id, t.unk_id, t.bos_id, t.eos_id) == (0, 1, 2, 3)
+  assert t.tokens(t.encode("Hellos [SEP] x")) == ["hello", "##s", "[", "sep", "]", "[UNK]"]
+  assert t.decode([2, *t.encode("Hellos"), 3, 0]) == "hellos"
+  assert Tokenizer.from_json(t.to_json()) == t
+
+
+def test_hugging_face_file_whose_model_knows_special_names(tmp_path):
+  """As T5's: Unigram, words split at spaces only, so "</s>" in a text is a piece."""
+  pieces = ["<pad>", "</s>", "<unk>", "<s>", "▁", "▁a", "<", "/", "s", ">"]
+  backend = hf.Tokenizer(hf.models.Unigram([(p, -1.0) for p in pieces], 2, False))
+  backend.pre_tokenizer = hf.pre_tokenizers.Metaspace()
+  backend.add_special_tokens(pieces[:4])
+  backend.save(str(tmp_path / "tokenizer.json"))
+  t = Tokenizer.load(tmp_path / "tokenizer.json")
+  assert t.tokens(t.encode("a </s> a")) == ["▁a", "▁", "<unk>", "▁a"]
+
+
+def test_file_errors(tmp_path):
+  for content, message in ((None, "No such file"), ("{", "not valid JSON"), ("[]", "neither"),
+                           ('{"kind": "x"}', "neither"), ('{"model": {}}', "not a tokenizer"),
+                           (b"\xff\xfe", "not valid JSON")):
+    path = tmp_path / "t.json"
+    if content is not None:
+      path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError, match=f"t.json: .*{message}"):
+      Tokenizer.load(path)
+  backend = hf.Tokenizer(hf.models.WordLevel({"a": 0}, unk_token="a"))
+  path.write_text(backend.to_str())
+  with pytest.raises(DataError, match=r"none of the special tokens <pad>, \[PAD\]"):
+    Tokenizer.load(path)
+
+
+def test_json_is_plain(trained):
+  """Anyone can take the tokenizer.json out of it, special tokens marked."""
+  model = json.loads(trained["bpe"].to_json())["model"]
+  backend = hf.Tokenizer.from_str(json.dumps(model))
+  assert [t["content"] for t in model["added_tokens"]] == list(SPECIALS)
+  assert backend.encode("neun").ids == trained["bpe"].encode("neun").tolist()
+
+
+# ------------------------------------------------------------------ masks, plain ids and words
+
+
+@pytest.fixture(scope="module")
+def masked(texts):
+  """Trained with a mask, on texts that have its name."""
+  return {kind: TOKENIZERS[kind](iter(texts + ["[MASK] a[MASK]b <mask>"] * 50), vocab_size=401,
+                                 mask=True) for kind in TRAINED}
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_a_mask_is_one_more_special_token(trained, masked, kind):
+  t = masked[kind]
+  assert t.tokens(range(5)) == [*SPECIALS, "[MASK]"] and t.mask_id == 4
+  assert t.special_ids == {0, 1, 2, 3, 4} and 350 < t.vocab_size <= 401
+  assert trained[kind].mask_id is None and trained[kind].special_ids == {0, 1, 2, 3}
+  [e] = t.encode_texts(["one [MASK] two"], max_length=40, special=True)
+  assert (e.ids == t.mask_id).sum() == 1 and e.offsets[e.ids == t.mask_id].tolist() == [[4, 10]]
+  assert t.decode(e.ids) == t.decode(t.encode("one  two"))  # special ids are skipped
+  for other in (Tokenizer.from_json(t.to_json()), pickle.loads(pickle.dumps(t))):
+    assert other == t and (other.mask_id, other.special_ids) == (t.mask_id, t.special_ids)
+    np.testing.assert_array_equal(other.plain_ids(), t.plain_ids())
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "wordpiece"])
+def test_a_mask_changes_nothing_else(trained, texts, kind):
+  t = TOKENIZERS[kind](iter(texts), vocab_size=401, mask=True)
+  plain = trained[kind].tokens(range(trained[kind].vocab_size))
+  assert t.tokens(range(t.vocab_size)) == [*plain[:4], "[MASK]", *plain[4:]]
+  for text, ids in zip(texts, trained[kind].encode_batch(texts)):
+    np.testing.assert_array_equal(t.encode(text), np.where(ids >= 4, ids + 1, ids))
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_the_name_of_the_mask_in_a_text_is_text(masked, kind):
+  t = masked[kind]
+  for text in ("[MASK]", "a[MASK]b [MASK] <mask>", "▁[MASK] Ġ[MASK] ##[MASK]", *HOSTILE):
+    for ids in (t.encode(text), t.encode_words([text])[0][0]):
+      assert len(ids) and not np.isin(ids, (t.pad_id, t.bos_id, t.eos_id, t.mask_id)).any()
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_a_vocabulary_without_room_for_the_mask(kind):
+  """A letter and the specials: with a mask there is one id too few."""
+  texts = ["aa"] if kind == "wordpiece" else ["a"]  # which has "a" and "##a"
+  size = {"bpe": 6, "byte_bpe": 260, "wordpiece": 6, "unigram": 6}[kind]
+  options = {} if kind == "unigram" else {"min_frequency": 9}
+  assert TOKENIZERS[kind](iter(texts), vocab_size=size, **options).vocab_size <= size
+  with pytest.raises(config.ConfigError, match=f"vocab_size={size} is too small"):
+    TOKENIZERS[kind](iter(texts), vocab_size=size, mask=True, **options)
+
+
+def test_plain_ids_are_those_of_no_special_token(trained, masked, merges, tmp_path):
+  for kind in TRAINED:
+    for t, first in ((trained[kind], 4), (masked[kind], 5)):
+      assert t.plain_ids().tolist() == list(range(first, t.vocab_size))
+      assert t.plain_ids().dtype == np.int32
+  assert trained["bytes"].plain_ids().tolist() == list(range(4, 260))
+  t = TOKENIZERS["subword_nmt"](iter(["low"]), merges=merges)
+  assert t.plain_ids().tolist() == [4]
+  # Special tokens of a file are where they are; BERT's unused ones are not special.
+  pieces = ["[PAD]", "[unused1]", "a", "[UNK]", "[CLS]", "b", "[SEP]", "[MASK]", "c"]
+  (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
+  t = Tokenizer.load(tmp_path)
+  assert (t.tokens(t.plain_ids()), t.mask_id) == (["[unused1]", "a", "b", "c"], 7)
+
+
+def words_of(tokenizer, text):
+  """The pieces of each word."""
+  [(ids, begins)] = tokenizer.encode_words([text])
+  assert (ids.dtype, begins.dtype) == (np.int32, bool) and ids.shape == begins.shape
+  np.testing.assert_array_equal(ids, tokenizer.encode(text))
+  words = []
+  for piece, first in zip(tokenizer.tokens(ids), begins):
+    words += [piece] if first else []
+    words[-1] += "" if first else f" {piece}"
+  return [word.replace(" ", "") for word in words]
+
+
+@pytest.mark.parametrize("kind, words", [
+    ("bpe", ["▁one", "▁twenty", "-", "two", ",", "▁1987", ".", "▁", "-"]),
+    ("unigram", ["▁one", "▁twenty", "-", "two", ",", "▁1987", ".", "▁", "-"]),
+    ("wordpiece", ["one", "twenty", "-", "two", ",", "1987", ".", "-"]),
+    ("byte_bpe", ["one", "Ġtwenty", "-", "two", ",", "Ġ1987", ".", "Ġ", "Ġ-"]),
+    ("bytes", ["one", "0x20twenty", "-", "two", ",", "0x201987", ".", "0x20", "0x20-"]),
+])
+def test_words_are_those_of_the_splitter(trained, kind, words):
+  found = words_of(trained[kind], "one twenty-two, 1987.  -")
+  assert [word.replace("##", "") for word in found] == words
+
+
+def test_pieces_of_a_wordpiece_begin_words_unless_marked(trained, texts):
+  t = trained["wordpiece"]
+  encoded = t.encode_words(texts)
+  assert [ids.tolist() for ids, _ in encoded] == [ids.tolist() for ids in t.encode_batch(texts)]
+  inside = 0
+  for ids, begins in encoded:
+    marked = [piece.startswith("##") for piece in t.tokens(ids)]
+    assert begins.tolist() == [not m for m in marked]
+    inside += sum(marked)
+  assert inside > 1000
+
+
+def test_texts_without_words(trained):
+  for kind in (*TRAINED, "bytes"):
+    (ids, begins), (one, _) = trained[kind].encode_words(["", "eine"])
+    assert ids.shape == begins.shape == (0,) and begins.dtype == bool and len(one)
+    assert trained[kind].encode_words([]) == []
+
+
+def test_a_kind_without_words_is_named(merges):
+  t = TOKENIZERS["subword_nmt"](iter(["low"]), merges=merges)
+  with pytest.raises(config.ConfigError, match="'subword_nmt' has no words and offsets.*use 'bpe'"):
+    t.encode_words(["low"])
+
+
+def test_special_names_among_the_pieces_of_a_model_are_unknown_text():
+  """As XLM-R's and T5's: Unigram, words split at spaces only, so a name is a piece."""
+  pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "<extra_0>", "▁", "▁a", "m", "b"]
+  backend = hf.Tokenizer(hf.models.Unigram([(p, -1.0) for p in pieces], 3, False))
+  backend.pre_tokenizer = hf.pre_tokenizers.Metaspace()
+  backend.add_special_tokens(pieces[:6])
+  t = HuggingFace(json.loads(backend.to_str()), [1, 0, 2, 3])
+  text = "a<mask> <extra_0> b"
+  expected = ["▁a", "<unk>", "▁", "<unk>", "▁", "b"]
+  assert t.tokens(t.encode(text)) == expected
+  assert t.tokens(t.encode_words([text])[0][0]) == expected
+  [e] = t.encode_texts([text], max_length=20)
+  assert t.tokens(e.ids) == ["<s>", *expected, "</s>"]
+  [e] = t.encode_texts(["a <mask> <extra_0>"], max_length=20, special=True)
+  assert t.tokens(e.ids) == ["<s>", "▁a", "▁", "<mask>", "▁", "<unk>", "</s>"]
+  assert t.tokens(t.plain_ids()) == ["▁", "▁a", "m", "b"]

@@ -1,0 +1,277 @@
+"""Mistakes on a command line are told in one sentence, with the right exit status."""
+
+from pathlib import Path
+import subprocess
+import sys
+import textwrap
+
+from absl import flags
+from ml_collections import ConfigDict
+from ml_collections.config_flags import config_flags
+import pytest
+
+from experiments import cli
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+CONFIG = """
+from ml_collections import ConfigDict, config_dict
+from jtx.config import ConfigError
+
+def get_config(arg=""):
+  if arg == "fault":
+    {}["absent"]
+  if arg not in ("", "locked", "missing_file"):
+    raise ConfigError(f"unknown config argument {arg!r}; valid are: locked")
+  config = ConfigDict({
+      "seed": 0,
+      "model": {"name": "encoder", "width": 64, "dropout": 0.1, "tied": True,
+                "pattern": ("global", "local"), "scale": config_dict.placeholder(float)},
+      "optim": {"name": "adamw", "lr": 1e-3, "betas": (0.9, 0.98)},
+      "data": {"ops": [("clean", {"ratio": 2.0}), ("pack", {"lengths": (1, 2)})],
+               "layers": (ConfigDict({"name": "clean", "ratio": 2.0}),)},
+      "train": {"steps": 10},
+  })
+  if arg == "locked":
+    config.lock()
+    config.modle = 3
+  if arg == "missing_file":
+    open("no/such/vocabulary")
+  return config
+
+def sweep_rates():
+  for lr in (1e-3, 1e-4):
+    yield {"optim.lr": lr}
+
+def sweep_fault():
+  yield {"seed": 1 / 0}
+
+def sweep_words():
+  yield "seed"
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path):
+  path = tmp_path / "base.py"
+  path.write_text(CONFIG)
+  return str(path)
+
+
+def parse(*args):
+  """The flag values of a command line, in an entry point with four flags."""
+  argv = ["program", *args]
+  values = flags.FlagValues()
+  config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
+  flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
+  flags.DEFINE_integer("beam", 4, "beams", flag_values=values)
+  flags.DEFINE_enum("launcher", "local", ["local", "slurm"], "where", flag_values=values)
+  cli.parse(argv, required=("config", "workdir"), flag_values=values)
+  return values
+
+
+def sentence(*args):
+  with pytest.raises(cli.UsageError) as error:
+    parse(*args)
+  return str(error.value)
+
+
+def test_overrides(config_file):
+  values = parse(
+      f"--config={config_file}", "--workdir=w", "--config.model.width", "128",
+      "--noconfig.model.tied", "--config.model.scale=1", "--config.optim.betas=0.8,1",
+      "--config.model.pattern=global,local,local", "--config.data.ops[1][1].lengths=(5,6)")
+  config = values.config
+  assert (config.model.width, config.model.tied, config.model.scale) == (128, False, 1.0)
+  assert config.optim.betas == (0.8, 1)
+  assert config.model.pattern == ("global", "local", "local")
+  assert config.data.ops[1][1]["lengths"] == (5, 6)
+  assert config.is_locked and config.model.is_locked
+
+
+@pytest.mark.parametrize("text, value", [
+    ("local", ("local",)), ("('local',)", ("local",)), ("a,b,", ("a", "b")), ("[]", ()),
+    ("", ()), ("'a,b'", ("a,b",)), ("path/x-1.py", ("path/x-1.py",)),
+])
+def test_tuples(config_file, text, value):
+  values = parse(f"--config={config_file}", "--workdir=w", f"--config.model.pattern={text}")
+  assert values.config.model.pattern == value
+
+
+def test_another_constructor_replaces_a_section(config_file):
+  values = parse(f"--config={config_file}", "--workdir=w", '--config.optim={"name": "lion"}')
+  assert values.config.optim.to_dict() == {"name": "lion"}
+
+
+def test_sections_in_a_tuple(config_file):
+  values = parse(f"--config={config_file}", "--workdir=w",
+                 '--config.data.layers={"name": "pack", "lengths": (1, 2)}, {"name": "clean"}')
+  first, second = values.config.data.layers
+  assert isinstance(first, ConfigDict) and first.lengths == (1, 2)
+  assert second.name == "clean"
+
+
+def test_the_config_of_arguments(config_file):
+  config = cli.config_of([f"--config={config_file}", "--config.seed=3", "--noconfig.model.tied"])
+  assert (config.seed, config.model.tied, config.model.width) == (3, False, 64)
+  assert cli.config_of([f"--config={config_file}"]).seed == 0
+  with pytest.raises(cli.UsageError, match="unknown config key --config.sed; did you mean"):
+    cli.config_of([f"--config={config_file}", "--config.sed=3"])
+
+
+def test_sweeps(config_file):
+  assert cli.load_sweep(f"{config_file}:locked", "rates") == [
+      {"optim.lr": 1e-3}, {"optim.lr": 1e-4}]
+  for name, expected in (
+      ("rtes", "has no function sweep_rtes; did you mean 'rates'?"),
+      ("xyz", "has no function sweep_xyz; valid are: rates, fault, words"),
+      ("fault", "line 31: ZeroDivisionError: division by zero"),
+      ("words", "item 1 of sweep_words is 'seed', not a dict of edits")):
+    with pytest.raises(cli.UsageError) as error:
+      cli.load_sweep(config_file, name)
+    assert expected in str(error.value)
+
+
+@pytest.mark.parametrize("override, expected", [
+    ("modle.width=3", "unknown config key --config.modle.width; "
+                      "did you mean --config.model.width?"),
+    ("model.wdith=3", "unknown config key --config.model.wdith; "
+                      "did you mean --config.model.width?"),
+    ("width=3", "unknown config key --config.width; did you mean --config.model.width?"),
+    ("optim.momentum=3", "unknown config key --config.optim.momentum; "
+                         "--config.optim has: betas, lr, name"),
+    ("seed.x=3", "unknown config key --config.seed.x; did you mean --config.seed?"),
+    ("a-b=3", "unknown config key --config.a-b; "
+              "--config has: data, model, optim, seed, train"),
+    ("lock=3", "unknown config key --config.lock; "
+               "--config has: data, model, optim, seed, train"),
+    ("data.ops[5]=3", "unknown config key --config.data.ops[5]; "
+                      "--config.data.ops has 2 entries"),
+    ("data.ops[0][1].rato=3.", "unknown config key --config.data.ops[0][1].rato; "
+                               "did you mean --config.data.ops[0][1].ratio?"),
+    ("seed=1e3", "--config.seed: '1e3' is not an int"),
+    ("model.dropout=much", "--config.model.dropout: 'much' is not a float"),
+    ("model.scale=a: b", "--config.model.scale: 'a: b' is not a float"),
+    ("model.tied=maybe", "--config.model.tied: 'maybe' is not true or false"),
+    ("optim.betas=a,b", "--config.optim.betas: 'a' is not a number"),
+    ("model.pattern=local,3", "--config.model.pattern: 3 is not a string"),
+    ("data.layers=clean", "--config.data.layers: 'clean' is not a section"),
+    ("optim.betas=(1,", "flag --config.optim.betas=(1,: the brackets do not hold a tuple"),
+    ("data.ops=[]", "--config.data.ops is a list; set an entry of it, as --config.data.ops[0]"),
+    ("train={'stps': 3}", "--config.train is a section; set its keys one by one, "
+                          "as --config.train.KEY=VALUE"),
+])
+def test_config_mistakes(config_file, override, expected):
+  assert sentence(f"--config={config_file}", "--workdir=w", f"--config.{override}") == expected
+
+
+@pytest.mark.parametrize("args, expected", [
+    (["--wrkdir=w"], "unknown flag --wrkdir; did you mean --workdir?"),
+    (["--beam=x"], "--beam: 'x' is not an int"),
+    (["--launcher=moon"], "flag --launcher=moon: value should be one of <local|slurm>"),
+    (["--beam"], "Missing value for flag --beam"),
+    (["extra"], "unexpected argument 'extra'; flags are written --name=value"),
+    (["--noconfig.seed"], "--noconfig.seed is not a yes-or-no key, "
+                          "so it is written --config.seed=VALUE"),
+    (["--workdir="], "--workdir must be given: folder of the run"),
+])
+def test_flag_mistakes(config_file, args, expected):
+  assert sentence(f"--config={config_file}", "--workdir=w", *args) == expected
+
+
+def test_config_must_come_first(config_file):
+  assert sentence("--workdir=w", "--config.seed=3") == "--config.seed needs --config=FILE before it"
+  assert "before a value for --config" in sentence("--config.seed=3", f"--config={config_file}")
+  assert sentence("--workdir=w").startswith("--config must be given")
+
+
+def test_config_file_mistakes(config_file, tmp_path):
+  other = str(tmp_path / "other.py")
+  assert sentence(f"--config={config_file[:-4]}.py") == (
+      f"there is no config file {config_file[:-4]}.py; did you mean {config_file}?")
+  assert sentence(f"--config={config_file}:large") == (
+      "unknown config argument 'large'; valid are: locked")
+  assert sentence(f"--config={config_file}:missing_file") == (
+      "no/such/vocabulary: no such file or directory")
+  assert sentence(f"--config={config_file}:fault") == (
+      f"{config_file}, line 7: KeyError: 'absent' (--verbosity=1 shows the traceback)")
+  assert "unknown config key 'modle'; did you mean 'model'?" in sentence(
+      f"--config={config_file}:locked")
+  Path(other).write_text("def get_config():\n  return 3\n")
+  assert sentence(f"--config={other}:big") == f"{other} takes no arguments, so ':big' must go"
+  assert sentence(f"--config={other}") == (
+      f"{other}: get_config returned int, not a ConfigDict")
+  broken = tmp_path / "broken.py"
+  broken.write_text("x = 1\nx = = 2\n")
+  assert sentence(f"--config={broken}").startswith(f"{broken}, line 2: SyntaxError: ")
+  empty = tmp_path / "empty.py"
+  empty.write_text("")
+  assert sentence(f"--config={empty}") == f"{empty} has no function get_config"
+
+
+SCRIPT = """
+import sys
+from absl import flags, logging
+from ml_collections import config_flags
+from experiments import cli
+from jtx import config as config_lib
+
+_CONFIG = config_flags.DEFINE_config_file("config")
+_WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run")
+
+def main():
+  logging.info("to %s", _WORKDIR.value)
+  match _WORKDIR.value:
+    case "ok":
+      print(_CONFIG.value.seed, "jax" in sys.modules)
+    case "config":
+      raise config_lib.ConfigError("model.width: must be set")
+    case "usage":
+      raise cli.UsageError("--beam and --sample do not go together")
+    case "file":
+      open("no/such/file")
+    case "fault":
+      {}["absent"]
+
+if __name__ == "__main__":
+  cli.run(main, required=("config", "workdir"))
+"""
+
+
+def execute(tmp_path, config_file, *args):
+  script = tmp_path / "script.py"
+  script.write_text(textwrap.dedent(SCRIPT))
+  return subprocess.run(
+      [sys.executable, script, f"--config={config_file}", *args], cwd=tmp_path,
+      env={"PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
+def test_run_succeeds_without_jax(tmp_path, config_file):
+  done = execute(tmp_path, config_file, "--workdir=ok", "--config.seed=7")
+  assert (done.returncode, done.stdout) == (0, "7 False\n")
+  assert done.stderr.endswith(" I to ok\n") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("args, status, expected", [
+    (["--workdir=ok", "--config.sed=7"], 2,
+     "error: unknown config key --config.sed; did you mean --config.seed?"),
+    (["--workdir=config"], 1, "error: model.width: must be set"),
+    (["--workdir=usage"], 2, "error: --beam and --sample do not go together"),
+    (["--workdir=file"], 1, "error: no/such/file: no such file or directory"),
+])
+def test_users_errors_have_no_traceback(tmp_path, config_file, args, status, expected):
+  done = execute(tmp_path, config_file, *args)
+  assert (done.returncode, done.stdout) == (status, "")
+  assert done.stderr.splitlines()[-1] == expected
+  assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("args, last", [
+    (["--workdir=config", "--verbosity=1"], "error: model.width: must be set"),
+    (["--workdir=fault"], "KeyError: 'absent'"),
+])
+def test_tracebacks(tmp_path, config_file, args, last):
+  done = execute(tmp_path, config_file, *args)
+  assert done.returncode == 1
+  assert "Traceback" in done.stderr
+  assert done.stderr.splitlines()[-1] == last

@@ -1,0 +1,247 @@
+"""Search against brute force on a small Markov chain whose every sequence can be scored."""
+
+import itertools
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jtx.errors import ConfigError
+from jtx.inference.decode import Beam, Sample, decode, truncate
+from tests.helpers import one_fast
+
+V, EOS, PAD = 4, 3, 0
+
+
+@flax.struct.dataclass
+class Chain:
+  """A decoder state that remembers the last two tokens, so reordering matters."""
+  history: jax.Array  # [R, 2]
+  sources: int = flax.struct.field(pytree_node=False)
+
+  def reorder(self, rows):
+    return Chain(self.history[rows], self.sources)
+
+  def grow(self, length):
+    return self
+
+  def take(self, sources):
+    return Chain(self.history.reshape(self.sources, -1, 2)[sources].reshape(-1, 2), len(sources))
+
+
+def tables(seed, B):
+  """First logits [B, V], and logits of the next token by the two before it [V, V, V]."""
+  r = np.random.default_rng(seed)
+  return r.normal(size=(B, V)) * 2, r.normal(size=(V, V, V)) * 2
+
+
+def run(method, first, table, max_length, keys=None, present=None):
+  table = jnp.asarray(table, jnp.float32)
+
+  def step(tokens, state, index):
+    history = jnp.stack([state.history[:, 1], tokens], 1)
+    return table[history[:, 0], history[:, 1]], Chain(history, state.sources)
+
+  rows = first.shape[0] * method.rows
+  return jax.jit(lambda logits, keys: decode(
+      method, logits, Chain(jnp.zeros((rows, 2), jnp.int32), len(first)), step,
+      max_length=max_length, eos_id=EOS, pad_id=PAD, keys=keys, present=present))(
+          jnp.asarray(first, jnp.float32), keys)
+
+
+def log_softmax(x):
+  return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+PENALTY = {"gnmt": lambda n, alpha: ((5 + n) / 6)**alpha, "power": lambda n, alpha: n**alpha}
+
+
+def enumerate_all(first, table, max_length, alpha, penalty):
+  """Every finished sequence of up to max_length tokens with its penalised score, best first."""
+  results = []
+  for length in range(1, max_length + 1):
+    for body in itertools.product([t for t in range(V) if t != EOS], repeat=length - 1):
+      tokens, before, total = (*body, EOS), [0, 0], log_softmax(first)[body[0] if body else EOS]
+      for previous, token in zip(tokens, tokens[1:]):
+        before = [before[1], previous]
+        total += log_softmax(table)[before[0], before[1], token]
+      results.append((total / PENALTY[penalty](length, alpha), tokens))
+  return sorted(results, reverse=True)
+
+
+@pytest.mark.parametrize("penalty, alpha", [("gnmt", 0.0), ("gnmt", 0.6), ("gnmt", 1.5),
+                                            ("power", 0.0), ("power", 1.0)])
+@pytest.mark.parametrize("seed", one_fast(0, 1, 2))
+def test_a_wide_beam_finds_the_best_of_all_sequences(seed, penalty, alpha):
+  first, table = tables(seed, 3)
+  T = 4
+  out = run(Beam(beam=3**T, alpha=alpha, penalty=penalty, n_best=5), first, table, T)
+  for b in range(3):
+    expected = enumerate_all(first[b], table, T, alpha, penalty)[:5]
+    for n, (score, tokens) in enumerate(expected):
+      assert tuple(np.asarray(out.tokens[b, n])[:len(tokens)]) == tokens
+      np.testing.assert_allclose(out.scores[b, n], score, rtol=1e-5)
+
+
+def test_tokens_after_the_end_are_padding():
+  first, table = tables(0, 2)
+  tokens = np.asarray(run(Beam(beam=3), first, table, 8).tokens)[:, 0]
+  for row in tokens:
+    end = list(row).index(EOS)
+    assert (row[end + 1:] == PAD).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_beam_1_takes_the_likeliest_token_every_time(seed):
+  first, table = tables(seed, 2)
+  out = np.asarray(run(Beam(beam=1), first, table, 10).tokens)[:, 0]
+  for b in range(2):
+    history, logits, expected = [0, 0], first[b], []
+    while len(expected) < 10:
+      expected.append(int(np.argmax(logits)))
+      if expected[-1] == EOS:
+        break
+      history = [history[1], expected[-1]]
+      logits = table[history[0], history[1]]
+    assert list(out[b][:len(expected)]) == expected
+
+
+@pytest.mark.parametrize("method", one_fast(
+    Beam(beam=3, n_best=2), Beam(beam=1, alpha=2.0),
+    Beam(beam=2, alpha=5.0, early_stop=True), Beam(beam=2, penalty="power", early_stop=True)))
+def test_a_row_does_not_depend_on_its_neighbours(method):
+  first, table = tables(5, 16)
+  together = run(method, first, table, 10)
+  for b in range(16):
+    alone = run(method, first[b:b + 1], table, 10)
+    np.testing.assert_array_equal(together.tokens[b], alone.tokens[0])
+
+
+def test_early_stop_ends_with_the_first_finished_ones():
+  # Ending at once is likely enough to fill the beam, but a longer sequence scores better.
+  first = np.log(np.array([[0.01, 0.54, 0.0001, 0.4499]]))
+  table = np.log(np.full((V, V, V), 1e-4))
+  table[:, :, EOS] = np.log(0.999)
+  patient = run(Beam(beam=1, alpha=0.0), first, table, 5)
+  assert np.asarray(patient.tokens)[0, 0, 0] == 1
+  full = run(Beam(beam=2, alpha=5.0), first, table, 5)
+  early = run(Beam(beam=2, alpha=5.0, early_stop=True), first, table, 5)
+  assert full.scores[0, 0] >= early.scores[0, 0]
+
+
+def test_rows_that_run_out_of_length_give_their_live_hypotheses():
+  first = np.log(np.array([[0.2, 0.5, 0.3 - 1e-9, 1e-9]]))
+  table = np.broadcast_to(first[0], (V, V, V))
+  out = run(Beam(beam=1, alpha=0.0), first, table, 3)
+  np.testing.assert_array_equal(out.tokens[0, 0], [1, 1, 1])
+  np.testing.assert_allclose(out.scores[0, 0], 3 * np.log(0.5), rtol=1e-4)
+
+
+def test_samples_follow_the_distribution():
+  n = 4000
+  p = np.array([0.1, 0.2, 0.4, 0.3])
+  table = np.broadcast_to(np.log(p), (V, V, V))
+  out = run(Sample(n_best=n), np.log(p)[None], table, 1, jax.random.split(jax.random.key(0), 1))
+  counts = np.bincount(np.asarray(out.tokens)[0, :, 0], minlength=V) / n
+  assert (np.abs(counts - p) < 4 * np.sqrt(p * (1 - p) / n)).all()
+  tokens = np.asarray(out.tokens)[0, :, 0]
+  np.testing.assert_allclose(out.scores[0], np.log(p)[tokens], rtol=1e-5)
+
+
+def test_a_draw_depends_on_its_key_alone():
+  first, table = tables(3, 4)
+  keys = jax.random.split(jax.random.key(1), 4)
+  together = run(Sample(n_best=2), first, table, 6, keys)
+  alone = run(Sample(n_best=2), first[2:3], table, 6, keys[2:3])
+  np.testing.assert_array_equal(together.tokens[2], alone.tokens[0])
+
+
+def test_low_temperature_and_top_k_1_are_greedy():
+  first, table = tables(3, 2)
+  keys = jax.random.split(jax.random.key(1), 2)
+  greedy = run(Beam(beam=1), first, table, 6).tokens[:, 0]
+  for method in (Sample(temperature=1e-4), Sample(top_k=1), Sample(top_p=1e-6)):
+    np.testing.assert_array_equal(run(method, first, table, 6, keys).tokens[:, 0], greedy)
+
+
+def test_truncation():
+  logits = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.1]))
+  kept = lambda k, p: list(np.isfinite(np.asarray(truncate(logits, k, p))))
+  assert kept(0, 1.0) == [True] * 4
+  assert kept(2, 1.0) == [True, True, False, False]
+  assert kept(0, 0.6) == [True, True, False, False]
+  assert kept(0, 0.5) == [True, False, False, False]
+  assert kept(0, 0.95) == [True] * 4
+  assert kept(9, 1.0) == [True] * 4
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Beam(beam=0), lambda: Beam(beam=2, n_best=3), lambda: Beam(penalty="gnm"),
+    lambda: Sample(temperature=0.0),
+    lambda: Sample(top_p=0.0), lambda: Sample(top_k=-1)])
+def test_options_out_of_range(make):
+  with pytest.raises(ConfigError, match="decode"):
+    make()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method", [Beam(beam=1), Beam(beam=2, alpha=0.0), Beam(beam=4), Sample(top_k=1)])
+def test_a_published_translator_decodes_as_published(method):
+  from tests.models import ct2
+  expected = ct2.expected()
+  model, params = ct2.load()
+  variables = {"params": params}
+  cases = [(d["source"], d["expected"]) for d in expected["decode"]]
+  cases += [(i["source"], i["target"]) for i in expected["items"]]  # these are its decodes too
+  vocabulary = ct2.vocabulary("target")
+  batch = ct2.source_batch([source for source, _ in cases])
+  logits, state = model.apply(variables, batch, method.rows, 20, ct2.BOS, method="start")
+  step = lambda *args: model.apply(variables, *args, method="step")
+  keys = jax.random.split(jax.random.key(0), len(cases))
+  out = decode(method, logits, state, step, max_length=20, eos_id=ct2.EOS, pad_id=0, keys=keys)
+  for row, (_, target) in zip(np.asarray(out.tokens)[:, 0], cases):
+    assert [vocabulary[t] for t in row[:list(row).index(ct2.EOS)]] == target
+
+
+@pytest.mark.parametrize("method", one_fast(
+    Beam(beam=3, n_best=3), Beam(beam=2, early_stop=True), Beam(beam=1),
+    Sample(n_best=2, temperature=1.5)), ids=str)
+def test_rows_that_go_on_alone_give_what_they_would_in_the_batch(method):
+  """Of 40 rows with many lengths a quarter goes on, and of that a quarter again."""
+  first, table = tables(7, 40)
+  table[..., EOS] -= 1.5  # some sequences are long
+  rows = np.arange(40) % 3 != 1
+  keys = jax.random.split(jax.random.key(3), 40)
+  together = run(method, first, table, 12, keys, rows)
+  lengths = np.asarray((together.tokens != PAD).sum(-1).max(-1))[rows]
+  assert lengths.min() <= 2 and lengths.max() >= 10
+  for b in range(40):
+    if rows[b]:
+      alone = run(method, first[b:b + 1], table, 12, keys[b:b + 1])
+      np.testing.assert_array_equal(together.tokens[b], alone.tokens[0])
+      np.testing.assert_allclose(together.scores[b], alone.scores[0], rtol=1e-5)
+
+
+def test_absent_rows_cost_no_step():
+  """The table ends no sequence: of 16 rows the quarter with the present one runs to the end."""
+  steps = []
+  table = np.zeros((V, V, V))
+  table[..., EOS] = -50
+
+  def count(history):
+    steps.append(len(history))
+    return history
+
+  def step(tokens, state, index):
+    history = jnp.stack([state.history[:, 1], tokens], 1)
+    history = jax.pure_callback(count, jax.ShapeDtypeStruct(history.shape, jnp.int32), history)
+    logits = jnp.asarray(table, jnp.float32)[history[:, 0], history[:, 1]]
+    return logits, Chain(history, state.sources)
+
+  decode(Beam(beam=1), jnp.asarray(table[0, :1].repeat(16, 0), jnp.float32),
+         Chain(jnp.zeros((16, 2), jnp.int32), 16), step, max_length=8, eos_id=EOS, pad_id=PAD,
+         present=jnp.arange(16) == 5)
+  assert steps == [4] * 8

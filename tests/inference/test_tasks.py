@@ -1,0 +1,181 @@
+"""Every kind of head says of an input what its model's outputs say, in order."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jtx.data.tokenizers import kinds
+from jtx.errors import ConfigError, DataError
+from jtx.inference import tasks
+from jtx.inference.tasks import Trained, predict
+from jtx.models.encoder import Encoder, HeadConfig
+from jtx.nn.positions import Learned
+from tests.helpers import command
+from tests.models.test_encoder import BLOCK, D, batch_of, drawn
+
+TEXTS = ["a cat", "the cat sat on the mat", "mat", "a dog sat on a cat"]
+TOKENIZER = kinds.wordpiece(iter(TEXTS), vocab_size=60, min_frequency=1)
+POOLED = dict(transform="tanh")
+
+
+def trained(head=HeadConfig(), labels=(), **options):
+  model = Encoder(TOKENIZER.vocab_size, D, 2, BLOCK, Learned(32), head=head,
+                  mlm=options.pop("mlm", False))
+  return Trained(model, drawn(model, batch_of((1, 2))), TOKENIZER, labels, max_length=32,
+                 batch_size=3, **options)
+
+
+def outputs(t, encoding, method="predict"):
+  """For one text alone, without padding."""
+  batch = {**batch_of(encoding.ids, length=len(encoding.ids)), "text_types": encoding.types[None]}
+  return np.asarray(t.model.apply({"params": t.params}, batch, method=method)[0], np.float64)
+
+
+def softmax(x):
+  p = np.exp(x - x.max())
+  return p / p.sum()
+
+
+def encode(*args, **kw):
+  return TOKENIZER.encode_texts(*args, max_length=32, **kw)
+
+
+def test_classes_of_texts_and_of_pairs():
+  t = trained(HeadConfig("classes", 3, **POOLED), ("x", "y", "z"))
+  for second in (None, TEXTS[::-1]):
+    inputs = [{"text": a} | ({"second": b} if second else {})
+              for a, b in zip(TEXTS, second or TEXTS)]
+    for found, e in zip(predict(t, inputs), encode(TEXTS, second), strict=True):
+      p = softmax(outputs(t, e)[0])
+      assert found["label"] == "xyz"[p.argmax()]
+      np.testing.assert_allclose(list(found["scores"].values()), p, atol=1e-5)
+
+
+def test_numbers():
+  t = trained(HeadConfig("classes", 1))
+  for found, e in zip(predict(t, [{"text": x} for x in TEXTS]), encode(TEXTS), strict=True):
+    assert found["value"] == pytest.approx(outputs(t, e)[0, 0], abs=1e-4)
+
+
+def test_embeddings_of_the_head_or_the_mean():
+  t = trained(HeadConfig("embedding", **POOLED))
+  for found, e in zip(predict(t, [{"text": x} for x in TEXTS]), encode(TEXTS), strict=True):
+    np.testing.assert_allclose(found["embedding"], outputs(t, e)[0], atol=1e-5)
+  t = trained()
+  for found, e in zip(predict(t, [{"text": x} for x in TEXTS]), encode(TEXTS), strict=True):
+    mean = outputs(t, e, "__call__").mean(0)
+    np.testing.assert_allclose(found["embedding"], mean / np.linalg.norm(mean), atol=1e-5)
+
+
+def test_a_tag_for_every_word_and_none_for_what_is_cut_off():
+  t = trained(HeadConfig("tags", 2, "none"), ("O", "B-x"))
+  words = [["the", "catmat", "sat"], ["a"], ["dog"] * 40]
+  found = predict(t, [{"words": w} for w in words])
+  for w, f, e in zip(words, found, encode(words, words=True), strict=True):
+    scores = outputs(t, e)
+    first = [int(np.flatnonzero(e.word == i)[0]) if i in e.word else None for i in range(len(w))]
+    assert f == {"words": w, "tags": [
+        None if place is None else ("O", "B-x")[scores[place].argmax()] for place in first]}
+  assert found[2]["tags"][-1] is None and found[2]["tags"][0] is not None
+
+
+def test_answers_are_pieces_of_the_context():
+  t = trained(HeadConfig("span", pool="none"))
+  context = " ".join(["the cat sat on the mat"] * 8)
+  found = predict(t, [{"question": "a dog", "context": context},
+                      {"question": "cat", "context": TEXTS[1]}])
+  for f, c in zip(found, (context, TEXTS[1])):
+    assert f["answer"] == f["n_best"][0]["text"]
+    assert all(c[a["start"]:a["end"]] == a["text"] for a in f["n_best"])
+    scores = [a["score"] for a in f["n_best"]]
+    assert scores == sorted(scores, reverse=True)
+  # One window: the best of all spans, tried one by one.
+  e, = encode(["cat"], [TEXTS[1]])
+  logits, inside = outputs(t, e), np.flatnonzero(e.text == 1)
+  best = max((logits[i, 0] + logits[j, 1], i, j) for i in inside for j in inside if j >= i)
+  assert found[1]["answer"] == TEXTS[1][e.offsets[best[1], 0]:e.offsets[best[2], 1]]
+  assert found[1]["no_answer_score"] == pytest.approx(logits[0].sum(), abs=1e-4)
+
+
+def test_choices():
+  t = trained(HeadConfig("choice", **POOLED))
+  inputs = [{"prompt": "a cat", "choices": ["sat", "on the mat", "dog"]},
+            {"prompt": "mat", "choices": ["a", "the dog"]}]
+  for x, found in zip(inputs, predict(t, inputs), strict=True):
+    pairs = encode([x["prompt"]] * len(x["choices"]), x["choices"])
+    p = softmax(np.array([outputs(t, e)[0, 0] for e in pairs]))
+    assert found["choice"] == p.argmax()
+    np.testing.assert_allclose(found["scores"], p, atol=1e-5)
+
+
+def test_the_order_of_two_texts():
+  t = trained(HeadConfig("next_sentence", **POOLED))
+  found, = predict(t, [{"text": "a cat", "second": "sat"}])
+  e, = encode(["a cat"], ["sat"])
+  assert found["in_order"] == pytest.approx(softmax(outputs(t, e)[0])[0], abs=1e-5)
+
+
+def test_masked_tokens():
+  """A vocab.txt of BERT's form, which has a mask."""
+  import pathlib
+  import tempfile
+
+  from jtx.data.tokenizers.tokenizer import Tokenizer
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder, "vocab.txt")
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "sat",
+                               "dog", "##s"]) + "\n")
+    tokenizer = Tokenizer.load(path)
+  model = Encoder(tokenizer.vocab_size, D, 1, BLOCK, Learned(32), mlm=True)
+  t = Trained(model, drawn(model, batch_of((1, 2))), tokenizer, ())
+  found, none = predict(t, [{"text": "a [MASK] sat [MASK]"}, {"text": "a cat"}])
+  ids = [2, 5, 4, 7, 4, 3]
+  hidden = model.apply({"params": t.params}, batch_of(ids, length=6))
+  logits = np.asarray(model.apply({"params": t.params}, hidden, method="mlm_logits"))[0]
+  assert none == {"masks": []}
+  for place, mask in zip((2, 4), found["masks"], strict=True):
+    p = softmax(logits[place])
+    best = np.argsort(-p)[:tasks.TOP]
+    assert list(mask) == tokenizer.tokens(best)
+    np.testing.assert_allclose(list(mask.values()), p[best], atol=1e-5)
+
+
+@pytest.mark.parametrize("head, inputs, message", [
+    (HeadConfig("classes", 2), [{"text": "a"}, {"txt": "b"}],
+     "input 2: a model whose head is for 'classes' needs 'text', a text; the input has txt"),
+    (HeadConfig("classes", 2), [{"text": "a", "second": "b"}, {"text": "b"}],
+     "input 2 has no 'second', which others have"),
+    (HeadConfig("tags", 2, "none"), [{"words": "a b"}],
+     "input 1: a model whose head is for 'tags' needs 'words', a list of texts; the input has"
+     " words"),
+    (HeadConfig("next_sentence"), [{"text": "a"}],
+     "input 1: a model whose head is for 'next_sentence' needs 'second', a text; the input has"
+     " text"),
+])
+def test_what_an_input_lacks(head, inputs, message):
+  with pytest.raises(DataError) as e:
+    predict(trained(head), inputs)
+  assert str(e.value) == message
+
+
+def test_masks_need_a_tokenizer_that_has_one():
+  with pytest.raises(ConfigError, match="its tokenizer has no mask"):
+    predict(trained(mlm=True), [{"text": "a"}])
+
+
+def test_no_inputs():
+  assert predict(trained(HeadConfig("choice")), []) == []
+
+
+def test_lines_and_objects_become_inputs(tmp_path):
+  (tmp_path / "a.txt").write_text("one text\na pair\tof texts\n")
+  with command("predict") as module:
+    read_inputs = module.read_inputs
+  read = lambda name, by_word=False: read_inputs(str(tmp_path / name), by_word)
+  assert read("a.txt") == [{"text": "one text"}, {"text": "a pair", "second": "of texts"}]
+  assert read("a.txt", True) == [{"words": ["one", "text"]},
+                                 {"words": ["a", "pair", "of", "texts"]}]
+  rows = [{"question": "q", "context": "c\tc"}, {"question": "ü", "context": "d"}]
+  (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+  assert read("b.jsonl") == rows

@@ -1,0 +1,143 @@
+"""Translating lines: order, buckets, empty and over-long lines, and the command."""
+
+import io
+import sys
+
+import jax
+import pytest
+
+from jtx.data.batching import bucket
+from jtx.errors import ConfigError
+from jtx.inference.translate import Translator
+from jtx.saved.workdir import load_run
+from jtx.train import loop
+from tests.helpers import command, tiny_config
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """A model that has learnt a little, so that its translations differ from line to line."""
+  workdir = tmp_path_factory.mktemp("trained")
+  config = tiny_config(**{"steps": 60, "log_every": 20, "checkpoint.every": 60, "model.block.dropout": 0.0})
+  loop.run(config, str(workdir), jax.devices()[:1])
+  return workdir
+
+
+@pytest.fixture(scope="module")
+def loaded(trained):
+  task, params, _ = load_run(str(trained))
+  return task, params
+
+
+LINES = ["three forty-five p.m.", "", "six oh one a.m.", "twelve o'clock p.m.", "   ",
+         "one twenty-two a.m. " * 3, "nine nine p.m."]
+
+
+def translator(loaded, **edits):
+  task, params = loaded
+  decode = task.config.decode.copy_and_resolve_references()
+  from configs import common
+  common.apply(decode, edits)
+  return Translator(task.model, params, task.data.tokenizers, decode, task.mesh)
+
+
+@pytest.mark.slow
+def test_order_is_kept_and_neighbours_do_not_matter(loaded):
+  together = [best[0].text for best in translator(loaded)(LINES)]
+  assert len(set(together)) > 2
+  assert together[1] == together[4] == ""
+  for batch_size in (8, 16):  # of 16, four may go on alone
+    other = translator(loaded, batch_size=batch_size)
+    assert [other([line])[0][0].text for line in LINES] == together
+    assert [best[0].text for best in other(LINES[::-1])] == together[::-1]
+
+
+@pytest.mark.slow
+def test_a_machine_whose_devices_do_not_divide_the_batch(trained, tmp_path, loaded):
+  """Trained with batches of 8 on one device; evaluated with 12 and 5 on eight."""
+  import json
+  import shutil
+
+  from configs import common
+  from jtx.config import build
+  from jtx.evals import EVALS
+  copy = tmp_path / "copy"
+  shutil.copytree(trained, copy)
+  path = copy / "config.json"
+  path.write_text(json.dumps(json.loads(path.read_text()) | {"batch_size": 12}))
+  task, params, _ = load_run(str(copy))
+  assert task.mesh.size == 8
+  evaluator = build(EVALS, common.evaluator("loss", source=("embedded:number_words/time:val",)))
+  ours, theirs = dict(evaluator(task, params)), dict(evaluator(*loaded))
+  assert ours.keys() == theirs.keys()
+  for name in ours:
+    assert ours[name] == pytest.approx(theirs[name], rel=1e-5)
+  texts = lambda translations: [best[0].text for best in translations]
+  assert texts(translator(loaded, batch_size=5)(LINES)) == texts(translator(loaded)(LINES))
+
+
+def test_no_lines(loaded):
+  assert translator(loaded)([]) == []
+
+
+@pytest.mark.slow
+def test_over_long_lines_are_named_and_cut(loaded):
+  task, _ = loaded
+  t = translator(loaded, max_source_length=16)
+  long = "one twenty-two a.m. " * 20
+  found = t.too_long([LINES[0], long, LINES[2]])
+  assert [i for i, _ in found] == [1]
+  assert found[0][1] == len(task.data.tokenizers["src"].encode(long)) + 1
+  assert len(t([long])) == 1
+
+
+@pytest.mark.slow
+def test_n_best_is_sorted_and_its_first_is_the_best(loaded):
+  from configs import common
+  one = translator(loaded, method=common.method("beam", beam=4))
+  three = translator(loaded, method=common.method("beam", beam=4, n_best=3))
+  for single, best in zip(one(LINES), three(LINES)):
+    assert len(best) == 3
+    assert single[0] == best[0]
+    scores = [h.score for h in best]
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.slow
+def test_samples_are_reproducible_and_differ_by_seed(loaded):
+  from configs import common
+  draw = lambda seed: [h[0].text for h in translator(
+      loaded, method=common.method("sample", temperature=2.0, seed=seed))(LINES)]
+  assert draw(0) == draw(0)
+  assert draw(0) != draw(1)
+
+
+@pytest.mark.parametrize("length,limit,expected", [
+    (1, 256, 16), (16, 256, 16), (17, 256, 24), (25, 256, 32), (33, 256, 48), (200, 256, 256),
+    (250, 250, 250), (20, 20, 20)])
+def test_buckets(length, limit, expected):
+  assert bucket(length, limit) == expected
+
+
+def test_the_command(trained, loaded, tmp_path, monkeypatch):
+  from experiments import cli
+  source, output = tmp_path / "in.txt", tmp_path / "out.txt"
+  source.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+  expected = [best[0].text for best in translator(loaded)(LINES)]
+  with command("translate") as translate:
+    cli.parse(["translate", f"--workdir={trained}", f"--input={source}", f"--output={output}", "--beam=1"])
+    translate.main()
+    assert output.read_text(encoding="utf-8").split("\n")[:-1] == expected
+
+    cli.parse(["translate", "--output=-", "--input=-", "--beam=3", "--n_best=2"])
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"six oh one a.m.\r\n\nnine p.m.")))
+    monkeypatch.setattr(sys, "stdout", out)
+    translate.main()
+    rows = [line.split("\t") for line in out.getvalue().split("\n")[:-1]]
+    assert len(rows) == 6 and all(len(row) == 2 for row in rows)
+    assert rows[2][0] == rows[3][0] == ""
+
+    cli.parse(["translate", "--top_k=3"])
+    with pytest.raises(ConfigError, match="--top_k goes with --sample"):
+      translate.main()

@@ -1,0 +1,138 @@
+"""A run that is told to stop has saved its last step, and goes on as if nothing had been."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import pytest
+
+from configs.common import evaluator
+from jtx.errors import Preempted
+from jtx.parallel.preemption import Notice
+from jtx.saved.checkpoint import Checkpointer
+from jtx.train import loop
+from tests.helpers import losses, tiny_config
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def test_the_first_signal_is_a_notice_and_the_second_is_not_caught():
+  before = signal.getsignal(signal.SIGTERM)
+  with Notice() as notice:
+    assert not notice.due(1)
+    signal.raise_signal(signal.SIGTERM)
+    assert notice.due(2) and notice.reason == "SIGTERM"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with pytest.raises(Preempted, match="stopped by SIGTERM; the same command goes on"):
+      notice.at_once()
+  assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_limit_of_seconds():
+  with Notice(0.01) as notice:
+    time.sleep(0.02)
+    assert notice.due(1) and notice.reason == "the limit of 0.01 seconds"
+  with Notice(1000.0) as notice:
+    assert not notice.due(1)
+
+
+def test_where_nothing_is_left_to_save_it_stops_at_once():
+  with Notice() as notice:
+    notice.at_once()
+    with pytest.raises(Preempted):
+      signal.raise_signal(signal.SIGTERM)
+
+
+def test_in_another_thread_nothing_is_caught():
+  before = signal.getsignal(signal.SIGTERM)
+
+  def body():
+    with Notice():
+      found.append(signal.getsignal(signal.SIGTERM))
+
+  found = []
+  thread = threading.Thread(target=body)
+  thread.start()
+  thread.join()
+  assert found == [before]
+
+
+def test_readers_that_end_with_the_notice():
+  def batches():
+    yield 1
+    raise OSError("a reader ended")
+
+  with Notice() as notice:
+    with pytest.raises(OSError):
+      list(notice.reading(batches()))
+    signal.raise_signal(signal.SIGTERM)
+    assert list(notice.reading(batches())) == [1]
+
+
+@pytest.mark.slow
+def test_a_run_out_of_time_goes_on_where_it_was(tmp_path):
+  whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
+  loop.run(tiny_config(), whole, jax.devices()[:1])
+  with pytest.raises(Preempted, match="limit of 1e-06 seconds"):
+    loop.run(tiny_config(), parts, jax.devices()[:1], max_seconds=1e-6)
+  assert Checkpointer(os.path.join(parts, "checkpoints")).all_steps() == [1]
+  assert not os.path.exists(os.path.join(parts, "results.json"))
+  loop.run(tiny_config(), parts, jax.devices()[:1])
+  assert losses(parts) == losses(whole)
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_was_due_waits_for_the_restart(tmp_path, monkeypatch):
+  whole, parts = tmp_path / "whole", tmp_path / "parts"
+  config = tiny_config(steps=3)
+  with config.unlocked():
+    config.evals.val = evaluator("loss", source=("embedded:number_words/time:val",), every=1)
+    config.checkpoint.best, config.checkpoint.every = "min:val/loss", 1
+  loop.run(config, str(whole), jax.devices()[:1])
+  for _ in range(2):
+    with pytest.raises(Preempted):
+      loop.run(config, str(parts), jax.devices()[:1], max_seconds=1e-6)
+  evaluated = lambda: [(line["step"], line["val/loss"]) for line in map(
+      json.loads, (parts / "metrics.jsonl").read_text().splitlines()) if "val/loss" in line]
+  assert [step for step, _ in evaluated()] == [1]  # that of step 2 is due
+  with monkeypatch.context() as m:  # it is made up for, and the run killed before its next step
+    m.setattr(loop.Program, "step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+      loop.run(config, str(parts), jax.devices()[:1])
+  assert [step for step, _ in evaluated()] == [1, 2]
+  loop.run(config, str(parts), jax.devices()[:1])
+  assert [step for step, _ in evaluated()] == [1, 2, 3]
+  lines = lambda folder: sorted((folder / "metrics.jsonl").read_text().splitlines())
+  assert lines(parts) == lines(whole)
+  scores = Checkpointer(parts / "checkpoints").read_manifest().scores
+  assert scores == tuple(evaluated()[:2])  # the last is not needed: the newest stays anyway
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_command_exits_with_75_and_goes_on(tmp_path, workers):
+  """The signal goes to the whole group, as a cluster sends it: the readers end with it."""
+  workdir = tmp_path / "run"
+  command = [sys.executable, "-m", "experiments.train", "--config=configs/nmt_numbers.py:tiny",
+             "--config.steps=20000", "--config.log_every=1", f"--config.data.workers={workers}",
+             f"--workdir={workdir}"]
+  run = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE,
+                         text=True)
+  metrics = workdir / "metrics.jsonl"
+  while run.poll() is None and not (metrics.exists() and len(losses(workdir)) >= 3):
+    time.sleep(0.1)
+  os.killpg(run.pid, signal.SIGTERM)
+  _, err = run.communicate(timeout=120)
+  assert run.returncode == 75, err
+  assert "error: stopped by SIGTERM; the same command goes on" in err.splitlines()
+  step = Checkpointer(workdir / "checkpoints").all_steps()[-1]
+  assert step == len(losses(workdir)) < 20000
+
+  done = subprocess.run([*command, "--max_seconds=0.001"], cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 75, done.stderr
+  assert [s for s, _ in losses(workdir)] == list(range(1, step + 2))

@@ -1,0 +1,126 @@
+"""Several processes as one run: the losses and examples of one process, and how failures end."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jtx.errors import ConfigError
+from jtx.parallel import processes
+from tests.helpers import losses
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def launched(workdir, config, processes, devices, *args):
+  command = [sys.executable, "-m", "experiments.launch.local", f"--processes={processes}",
+             f"--cpu_devices={devices}", "--", f"--config=configs/{config}.py:tiny",
+             "--config.log_every=1", f"--workdir={workdir}", *args]
+  return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def results(workdir):
+  with open(os.path.join(workdir, "results.json"), encoding="utf-8") as f:
+    return {key: value for key, value in json.load(f).items() if not isinstance(value, str)}
+
+
+@pytest.mark.parametrize("coordinator,number,index,message", [
+    ("host:1", 2, -1, "give all of them"),
+    ("", 0, 0, "give all of them"),
+    ("host", 2, 0, "the coordinator is HOST:PORT"),
+    ("host:1", 2, 2, "numbered from 0"),
+])
+def test_wrong_flags(coordinator, number, index, message):
+  with pytest.raises(ConfigError, match=message):
+    processes.initialize(coordinator, number, index)
+
+
+def test_alone_nothing_is_shared_or_moved():
+  assert processes.is_main() and processes.share({"a": [1]}) == {"a": [1]}
+  with processes.alone({"w": 1}) as params:
+    assert params == {"w": 1}
+
+
+def test_the_watchdog_barks_once_and_not_where_no_step_is_expected():
+  codes = []
+  with processes.Watchdog(0.1, codes.append) as dog:
+    time.sleep(0.3)  # nothing is expected before the start
+    dog.start()
+    with dog.pause():
+      time.sleep(0.4)
+    assert codes == []
+    time.sleep(0.4)
+    assert codes == [1]
+  with processes.Watchdog(0.2, codes.append) as dog:
+    dog.start()
+    for _ in range(10):
+      time.sleep(0.05)
+      dog.beat()
+    dog.stop()
+    time.sleep(0.5)
+  assert codes == [1]
+
+
+@pytest.mark.parametrize("error,status", [("cli.UsageError", 2), ("RuntimeError", 1)])
+def test_a_process_leaves_though_nothing_can_be_written(error, status):
+  """It must not wait at its exit for the others, which wait for it."""
+  script = f"""
+import atexit, time
+import jax
+from experiments import cli
+from jtx.parallel import processes
+jax.distributed.is_initialized, jax.process_count = lambda: True, lambda: 2
+atexit.register(time.sleep, 600)
+def main(): raise {error}("of one process")
+cli.run(main)
+"""
+  with open("/dev/full", "w", encoding="utf-8") as full:
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, stderr=full, timeout=60)
+  assert done.returncode == status
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["nmt_numbers", "bert", "vit_digits"])
+def test_any_number_of_processes_gives_the_same_losses(config, tmp_path):
+  mesh = ("--config.steps=20", "--config.mesh.fsdp=2", "--config.mesh.tensor=2",
+          "--config.mesh.data=2")
+  for number in (1, 2, 4):
+    done = launched(tmp_path / str(number), config, number, 8 // number, *mesh)
+    assert done.returncode == 0, done.stderr
+  whole = dict(losses(tmp_path / "1"))
+  assert len(whole) == 20
+  for number in (2, 4):
+    assert dict(losses(tmp_path / str(number))) == pytest.approx(whole, rel=1e-5)
+    assert results(tmp_path / str(number)) == pytest.approx(results(tmp_path / "1"), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_other_shapes(tmp_path):
+  """What is restored has the checksums of what was saved, in every process, or is refused."""
+  whole, args = tmp_path / "whole", ("--config.steps=6", "--config.checkpoint.every=3")
+  shape = lambda data, fsdp, tensor: [f"--config.mesh.{axis}={n}" for axis, n in zip(
+      ("data", "fsdp", "tensor"), (data, fsdp, tensor))]
+  assert launched(whole, "nmt_numbers", 1, 8, *args, *shape(1, 4, 2)).returncode == 0
+  for processes, devices, mesh in ((1, 1, (1, 1, 1)), (2, 1, (1, 2, 1)), (1, 4, (2, 1, 2)),
+                                   (2, 4, (1, 8, 1)), (4, 2, (4, 1, 2))):
+    part = tmp_path / f"{processes}x{devices}"
+    shutil.copytree(whole, part)
+    shutil.rmtree(part / "checkpoints" / "6")
+    (part / "results.json").unlink()
+    done = launched(part, "nmt_numbers", processes, devices, *args, *shape(*mesh))
+    assert done.returncode == 0, done.stderr
+    assert "step 3 of" in done.stderr
+    assert dict(losses(part)) == pytest.approx(dict(losses(whole)), rel=1e-5)
+    assert results(part) == pytest.approx(results(whole), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_ends_the_job_with_its_sentence(tmp_path):
+  done = launched(tmp_path / "run", "nmt_numbers", 2, 1, "--config.mesh.fsdp=3")
+  assert done.returncode == 1
+  assert "error: config.mesh (data=-1, fsdp=3" in done.stderr
+  assert not (tmp_path / "run" / "config.json").exists()

@@ -1,0 +1,162 @@
+"""FLOP counts against closed forms."""
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jtx.train import flops
+
+
+def array(*shape):
+  return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def test_matmul():
+  assert flops.count(jnp.matmul, array(3, 5), array(5, 7)) == 2 * 3 * 5 * 7
+
+
+def test_element_wise_work_is_free():
+  assert flops.count(lambda x: jax.nn.softmax(jnp.tanh(x)), array(8, 8)) == 0
+
+
+def test_batched_einsum():
+  B, T, S, N, H = 2, 5, 7, 3, 4
+  scores = lambda q, k: jnp.einsum("BTNH,BSNH->BNTS", q, k)
+  assert flops.count(scores, array(B, T, N, H), array(B, S, N, H)) == 2 * B * N * T * S * H
+
+
+def test_outer_product():
+  dims = (((), ()), ((), ()))
+  assert flops.count(lambda x, y: lax.dot_general(x, y, dims), array(3), array(4)) == 24
+
+
+@pytest.mark.parametrize("unroll", [1, 3, 12])
+def test_scan_counts_every_step(unroll):
+  def stack(x, kernels):
+    return lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, kernels, unroll=unroll)[0]
+
+  assert flops.count(stack, array(4, 8), array(12, 8, 8)) == 12 * 2 * 4 * 8 * 8
+
+
+def test_nested_scan():
+  def inner(h, w):
+    return lax.scan(lambda h, _: (h @ w, None), h, None, length=3)[0], None
+
+  fn = lambda x, kernels: lax.scan(inner, x, kernels)[0]
+  assert flops.count(fn, array(4, 8), array(5, 8, 8)) == 5 * 3 * 2 * 4 * 8 * 8
+
+
+def test_while_body_is_counted_once():
+  fn = lambda x: lax.while_loop(lambda h: jnp.sum(h) < 9, lambda h: h @ h, x)
+  assert flops.count(fn, array(8, 8)) == 2 * 8**3
+
+
+def test_fori_loop_of_static_length_is_a_scan():
+  fn = lambda x: lax.fori_loop(0, 6, lambda _, h: h @ h, x)
+  assert flops.count(fn, array(8, 8)) == 6 * 2 * 8**3
+
+
+def test_switch_is_the_mean_over_branches():
+  branches = [lambda x: x, lambda x: x @ x, lambda x: x @ x @ x]
+  fn = lambda i, x: lax.switch(i, branches, x)
+  index = jax.ShapeDtypeStruct((), jnp.int32)
+  assert flops.count(fn, index, array(8, 8)) == (0 + 1 + 2) / 3 * 2 * 8**3
+
+
+def test_gradient_of_dense_layers():
+  """Twice the forward for the backward, less the input gradient of the first layer."""
+  B, D, F = 16, 8, 32
+
+  def loss(params, x):
+    return jnp.sum(jnp.tanh(jnp.tanh(x @ params["in"]) @ params["out"]))
+
+  params, x = {"in": array(D, F), "out": array(F, D)}, array(B, D)
+  layer = 2 * B * D * F
+  assert flops.count(loss, params, x) == 2 * layer
+  assert flops.count(jax.grad(loss), params, x) == 6 * layer - layer
+  assert flops.count(jax.grad(loss, argnums=(0, 1)), params, x) == 6 * layer
+  assert flops.count(jax.jit(jax.value_and_grad(loss)), params, x) == 5 * layer
+
+
+def test_remat_counts_what_is_recomputed():
+  B, D, L = 4, 8, 6
+
+  def loss(kernels, x, layer):
+    return jnp.sum(lax.scan(lambda h, w: (layer(h, w), None), x, kernels)[0])
+
+  layer = lambda h, w: jnp.tanh(h @ w)
+  grad = lambda f: flops.count(jax.grad(lambda ks, x: loss(ks, x, f)), array(L, D, D), array(B, D))
+  one = 2 * B * D * D * L
+  assert grad(layer) == 3 * one
+  assert grad(jax.checkpoint(layer, prevent_cse=False)) == 4 * one
+  saved = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_saveable)
+  assert grad(saved) == 3 * one
+
+
+def test_custom_derivatives_are_entered():
+  @jax.custom_vjp
+  def square(x):
+    return x @ x
+
+  square.defvjp(lambda x: (x @ x, x), lambda x, g: (g @ x.T + x.T @ g,))
+  assert flops.count(square, array(8, 8)) == 2 * 8**3
+  assert flops.count(jax.grad(lambda x: jnp.sum(square(x))), array(8, 8)) == 3 * 2 * 8**3
+
+  @jax.custom_jvp
+  def double(x):
+    return x @ x
+
+  double.defjvp(lambda p, t: (double(*p), 2 * t[0]))
+  assert flops.count(double, array(8, 8)) == 2 * 8**3
+
+
+def test_patch_embedding_convolution():
+  B, size, patch, C, D = 2, 32, 8, 3, 16
+
+  def embed(image, kernel):
+    return lax.conv_general_dilated(
+        image, kernel, (patch, patch), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+  args = array(B, size, size, C), array(patch, patch, C, D)
+  forward = 2 * B * (size // patch) ** 2 * D * patch * patch * C
+  assert flops.count(embed, *args) == forward
+  loss = lambda image, kernel: jnp.sum(jnp.tanh(embed(image, kernel)))
+  assert flops.count(jax.grad(loss, argnums=1), *args) == 2 * forward
+  assert flops.count(jax.grad(loss, argnums=(0, 1)), *args) == 3 * forward
+
+
+def test_grouped_convolution():
+  """Depthwise: each output feature sees one input feature."""
+  B, T, C, width = 2, 16, 8, 3
+  conv = lambda x, k: lax.conv_general_dilated(
+      x, k, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=C)
+  assert flops.count(conv, array(B, T, C), array(width, 1, C)) == 2 * B * T * C * width
+
+
+def test_shard_map_counts_all_shards():
+  mesh = jax.sharding.AbstractMesh((4, 2), ("data", "tensor"))
+  fn = jax.shard_map(
+      lambda x, w: x @ w, mesh=mesh, in_specs=(jax.P("data", None), jax.P(None, "tensor")),
+      out_specs=jax.P("data", "tensor"))
+  assert flops.count(fn, array(8, 16), array(16, 32)) == 2 * 8 * 16 * 32
+
+
+def test_pallas_kernel_counts_its_grid():
+  from jax.experimental import pallas as pl
+
+  def kernel(x, y, out):
+    out[...] = x[...] @ y[...]
+
+  spec = lambda index: pl.BlockSpec((8, 8), index)
+  product = pl.pallas_call(
+      kernel, grid=(4, 2), out_shape=array(32, 16), interpret=True,
+      in_specs=[spec(lambda i, j: (i, 0)), spec(lambda i, j: (0, j))],
+      out_specs=spec(lambda i, j: (i, j)))
+  assert flops.count(product, array(32, 8), array(8, 16)) == 2 * 32 * 8 * 16
+
+
+def test_concrete_arguments_and_float_result():
+  result = flops.count(jnp.dot, np.ones((4, 4), np.float32), np.ones(4))
+  assert isinstance(result, float) and result == 2 * 4 * 4
