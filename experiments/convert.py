@@ -38,11 +38,11 @@ def check_flags() -> None:
 
 
 def from_hf() -> None:
-  from jtx.data.tokenizers.tokenizer import Tokenizer
+  from jtx.data.tokenizers.files import read_tokenizer
   from jtx.saved import pretrained
   model, params = pretrained.load_pretrained(FROM_HF.value, ARCHITECTURE.value)
   files = [os.path.join(FROM_HF.value, name) for name in ("tokenizer.json", "vocab.txt")]
-  tokenizer = Tokenizer.load(FROM_HF.value) if any(map(os.path.exists, files)) else None
+  tokenizer = read_tokenizer(FROM_HF.value) if any(map(os.path.exists, files)) else None
   if tokenizer is None:
     logging.warning("the workdir gets no tokenizer: there is neither %s nor %s", *files)
   labels = pretrained.labels(FROM_HF.value) if model.head.outputs else None

@@ -12,7 +12,8 @@ from jtx import config as config_lib
 from jtx import storage
 from jtx.config import ConfigDict, build
 from jtx.data import pipeline, recipes
-from jtx.data.dataset import Dataset, load_tokenizers
+from jtx.data.dataset import Dataset
+from jtx.data.tokenizers.files import load_tokenizers
 from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError, nearest
 from jtx.evals import EVALS

@@ -18,8 +18,8 @@ from jtx import experiment
 from jtx.config import flatten
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
+from jtx.data.tokenizers.files import read_tokenizer
 from jtx.data.tokenizers.kinds import wordpiece
-from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.block import BlockConfig
@@ -295,7 +295,7 @@ def test_finetuning_starts_from_a_folder(name, folder):
   model, _ = experiment.make_model(config, {"vocab_size": saved.vocab_size, **labelled})
   assert model.head.task == FINETUNING[name]
   assert model.clone(head=saved.head, mlm=saved.mlm, unroll=1) == saved
-  assert Tokenizer.load(config.tokenizer.kind.path).vocab_size == saved.vocab_size
+  assert read_tokenizer(config.tokenizer.kind.path).vocab_size == saved.vocab_size
   params, missing = pretrained.load_params(path, model)
   assert params and all(p.startswith("task_head/") for p in missing)
   # The embeddings and the first layer stay; below the head the rate is halved a layer.

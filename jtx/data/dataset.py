@@ -9,8 +9,7 @@ from typing import Any, Iterator, Mapping, Sequence
 from absl import logging
 import numpy as np
 
-from jtx import storage
-from jtx.config import ConfigDict, build, write_json
+from jtx.config import ConfigDict, build
 from jtx.data import pipeline, recipes
 from jtx.data.corpus import reader
 from jtx.data.lazy import LazyExamples
@@ -18,11 +17,10 @@ from jtx.data.ops.finetune import tag_names
 from jtx.data.ops.text import OPS
 from jtx.data.sources.images import class_names, listed
 from jtx.data.sources.registry import Source, open_source
+from jtx.data.tokenizers.files import TOKENIZER_FILE, from_json, load_tokenizers
 from jtx.data.tokenizers.kinds import TOKENIZERS
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
-
-TOKENIZER_FILE = "tokenizer.json"  # in a workdir: one object, field -> tokenizer
 
 
 class Dataset:
@@ -61,7 +59,7 @@ class Dataset:
       saved = self._prepared_tokenizers(config)
     if saved is None:
       return self._train_tokenizers(config)
-    unique = {text: Tokenizer.from_json(text) for text in set(saved.values())}
+    unique = {text: from_json(text) for text in set(saved.values())}
     return {field: unique[text] for field, text in saved.items()}
 
   def _with_names(self, op: Any, labels: Sequence[str] | None) -> Any:
@@ -240,19 +238,3 @@ def spread(items: Sequence[Any], number: int) -> list[Any]:
   """Up to `number` of the items at equal distances, in order."""
   places = np.linspace(0, len(items), min(number, len(items)), endpoint=False)
   return [items[int(i)] for i in places]
-
-
-def save_tokenizers(texts: Mapping[str, str], workdir: str) -> None:
-  """Writes the tokenizers of a run."""
-  write_json(dict(texts), os.path.join(workdir, TOKENIZER_FILE))
-
-
-def load_tokenizers(workdir: str) -> dict[str, str] | None:
-  """What `save_tokenizers` wrote, or None."""
-  path = os.path.join(workdir, TOKENIZER_FILE)
-  if not storage.exists(path):
-    return None
-  try:
-    return json.loads(storage.read_text(path))
-  except ValueError as e:
-    raise DataError(f"{path}: is not a JSON object of tokenizers ({e})") from e

@@ -195,17 +195,16 @@ def load_tokenizer(directory: str) -> Any:
   Raises:
     DataError: there is none, or it can't be read.
   """
-  from jtx.data.dataset import load_tokenizers
-  from jtx.data.tokenizers.tokenizer import Tokenizer
+  from jtx.data.tokenizers.files import from_json, load_tokenizers, read_tokenizer
   from jtx.interop import huggingface
   alone = not storage.exists(os.path.join(directory, huggingface.CONFIG))
   if alone or huggingface.is_hf(directory):
-    return Tokenizer.load(directory)
+    return read_tokenizer(directory)
   if is_converted(directory):
     texts = load_tokenizers(directory)
     if texts is None:
       raise DataError(f"{directory} has no tokenizer: the model was saved without one")
-    return Tokenizer.from_json(texts["text"])
+    return from_json(texts["text"])
   data = open_dataset(directory)
   return data.tokenizers[data.fields[0]]
 
@@ -229,7 +228,7 @@ def save_converted(directory: str, model: Any, params: Any, tokenizer: Any,
   import jax
 
   from jtx import config as config_lib
-  from jtx.data.dataset import save_tokenizers
+  from jtx.data.tokenizers.files import save_tokenizers
   from jtx.interop import attributes, huggingface
   from jtx.saved.checkpoint import Checkpointer
   content = config_lib.ConfigDict({"model": attributes.model_section(model)})

@@ -20,7 +20,8 @@ from jtx import config as config_lib
 from jtx import experiment, storage
 from jtx.config import ConfigDict
 from jtx.data import pipeline
-from jtx.data.dataset import Dataset, save_tokenizers
+from jtx.data.dataset import Dataset
+from jtx.data.tokenizers.files import save_tokenizers
 from jtx.errors import ConfigError, TrainError
 from jtx.evals.task import Task
 from jtx.figures import plots

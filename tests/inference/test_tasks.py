@@ -121,12 +121,12 @@ def test_masked_tokens():
   import pathlib
   import tempfile
 
-  from jtx.data.tokenizers.tokenizer import Tokenizer
+  from jtx.data.tokenizers.files import read_tokenizer
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder, "vocab.txt")
     path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "sat",
                                "dog", "##s"]) + "\n")
-    tokenizer = Tokenizer.load(path)
+    tokenizer = read_tokenizer(path)
   model = Encoder(tokenizer.vocab_size, D, 1, BLOCK, Learned(32), mlm=True)
   t = Trained(model, drawn(model, batch_of((1, 2))), tokenizer, ())
   found, none = predict(t, [{"text": "a [MASK] sat [MASK]"}, {"text": "a cat"}])

@@ -5,8 +5,8 @@ import pytest
 
 import jtx
 from jtx.data.batching import groups, pad
-from jtx.data.dataset import save_tokenizers
 from jtx.data.tokenizers import kinds
+from jtx.data.tokenizers.files import save_tokenizers
 from jtx.errors import ConfigError
 from jtx.inference import texts
 from jtx.inference.texts import Classifier, Embedder, Predictor, prediction

@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from jtx import config as config_lib
 from jtx.data.tokenizers.kinds import wordpiece
-from jtx.data.tokenizers.tokenizer import SubwordNmt
+from jtx.data.tokenizers.subword_nmt import SubwordNmt
 from jtx.errors import ConfigError, DataError
 from jtx.interop import attributes, huggingface
 from jtx.models import MODELS

@@ -29,8 +29,9 @@ import numpy as np
 from jtx.config import ConfigDict, write_json
 from jtx.data import recipes
 from jtx.data.corpus import reader
-from jtx.data.dataset import TOKENIZER_FILE, Dataset, load_tokenizers, save_tokenizers
+from jtx.data.dataset import Dataset
 from jtx.data.sources.registry import Source, open_source
+from jtx.data.tokenizers.files import TOKENIZER_FILE, load_tokenizers, save_tokenizers
 from jtx.errors import ConfigError, DataError
 
 # A record a chunk, for reading at random. A shard is written by one thread; others make others.

@@ -8,7 +8,7 @@ import tokenizers as hf
 
 from jtx.errors import ConfigError, DataError
 
-# What a tokenizer.json calls the token that hides another.
+# What a tokenizer.json calls the mask token.
 MASKS = ("[MASK]", "<mask>")
 
 

@@ -1,4 +1,4 @@
-"""The tokenizers that a config names: functions of the training texts, in `TOKENIZERS`."""
+"""The registry of tokenizers, and how each kind is trained on texts."""
 
 import collections
 import json
@@ -7,7 +7,11 @@ from typing import Any, Callable, Iterator
 import tokenizers as hf
 
 from jtx.data.tokenizers.encodings import MASKS
-from jtx.data.tokenizers.tokenizer import SPECIALS, Bytes, HuggingFace, SubwordNmt, Tokenizer
+from jtx.data.tokenizers.files import read_tokenizer
+from jtx.data.tokenizers.huggingface import HuggingFace
+from jtx.data.tokenizers.subword_nmt import SubwordNmt
+from jtx.data.tokenizers.tokenizer import SPECIALS, Tokenizer
+from jtx.data.tokenizers.utf8 import Bytes
 from jtx.errors import ConfigError, DataError
 
 
@@ -71,7 +75,7 @@ def bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 
     min_frequency: how often a pair must occur to be merged.
     lowercase: lowercases every text, also when encoding.
     split_digits: makes every digit a piece of its own.
-    mask: has a token that hides others, [MASK].
+    mask: has a mask token, [MASK].
   """
   backend = hf.Tokenizer(hf.models.BPE(unk_token="<unk>"))
   backend.normalizer = _normalizer(lowercase)
@@ -190,11 +194,11 @@ def from_file(texts: Iterator[str], *, path: str) -> Tokenizer:
 
   Args:
     texts: not looked at.
-    path: what `Tokenizer.load` reads: a saved tokenizer, a tokenizer.json of Hugging Face, a
+    path: what `read_tokenizer` reads: a saved tokenizer, a tokenizer.json of Hugging Face, a
       vocab.txt of BERT, or the folder of one of these.
   """
   del texts
-  return Tokenizer.load(path)
+  return read_tokenizer(path)
 
 
 TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {

@@ -20,8 +20,9 @@ import pytest
 from configs import choose, classify, common, nmt_numbers, squad, tag
 from jtx.data import pipeline
 from jtx.data.corpus import reader, writer
-from jtx.data.dataset import Dataset, load_tokenizers
+from jtx.data.dataset import Dataset
 from jtx.data.packing import Column
+from jtx.data.tokenizers.files import load_tokenizers
 from jtx.errors import ConfigError, DataError
 
 

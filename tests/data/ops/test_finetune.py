@@ -19,7 +19,7 @@ from jtx.data.ops.finetune import (
 from jtx.data.ops.text import OPS, Fields, Tokenize
 from jtx.data.packing import Column
 from jtx.data.sources.registry import open_source
-from jtx.data.tokenizers.tokenizer import Tokenizer
+from jtx.data.tokenizers.files import read_tokenizer
 from jtx.errors import ConfigError, DataError
 
 PIECES = "[PAD] [UNK] [CLS] [SEP] a b c d e f ##s ##t x y z , .".split()
@@ -29,7 +29,7 @@ PIECES = "[PAD] [UNK] [CLS] [SEP] a b c d e f ##s ##t x y z , .".split()
 def tokenizers(tmp_path_factory):
   path = tmp_path_factory.mktemp("bert") / "vocab.txt"
   path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
-  return {"text": Tokenizer.load(path)}
+  return {"text": read_tokenizer(path)}
 
 
 def pieces(ids):
@@ -313,7 +313,7 @@ def real():
   if "JTX_TEST_DATA" not in os.environ:
     pytest.skip("JTX_TEST_DATA is unset; published data sets are in it")
   folder = pathlib.Path(os.environ["JTX_TEST_DATA"])
-  return str(folder), {"text": Tokenizer.load(folder / "vocab" / "bert_base_uncased_vocab.txt")}
+  return str(folder), {"text": read_tokenizer(folder / "vocab" / "bert_base_uncased_vocab.txt")}
 
 
 def examples(source, number):

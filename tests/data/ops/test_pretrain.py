@@ -22,8 +22,9 @@ from jtx.data.ops.pretrain import (
 )
 from jtx.data.packing import Column
 from jtx.data.recipes import Prepared
+from jtx.data.tokenizers.files import read_tokenizer
+from jtx.data.tokenizers.huggingface import HuggingFace
 from jtx.data.tokenizers.kinds import TOKENIZERS
-from jtx.data.tokenizers.tokenizer import HuggingFace, Tokenizer
 from jtx.errors import ConfigError, DataError
 from tests.helpers import assert_share, chi_square
 
@@ -35,7 +36,7 @@ BODY = 1000  # ids of generated text are from here up, each id once
 def bert(tmp_path_factory):
   path = tmp_path_factory.mktemp("bert") / "vocab.txt"
   path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
-  return Tokenizer.load(path)
+  return read_tokenizer(path)
 
 
 def with_template(single, pair, names=("<s>", "<pad>", "</s>", "<unk>", "<mask>")):

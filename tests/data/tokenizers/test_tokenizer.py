@@ -11,8 +11,10 @@ import tokenizers as hf
 
 from jtx import config
 from jtx.data.sources.number_words import number_words
+from jtx.data.tokenizers.files import from_json, read_tokenizer
+from jtx.data.tokenizers.huggingface import HuggingFace
 from jtx.data.tokenizers.kinds import TOKENIZERS
-from jtx.data.tokenizers.tokenizer import SPECIALS, HuggingFace, Tokenizer
+from jtx.data.tokenizers.tokenizer import SPECIALS
 from jtx.errors import DataError
 
 TRAINED = ("bpe", "byte_bpe", "wordpiece", "unigram")
@@ -117,7 +119,7 @@ def test_training_is_deterministic(trained, texts, kind):
 def test_save_load_pickle_equality(trained, texts, tmp_path, kind):
   t = trained[kind]
   t.save(tmp_path / "t.json")
-  for other in (Tokenizer.load(tmp_path / "t.json"), Tokenizer.from_json(t.to_json()),
+  for other in (read_tokenizer(tmp_path / "t.json"), from_json(t.to_json()),
                 pickle.loads(pickle.dumps(t)),
                 TOKENIZERS["file"](iter(()), path=str(tmp_path / "t.json"))):
     assert other == t and hash(other) == hash(t)
@@ -169,7 +171,7 @@ def test_subword_nmt_by_hand(merges):
                                            "w", "w@@"]
   assert t.encode("slow").tolist() == [t.unk_id, 5]
   assert t.decode([1, *t.encode("lower low new"), 2, 0]) == "lower low new"
-  assert pickle.loads(pickle.dumps(t)) == t == Tokenizer.from_json(t.to_json())
+  assert pickle.loads(pickle.dumps(t)) == t == from_json(t.to_json())
   small = TOKENIZERS["subword_nmt"](iter(["low lower new newer"]), merges=merges, vocab_size=6)
   assert small.vocab_size == 6
 
@@ -223,7 +225,7 @@ def test_hugging_face_file(tmp_path):
   assert (t.pad_id, t.unk_id, t.bos_id, t.eos_id) == (0, 1, 2, 3)
   assert t.tokens(t.encode("Hellos [SEP] x")) == ["hello", "##s", "[", "sep", "]", "[UNK]"]
   assert t.decode([2, *t.encode("Hellos"), 3, 0]) == "hellos"
-  assert Tokenizer.from_json(t.to_json()) == t
+  assert from_json(t.to_json()) == t
 
 
 def test_hugging_face_file_whose_model_knows_special_names(tmp_path):
@@ -233,7 +235,7 @@ def test_hugging_face_file_whose_model_knows_special_names(tmp_path):
   backend.pre_tokenizer = hf.pre_tokenizers.Metaspace()
   backend.add_special_tokens(pieces[:4])
   backend.save(str(tmp_path / "tokenizer.json"))
-  t = Tokenizer.load(tmp_path / "tokenizer.json")
+  t = read_tokenizer(tmp_path / "tokenizer.json")
   assert t.tokens(t.encode("a </s> a")) == ["▁a", "▁", "<unk>", "▁a"]
 
 
@@ -245,11 +247,11 @@ def test_file_errors(tmp_path):
     if content is not None:
       path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError, match=f"t.json: .*{message}"):
-      Tokenizer.load(path)
+      read_tokenizer(path)
   backend = hf.Tokenizer(hf.models.WordLevel({"a": 0}, unk_token="a"))
   path.write_text(backend.to_str())
   with pytest.raises(DataError, match=r"none of the special tokens <pad>, \[PAD\]"):
-    Tokenizer.load(path)
+    read_tokenizer(path)
 
 
 def test_json_is_plain(trained):
@@ -279,7 +281,7 @@ def test_a_mask_is_one_more_special_token(trained, masked, kind):
   [e] = t.encode_texts(["one [MASK] two"], max_length=40, special=True)
   assert (e.ids == t.mask_id).sum() == 1 and e.offsets[e.ids == t.mask_id].tolist() == [[4, 10]]
   assert t.decode(e.ids) == t.decode(t.encode("one  two"))  # special ids are skipped
-  for other in (Tokenizer.from_json(t.to_json()), pickle.loads(pickle.dumps(t))):
+  for other in (from_json(t.to_json()), pickle.loads(pickle.dumps(t))):
     assert other == t and (other.mask_id, other.special_ids) == (t.mask_id, t.special_ids)
     np.testing.assert_array_equal(other.plain_ids(), t.plain_ids())
 
@@ -323,7 +325,7 @@ def test_plain_ids_are_those_of_no_special_token(trained, masked, merges, tmp_pa
   # Special tokens of a file are where they are; BERT's unused ones are not special.
   pieces = ["[PAD]", "[unused1]", "a", "[UNK]", "[CLS]", "b", "[SEP]", "[MASK]", "c"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
-  t = Tokenizer.load(tmp_path)
+  t = read_tokenizer(tmp_path)
   assert (t.tokens(t.plain_ids()), t.mask_id) == (["[unused1]", "a", "b", "c"], 7)
 
 

@@ -1,0 +1,185 @@
+"""Reading tokenizers from files, and those of a run from its folder."""
+
+import json
+import os
+from typing import Any, Mapping
+
+import tokenizers as hf
+
+from jtx import storage
+from jtx.config import write_json
+from jtx.data.tokenizers.huggingface import HuggingFace
+from jtx.data.tokenizers.subword_nmt import SubwordNmt
+from jtx.data.tokenizers.tokenizer import Tokenizer
+from jtx.data.tokenizers.utf8 import Bytes
+from jtx.errors import DataError
+
+TOKENIZER_FILE = "tokenizer.json"  # in a workdir: one object, field -> tokenizer
+
+KINDS = {c.kind: c for c in (HuggingFace, Bytes, SubwordNmt)}
+
+
+def from_json(text: str) -> Tokenizer:
+  """The tokenizer of which `Tokenizer.to_json` gave this."""
+  state = json.loads(text)
+  return KINDS[state.pop("kind")](**state)
+
+
+def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
+  """The tokenizer of a file: of jtx, a tokenizer.json of Hugging Face, or a vocab.txt of BERT.
+
+  Args:
+    path: the file, or the folder of a tokenizer.json or, without one, of a vocab.txt. A
+      file that ends in .txt is a vocabulary: a WordPiece a line, the line number (from 0) is
+      the id, "##" starts a piece inside a word. Whether it lowercases is told by
+      `do_lower_case` in a tokenizer_config.json beside it (`strip_accents` and
+      `tokenize_chinese_chars` are read there too); without that key it does unless a piece
+      outside of brackets has a capital letter.
+
+  Raises:
+    DataError: the file is missing, is none of these, or is that of a run with several.
+  """
+  path = os.fspath(path)
+  if storage.is_folder(path):
+    path = _file_in(path)
+  if path.endswith(".txt"):
+    return _bert(path)
+  try:
+    state = json.loads(_read(path))
+  except ValueError as e:
+    raise DataError(f"{path}: not a tokenizer, not valid JSON ({e})") from e
+  if isinstance(state, dict) and state.get("kind") in KINDS:
+    return KINDS[state.pop("kind")](**state)
+  if isinstance(state, dict) and "model" in state:
+    try:
+      backend = hf.Tokenizer.from_str(json.dumps(state))
+    except Exception as e:  # `tokenizers` raises bare Exceptions
+      raise DataError(f"{path}: not a tokenizer that this version reads ({e})") from e
+    return HuggingFace(state, _foreign_specials(backend, path))
+  if isinstance(state, dict) and state and all(map(_is_saved, state.values())):
+    if len(set(state.values())) > 1:
+      raise DataError(f"{path}: is of a run whose {' and '.join(state)} have a tokenizer each")
+    return from_json(next(iter(state.values())))
+  raise DataError(f"{path}: neither a tokenizer that jtx saved nor a tokenizer.json")
+
+
+# What other tokenizers call their pad, bos, eos and unk, best first.
+_FOREIGN_SPECIALS = (
+    ("<pad>", "[PAD]", "</s>", "<|endoftext|>"),
+    ("<bos>", "<s>", "[CLS]", "<|endoftext|>"),
+    ("<eos>", "</s>", "[SEP]", "<|endoftext|>"),
+    ("<unk>", "[UNK]", "<|endoftext|>"),
+)
+
+
+def _foreign_specials(backend: hf.Tokenizer, path: str) -> list[int]:
+  ids = []
+  for names in _FOREIGN_SPECIALS:
+    found = [i for i in map(backend.token_to_id, names) if i is not None]
+    if not found:
+      raise DataError(f"{path}: its vocabulary has none of the special tokens {', '.join(names)}")
+    ids.append(found[0])
+  return ids
+
+
+def _is_saved(text: Any) -> bool:
+  """Whether `to_json` wrote it."""
+  return isinstance(text, str) and text.startswith('{"kind": ')
+
+
+def _read(path: str) -> str:
+  try:
+    return storage.read_text(path)
+  except OSError as e:
+    raise DataError(f"{path}: {e.strerror}") from e
+  except UnicodeDecodeError as e:
+    raise DataError(f"{path}: not a tokenizer, not valid UTF-8 ({e.reason})") from e
+
+
+def _file_in(folder: str) -> str:
+  for name in ("tokenizer.json", "vocab.txt"):
+    path = os.path.join(folder, name)
+    if storage.exists(path):
+      return path
+  raise DataError(f"{folder}: has neither a tokenizer.json nor a vocab.txt")
+
+
+# Classes that split a text as BERT does, without "Tokenizer" and "TokenizerFast".
+_LIKE_BERT = ("Bert", "DistilBert", "Electra", "LayoutLM", "MobileBert", "RealmBert", "SqueezeBert")
+# Keys of tokenizer_config.json and what they are if absent; None is decided by the vocabulary,
+# and for the accents by whether it lowercases.
+_BERT_OPTIONS = {"do_lower_case": None, "strip_accents": None, "tokenize_chinese_chars": True}
+
+
+def _bert(path: str) -> Tokenizer:
+  """BERT's WordPiece (Devlin et al. 2019, section 3) with the vocabulary of a file."""
+  pieces = _read(path).removesuffix("\n").split("\n")
+  ids: dict[str, int] = {}
+  for number, piece in enumerate(p.removesuffix("\r") for p in pieces):
+    if not piece or piece in ids:
+      what = "names no piece" if not piece else f"has {piece!r} once more"
+      raise DataError(f"{path}:{number + 1}: {what}; a vocabulary has one piece a line")
+    ids[piece] = number
+  missing = [name for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if name not in ids]
+  if missing:
+    raise DataError(f"{path}: not a vocabulary of BERT, it has no {', '.join(missing)}")
+  options = _bert_options(os.path.join(os.path.dirname(path), "tokenizer_config.json"))
+  if options["do_lower_case"] is None:
+    options["do_lower_case"] = not any(
+        p != p.lower() for p in ids if not (p.startswith("[") and p.endswith("]")))
+  return _bert_tokenizer(ids, options)
+
+
+def _bert_options(path: str) -> dict[str, bool | None]:
+  """`_BERT_OPTIONS` with what a tokenizer_config.json sets, if there is such a file."""
+  if not os.path.exists(path):
+    return dict(_BERT_OPTIONS)
+  try:
+    config = json.loads(_read(path))
+    kind = config.get("tokenizer_class") or "BertTokenizer"
+  except (ValueError, AttributeError) as e:
+    raise DataError(f"{path}: not a JSON object ({e})") from e
+  if kind.removesuffix("Fast").removesuffix("Tokenizer") not in _LIKE_BERT:
+    raise DataError(f"{path}: tokenizer_class {kind!r} does not split texts as BERT does; a"
+                    " tokenizer.json beside it would be read instead")
+  options = _BERT_OPTIONS | {key: config[key] for key in _BERT_OPTIONS if key in config}
+  for key, value in options.items():
+    if not isinstance(value, bool) and value is not _BERT_OPTIONS[key]:
+      raise DataError(f"{path}: {key} is {value!r}; valid are true and false")
+  return options
+
+
+def _bert_tokenizer(ids: dict[str, int], options: dict[str, bool | None]) -> Tokenizer:
+  backend = hf.Tokenizer(hf.models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
+  backend.normalizer = hf.normalizers.BertNormalizer(
+      clean_text=True, lowercase=options["do_lower_case"],
+      strip_accents=options["strip_accents"],
+      handle_chinese_chars=options["tokenize_chinese_chars"])
+  backend.pre_tokenizer = hf.pre_tokenizers.BertPreTokenizer()
+  backend.decoder = hf.decoders.WordPiece()
+  backend.add_special_tokens(
+      [name for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if name in ids])
+  backend.post_processor = hf.processors.TemplateProcessing(
+      single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+      special_tokens=[(name, ids[name]) for name in ("[CLS]", "[SEP]")])
+  return HuggingFace(json.loads(backend.to_str()),
+                     [ids[name] for name in ("[PAD]", "[CLS]", "[SEP]", "[UNK]")])
+
+
+# ---------------------------------------------------------------------------- of a run
+
+
+def save_tokenizers(texts: Mapping[str, str], workdir: str) -> None:
+  """Writes the tokenizers of a run, field -> `Tokenizer.to_json`."""
+  write_json(dict(texts), os.path.join(workdir, TOKENIZER_FILE))
+
+
+def load_tokenizers(workdir: str) -> dict[str, str] | None:
+  """What `save_tokenizers` wrote, or None."""
+  path = os.path.join(workdir, TOKENIZER_FILE)
+  if not storage.exists(path):
+    return None
+  try:
+    return json.loads(storage.read_text(path))
+  except ValueError as e:
+    raise DataError(f"{path}: is not a JSON object of tokenizers ({e})") from e

@@ -1,0 +1,60 @@
+"""Tokenizers of the `tokenizers` package of Hugging Face."""
+
+import json
+from typing import Any, Iterable, Sequence
+
+import numpy as np
+import tokenizers as hf
+
+from jtx.data.tokenizers.encodings import MASKS
+from jtx.data.tokenizers.tokenizer import Tokenizer
+
+
+class HuggingFace(Tokenizer):
+  """A tokenizer of the `tokenizers` package.
+
+  Args:
+    model: the content of its tokenizer.json.
+    specials: the ids of pad, bos, eos and unk.
+  """
+
+  kind = "huggingface"
+
+  def __init__(self, model: dict[str, Any], specials: Sequence[int]):
+    self._backend = hf.Tokenizer.from_str(json.dumps(model))
+    self._backend.no_padding()
+    self._backend.no_truncation()
+    # A special token's name in a text is text ...
+    self._backend.encode_special_tokens = True
+    self.pad_id, self.bos_id, self.eos_id, self.unk_id = specials
+    self.vocab_size = self._backend.get_vocab_size()
+    # ... and unknown text to a model that has the name among its pieces, as Unigram may.
+    self._text_id = np.arange(1 + max(self._backend.get_vocab().values()), dtype=np.int32)
+    found = self._backend.get_added_tokens_decoder()
+    self.special_ids = frozenset(i for i, t in found.items() if t.special)
+    self._text_id[[self.pad_id, self.bos_id, self.eos_id, *self.special_ids]] = self.unk_id
+    added = {t.content: i for i, t in found.items()}
+    self.mask_id = next((added[name] for name in MASKS if name in added), None)
+
+  def text_ids(self) -> np.ndarray:
+    return self._text_id
+
+  def model(self) -> dict[str, Any]:
+    return json.loads(self._backend.to_str())
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+    return [self._text_id[np.array(e.ids, np.int32)] for e in encodings]
+
+  def decode(self, ids: Iterable[int]) -> str:
+    return self._backend.decode([int(i) for i in ids])
+
+  def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
+    return self._backend.decode_batch([[int(i) for i in ids] for ids in batch])
+
+  def tokens(self, ids: Iterable[int]) -> list[str]:
+    return [self._backend.id_to_token(int(i)) for i in ids]
+
+  def state(self) -> dict[str, Any]:
+    return {"model": self.model(),
+            "specials": [self.pad_id, self.bos_id, self.eos_id, self.unk_id]}
