@@ -167,19 +167,19 @@ class Jtx(harness.JtxSide, System):
   def start(self, state) -> None:
     import jax
 
-    from jtx import experiment
+    from jtx import build
     from jtx.data.dataset import Dataset
     from jtx.parallel import sharding
-    from jtx.train import loop
+    from jtx.train.step import Program
     self.jax = jax
     config = make_config(self.data, self.size)
     dataset = Dataset(config.data, config.tokenizer, self.texts["tokenizers"])
     mesh = sharding.make_mesh(config.mesh)
-    model, objective = experiment.make_model(config, dataset.info)
+    model, objective = build.make_model(config, dataset.info)
     example = packed(self.examples("full", 3 * self.rows), self.rows)[0]
     example.pop("ids")
     example["text_types"] = np.zeros_like(example["text"])
-    self.program = loop.Program(config, model, objective, example, mesh)
+    self.program = Program(config, model, objective, example=example, mesh=mesh)
     self.place, self.model = sharding.batch_sharding(mesh), model
     self.to_device = functools.partial(sharding.to_device, sharding=self.place)
     self.state = self.program.init()

@@ -108,11 +108,11 @@ def train_peer(config, dataset, peer: str):
   import torch
   import transformers
 
-  from jtx import experiment
-  from jtx.config import build
+  from jtx import build
+  from jtx.config import build as build_section
   from jtx.train import schedules
   torch.manual_seed(config.seed)
-  config = experiment.with_steps(config, dataset)
+  config = build.with_steps(config, dataset)
   model = getattr(transformers, f"AutoModelFor{peer}").from_pretrained(config.init_from)
   adam = config.optim.optimizer
 
@@ -124,7 +124,7 @@ def train_peer(config, dataset, peer: str):
   optimizer = torch.optim.AdamW(groups, lr=config.optim.lr, betas=(adam.b1, adam.b2),
                                 eps=adam.eps)
   # Ours counts the first update as 1, where get_linear_schedule_with_warmup begins with 0.
-  rate = build(schedules.SCHEDULES, config.optim.schedule, config.optim.lr, config.steps)
+  rate = build_section(schedules.SCHEDULES, config.optim.schedule, config.optim.lr, config.steps)
   schedule = torch.optim.lr_scheduler.LambdaLR(
       optimizer, lambda step: float(rate(step)) / config.optim.lr)
   stream = dataset.train_stream(config.seed, config.batch_size, range(config.batch_size))
@@ -143,9 +143,9 @@ def train_peer(config, dataset, peer: str):
 
 def evaluate_peer(model, config, dataset) -> dict[str, float]:
   """The config's evaluators on the outputs of a model of `transformers`."""
-  from jtx import experiment
+  from jtx.evals.run import make_evaluators
   results = {}
-  for split, evaluator in experiment.make_evaluators(config).items():
+  for split, evaluator in make_evaluators(config).items():
     examples = dataset.encoded(tuple(evaluator.source))
     logits = predict(model, examples, dataset.recipe.layout.fields)
     if len(dataset.recipe.layout.fields) > 1:  # choices, of which there is no evaluator of outputs

@@ -62,12 +62,13 @@ class Jtx(harness.JaxSide):
     from jtx.parallel import sharding
     from jtx.saved.workdir import load_run
     from jtx.train import loop
+    from jtx.train.step import Program
     config = make_config(data, size, steps).lock()
     loop.run(config, workdir)
     self.task, self.params, _ = load_run(workdir)
     task = self.task
-    self.program = loop.Program(config, task.model, task.objective,
-                                 task.data.example_batch(config.batch_size), task.mesh)
+    self.program = Program(config, task.model, task.objective,
+                           example=task.data.example_batch(config.batch_size), mesh=task.mesh)
     place = sharding.batch_sharding(task.mesh)
     rows = sharding.local_rows(config.batch_size, place)
     stream = task.data.train_stream(1, config.batch_size, rows)

@@ -80,15 +80,16 @@ class Jtx(harness.JtxSide, System):
   def start(self, state) -> None:
     import jax
 
-    from jtx import experiment
+    from jtx import build
     from jtx.parallel import sharding
-    from jtx.train import loop
+    from jtx.train.step import Program
     self.jax = jax
     config = make_config(self.size)
     self.mesh = sharding.make_mesh(config.mesh)
-    self.model, objective = experiment.make_model(config, {"head.outputs": CLASSES})
+    self.model, objective = build.make_model(config, {"head.outputs": CLASSES})
     self.example = batches(self.size, 1)[0]
-    self.program = loop.Program(config, self.model, objective, self.example, self.mesh)
+    self.program = Program(config, self.model, objective, example=self.example,
+                           mesh=self.mesh)
     self.state = self.program.init()
 
   def placed(self, batch):

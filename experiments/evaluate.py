@@ -18,12 +18,11 @@ DATA_PATH = flags.DEFINE_string("data_path", None, "Folder of the data, if it mo
 
 
 def main() -> None:
-  from jtx import experiment
+  from jtx.evals.run import evaluate, make_evaluators
   from jtx.saved.workdir import load_run
-  from jtx.train import loop
   task, params, step = load_run(WORKDIR.value, STEP.value, AVERAGE.value, DATA_PATH.value)
-  evaluators = experiment.make_evaluators(task.config)
-  results = loop.evaluate(task, params, evaluators, step, WORKDIR.value)
+  evaluators = make_evaluators(task.config)
+  results = evaluate(task, params, evaluators, step, WORKDIR.value)
   print(json.dumps({"step": step, **results}))
 
 

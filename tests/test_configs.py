@@ -13,20 +13,22 @@ import numpy as np
 import pytest
 
 from configs import common
+from jtx import build
 from jtx import config as config_lib
-from jtx import experiment
 from jtx.config import flatten
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
 from jtx.data.tokenizers.files import read_tokenizer
 from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError
+from jtx.evals.run import make_evaluators
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Learned, Rope
 from jtx.parallel import sharding
 from jtx.saved import pretrained
 from jtx.train import loop
+from jtx.train.step import Program
 
 FOLDER = pathlib.Path(common.__file__).parent
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem not in ("__init__", "common"))
@@ -59,11 +61,11 @@ def make_program(config, mesh_shape, vocab_size=None, outputs=3):
                             jax.devices()[:math.prod(mesh_shape.values())])
   sharding.check_batch(config.batch_size, mesh, "batch_size")
   known = config.tokenizer.kind.get("vocab_size")
-  recipe, info = experiment.declared_data(config, None if known else vocab_size or 30_000, outputs)
-  model, objective = experiment.make_model(config, info)
-  experiment.make_evaluators(config)
+  recipe, info = build.declared_data(config, None if known else vocab_size or 30_000, outputs)
+  model, objective = build.make_model(config, info)
+  make_evaluators(config)
   example = pipeline.example_batch(recipe, config.batch_size)
-  return loop.Program(config, model, objective, example, mesh)
+  return Program(config, model, objective, example=example, mesh=mesh)
 
 
 @functools.cache
@@ -222,7 +224,7 @@ def test_every_task_of_glue_has_its_texts_label_and_scores(files):
     assert len(config.evals) == (2 if name == "mnli" else 1)
     for evaluator in config.evals.values():
       assert evaluator.scores == task.scores
-    experiment.make_evaluators(config)
+    make_evaluators(config)
     assert (label.name, config.objective.loss) == (
         ("label", "cross_entropy") if task.names else ("number", "squared_error"))
 
@@ -292,7 +294,7 @@ def test_finetuning_starts_from_a_folder(name, folder):
   config = config_of(name, f"init={path},freeze=1,decay=0.5")
   assert config.init_from == path
   labelled = {"head.outputs": 2} if FINETUNING[name] in ("classes", "tags") else {}
-  model, _ = experiment.make_model(config, {"vocab_size": saved.vocab_size, **labelled})
+  model, _ = build.make_model(config, {"vocab_size": saved.vocab_size, **labelled})
   assert model.head.task == FINETUNING[name]
   assert model.clone(head=saved.head, mlm=saved.mlm, unroll=1) == saved
   assert read_tokenizer(config.tokenizer.kind.path).vocab_size == saved.vocab_size

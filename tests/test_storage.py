@@ -1,17 +1,12 @@
 """Files of runs in folders and in buckets; the latter of a server in this process."""
 
-import json
 import os
-import socket
 import sys
 
-import jax
-import numpy as np
 import pytest
 
 from jtx import storage
 from jtx.errors import ConfigError
-from jtx.train.metrics import MetricWriter
 
 
 def test_a_file_is_written_whole(tmp_path):

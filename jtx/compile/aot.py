@@ -104,12 +104,12 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
   """
   import jax
 
-  from jtx import experiment
   from jtx.parallel import sharding
+  from jtx.train import phases
 
   mesh = sharding.make_mesh(config.mesh, devices(topology, slices))
   chip = CHIPS.get(topology.partition(":")[0])
-  phase = max(experiment.phases(config), key=lambda p: (p.length or 1) * p.batch_size)
+  phase = max(phases.phases(config), key=lambda p: (p.length or 1) * p.batch_size)
   program, arguments = _program(config, mesh, phase, vocab_size, outputs)
   with jax.set_mesh(mesh):
     lowered = program.jitted_step.lower(*arguments)
@@ -148,21 +148,23 @@ def _program(config: ConfigDict, mesh: Any, phase: Any, vocab_size: int | None,
   """The program of a run on `mesh`, and the abstract arguments of its step in a phase."""
   import jax
 
-  from jtx import experiment
+  from jtx import build
   from jtx.data import pipeline
   from jtx.parallel import sharding
-  from jtx.train import loop
+  from jtx.train import phases
+  from jtx.train.step import Program
+  from jtx.train.teacher import with_teacher
 
-  experiment.check_batches(config, mesh)
-  recipe, info = experiment.declared_data(config, vocab_size, outputs)
-  model, objective = experiment.make_model(config, info)
-  objective, extra = experiment.with_teacher(objective, mesh, abstract=True)
+  phases.check_batches(config, mesh)
+  recipe, info = build.declared_data(config, vocab_size, outputs)
+  model, objective = build.make_model(config, info)
+  objective, extra = with_teacher(objective, mesh, abstract=True)
   example = pipeline.example_batch(recipe.with_length(phase.length), phase.batch_size)
   if config.epochs is not None:
     config = config.copy_and_resolve_references()  # of the schedule only; the step is the same
     config.steps = max(config.steps, 1)
     config.lock()
-  program = loop.Program(config, model, objective, example, mesh, extra)
+  program = Program(config, model, objective, example=example, mesh=mesh, extra=extra)
   place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
   state = jax.tree.map(place, program.abstract_state, program.shardings)
   batch = {k: place(v, sharding.batch_sharding(mesh)) for k, v in example.items()}
@@ -241,8 +243,8 @@ def meshes(config: ConfigDict, number: int) -> Iterator[dict[str, int]]:
 
   Those that send least come first: more of `fsdp`, then of `tensor`.
   """
-  from jtx import experiment
-  rows = [p.batch_size // config.optim.accumulate for p in experiment.phases(config)]
+  from jtx.train import phases
+  rows = [p.batch_size // config.optim.accumulate for p in phases.phases(config)]
   divisors = [n for n in range(1, number + 1) if number % n == 0]
   for tensor, data in itertools.product(divisors, divisors):
     fsdp, left = divmod(number, tensor * data)

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from jtx.evals.task import Task
+from jtx.objectives.sums import summarize
 from jtx.parallel import processes, sharding
-from jtx.train.metrics import summarize
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
-from jtx.objectives.cross_entropy import Sums
 from jtx.objectives.mixing import mixed
-from jtx.objectives.texts import Batch, text_weights, weighted_sums
+from jtx.objectives.sums import Batch, Sums, text_weights, weighted_sums
 
 LOSSES = ("cross_entropy", "sigmoid", "squared_error")
 

@@ -5,7 +5,7 @@ from typing import Callable
 import jax
 import jax.numpy as jnp
 
-Sums = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight), both scalars
+from jtx.objectives.sums import Sums
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float):

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
-from jtx.objectives.cross_entropy import Sums
 from jtx.objectives.mlm import Mlm, hidden_and_scores
-from jtx.objectives.texts import Batch, weighted_sums
+from jtx.objectives.sums import Batch, Sums, weighted_sums
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.objectives.classify import Classify, example_weights
-from jtx.objectives.cross_entropy import Sums
-from jtx.objectives.texts import Batch, weighted_sums
+from jtx.objectives.sums import Batch, Sums, weighted_sums
 
 KINDS = ("hard", "soft")
 

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
-from jtx.objectives.cross_entropy import Sums
-from jtx.objectives.texts import Batch, weighted_sums
+from jtx.objectives.sums import Batch, Sums, weighted_sums
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.objectives.cross_entropy import Sums, token_sums
+from jtx.objectives.cross_entropy import token_sums
+from jtx.objectives.sums import Sums
 
 
 def shift_right(tokens: jax.Array, segment_ids: jax.Array, bos_id: int) -> jax.Array:

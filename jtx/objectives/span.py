@@ -6,8 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.objectives.cross_entropy import Sums
-from jtx.objectives.texts import Batch, text_weights, weighted_sums
+from jtx.objectives.sums import Batch, Sums, text_weights, weighted_sums
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,7 @@ import dataclasses
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jtx.objectives.cross_entropy import Sums
-from jtx.objectives.texts import Batch, class_sums
+from jtx.objectives.sums import Batch, Sums, class_sums
 
 
 @dataclasses.dataclass(frozen=True)

@@ -266,7 +266,7 @@ def load_converted(directory: str) -> tuple[Any, Any]:
 def open_dataset(workdir: str) -> Any:
   """The data of a training run, with its tokenizers."""
   from jtx import config as config_lib
-  from jtx import experiment
+  from jtx.saved import workdir as workdirs
   from jtx.saved.checkpoint import Checkpointer
-  config = config_lib.load(os.path.join(workdir, experiment.CONFIG_FILE))
-  return experiment.open_data(config, workdir, Checkpointer(os.path.join(workdir, "checkpoints")))
+  config = config_lib.load(os.path.join(workdir, workdirs.CONFIG_FILE))
+  return workdirs.open_data(config, workdir, Checkpointer(os.path.join(workdir, "checkpoints")))

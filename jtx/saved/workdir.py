@@ -1,16 +1,108 @@
-"""A trained model from its workdir, ready for evaluation and inference."""
+"""The workdir of a run: whose it is, its checkpoints, its data, and its trained model."""
 
+import functools
 import os
-from typing import Any
+from typing import Any, Mapping
 
 import jax
 
+from jtx import build, storage
 from jtx import config as config_lib
-from jtx import experiment
-from jtx.errors import CheckpointError, ConfigError
+from jtx.config import ConfigDict
+from jtx.data.dataset import Dataset
+from jtx.data.tokenizers.files import load_tokenizers
+from jtx.errors import CheckpointError, ConfigError, nearest
 from jtx.evals.task import Task
-from jtx.parallel import sharding
+from jtx.parallel import processes, sharding
 from jtx.saved.checkpoint import Checkpointer
+
+CONFIG_FILE = "config.json"
+
+# Keys that do not change what is computed: a workdir may be resumed with others.
+FREE_KEYS = ("mesh", "log_every", "checkpoint", "evals", "decode", "data.threads", "data.workers",
+             "data.path", "init_from")
+
+
+def check_workdir(config: ConfigDict, workdir: str) -> None:
+  """Raises ConfigError where the workdir holds a run of another config."""
+  path = os.path.join(workdir, CONFIG_FILE)
+  if storage.exists(path):
+    theirs, ours = config_lib.flatten(config_lib.load(path)), config_lib.flatten(config)
+    for key in sorted(theirs.keys() | ours.keys()):
+      free = any(key == k or key.startswith(k + ".") for k in FREE_KEYS)
+      if not free and theirs.get(key) != ours.get(key):
+        raise ConfigError(
+            f"--workdir={workdir} holds a run of another config: {key} is {theirs.get(key)!r} there"
+            f" and {ours.get(key)!r} here; choose another workdir, or the same config to go on")
+
+
+def make_checkpoints(config: ConfigDict, workdir: str) -> Checkpointer:
+  """The checkpoints of the run in a workdir.
+
+  Raises:
+    ConfigError: what decides which of them stay can't be used.
+  """
+  c = config.checkpoint
+  how, _, name = c.best.partition(":")
+  if c.best:
+    split = name.partition("/")[0]
+    where = f"config.checkpoint.best={c.best!r}"
+    if how not in ("min", "max") or split not in config.evals or split == name:
+      raise ConfigError(f"{where}: min or max and a number of an evaluation, such as min:val/loss;"
+                        f" evaluations are {', '.join(config.evals)}")
+    every = config.evals[split].every
+    if not every or c.every % every:
+      raise ConfigError(f"{where}: every checkpoint must be evaluated, but config.checkpoint.every="
+                        f"{c.every} is no multiple of config.evals.{split}.every={every}")
+  return Checkpointer(os.path.join(workdir, "checkpoints"), c.keep, c.keep_every, c.every, how)
+
+
+def rate(config: ConfigDict, checkpoints: Checkpointer, step: int,
+         results: Mapping[str, Any]) -> None:
+  """Scores a step's checkpoint by `config.checkpoint.best`, where that was among the evaluations.
+
+  Raises:
+    ConfigError: the evaluation has no such number.
+  """
+  name = config.checkpoint.best.partition(":")[2]
+  split = name.partition("/")[0] + "/"
+  valid = [key for key, value in results.items()
+           if key.startswith(split) and isinstance(value, (int, float))]
+  if name in valid:
+    checkpoints.rate(step, results[name])
+  elif valid:
+    raise ConfigError(f"config.checkpoint.best={config.checkpoint.best!r}: {nearest(name, valid)}")
+
+
+def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
+              step: int | None = None) -> Dataset:
+  """The run's data, with the tokenizers and labels that its checkpoint or workdir has.
+
+  Args:
+    config: of the run.
+    workdir: of the run.
+    checkpoints: of the run.
+    step: of the checkpoint; None is the newest.
+
+  Raises:
+    ConfigError: the workdir's tokenizers are not the checkpoint's.
+  """
+  saved, labels = load_tokenizers(workdir), None
+  if checkpoints.latest_step() is not None:
+    meta = checkpoints.read_meta(step)
+    trained_with = meta["tokenizers"]
+    labels = meta.get("labels")  # older checkpoints have none
+    if saved is not None and saved != trained_with:
+      raise ConfigError(f"--workdir={workdir}: its tokenizer does not fit its checkpoints, which"
+                        " were trained with another vocabulary; restore or remove tokenizer.json")
+    saved = trained_with
+  make = functools.partial(Dataset, config.data, config.tokenizer)
+  if jax.process_count() == 1 or saved is not None:
+    return make(saved, labels)
+  # Trained once, since not every kind of tokenizer comes out the same twice.
+  data = make(None, labels) if processes.is_main() else None
+  texts, labels = processes.share(data and [data.tokenizer_texts(), list(data.labels)])
+  return data or make(texts, labels)
 
 
 def load_run(workdir: str, step: int | None = None, average: int | None = None,
@@ -27,7 +119,7 @@ def load_run(workdir: str, step: int | None = None, average: int | None = None,
   Returns:
     The task, its parameters (their EMA, where the run keeps one), and the step.
   """
-  config = config_lib.load(os.path.join(workdir, experiment.CONFIG_FILE))
+  config = config_lib.load(os.path.join(workdir, CONFIG_FILE))
   if "data" not in config:
     raise ConfigError(f"--workdir={workdir} holds a converted model and no run; open it with"
                       " jtx.load_pretrained")
@@ -37,10 +129,10 @@ def load_run(workdir: str, step: int | None = None, average: int | None = None,
                              config.checkpoint.keep_every, config.checkpoint.every)
   if checkpoints.latest_step() is None:
     raise CheckpointError(f"--workdir={workdir} has no checkpoint yet")
-  data = experiment.open_data(config, workdir, checkpoints, step)
-  model, objective = experiment.make_model(config, data.info)
+  data = open_data(config, workdir, checkpoints, step)
+  model, objective = build.make_model(config, data.info)
   mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "context": 1})
-  boxed = experiment.abstract_params(model, objective, data.example_batch(config.batch_size))
+  boxed = build.abstract_params(model, objective, data.example_batch(config.batch_size))
   place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
   abstract = jax.tree.map(place, sharding.unbox(boxed), sharding.param_shardings(boxed, mesh))
   key = "ema" if config.optim.ema else "params"

@@ -116,10 +116,10 @@ def _probe() -> tuple[str, int]:
 
 def finished(config: ConfigDict, folder: str) -> bool:
   """Whether `folder` holds the finished run of `config`."""
-  from jtx import experiment  # imports JAX
+  from jtx.saved import workdir as workdirs
 
   try:
-    experiment.check_workdir(config, folder)
+    workdirs.check_workdir(config, folder)
   except ConfigError:
     return False  # the train command says what is wrong with it
   return os.path.exists(os.path.join(folder, "results.json"))

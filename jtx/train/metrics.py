@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import time
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Iterator, Mapping, Sequence
 
 from absl import logging
 import jax
@@ -36,16 +36,6 @@ _PEAKS = (
 def peak_flops(device_kind: str) -> float | None:
   """The most bfloat16 FLOP/s that a device can do, or None where we don't know."""
   return next((peak for kind, peak in _PEAKS if re.fullmatch(kind, device_kind)), None)
-
-
-def summarize(sums: Mapping[str, Any]) -> dict[str, float]:
-  """Averages of metrics, sum over weight in float64; those of no weight are left out.
-
-  Args:
-    sums: by name a pair (sum, weight), or an array of them `[2]`.
-  """
-  pairs = {name: np.asarray(pair, np.float64) for name, pair in sums.items()}
-  return {name: float(total / weight) for name, (total, weight) in pairs.items() if weight != 0}
 
 
 def write_environment(workdir: str) -> None:

@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from jtx import experiment
 from jtx.errors import ConfigError
 from jtx.models.encoder import Encoder
 from jtx.objectives.distill import Distill
 from jtx.objectives.mlm import Mlm
 from jtx.parallel import sharding
 from jtx.saved import pretrained
+from jtx.train.teacher import with_teacher
 from tests.helpers import one_fast
 from tests.models.test_encoder import BLOCK, D, V, batch_of, close, drawn
 
@@ -109,13 +109,13 @@ def test_a_teacher_is_loaded_from_a_folder(params, tmp_path):
   _, teacher = params
   pretrained.save_pretrained(str(tmp_path / "teacher"), TEACHER, teacher)
   mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, context=1), jax.devices()[:1])
-  objective, extra = experiment.with_teacher(Distill(teacher=str(tmp_path / "teacher")), mesh)
+  objective, extra = with_teacher(Distill(teacher=str(tmp_path / "teacher")), mesh)
   jax.tree.map(np.testing.assert_array_equal, extra["teacher"], teacher)
   assert objective.model.num_layers == 3
-  assert experiment.with_teacher(Mlm(), mesh) == (Mlm(), {})
+  assert with_teacher(Mlm(), mesh) == (Mlm(), {})
   with pytest.raises(ConfigError, match="objective.teacher is unset; it names the folder"):
-    experiment.with_teacher(Distill(), mesh)
+    with_teacher(Distill(), mesh)
   bare = dataclasses.replace(TEACHER, mlm=False)
   pretrained.save_pretrained(str(tmp_path / "bare"), bare, drawn(bare, BATCH))
   with pytest.raises(ConfigError, match="has no head for hidden tokens"):
-    experiment.with_teacher(Distill(teacher=str(tmp_path / "bare")), mesh)
+    with_teacher(Distill(teacher=str(tmp_path / "bare")), mesh)

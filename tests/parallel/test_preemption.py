@@ -16,6 +16,7 @@ from jtx.errors import Preempted
 from jtx.parallel.preemption import Notice
 from jtx.saved.checkpoint import Checkpointer
 from jtx.train import loop
+from jtx.train.step import Program
 from tests.helpers import losses, tiny_config
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -101,7 +102,7 @@ def test_an_evaluation_that_was_due_waits_for_the_restart(tmp_path, monkeypatch)
       json.loads, (parts / "metrics.jsonl").read_text().splitlines()) if "val/loss" in line]
   assert [step for step, _ in evaluated()] == [1]  # that of step 2 is due
   with monkeypatch.context() as m:  # it is made up for, and the run killed before its next step
-    m.setattr(loop.Program, "step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    m.setattr(Program, "step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
       loop.run(config, str(parts), jax.devices()[:1])
   assert [step for step, _ in evaluated()] == [1, 2]

@@ -7,16 +7,19 @@ import numpy as np
 import pytest
 
 from configs import common
-from jtx import experiment
+from jtx import build
 from jtx.data.tokenizers import kinds
 from jtx.errors import ConfigError
+from jtx.evals.run import evaluate, make_evaluators
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.models.features import FeatureConfig
 from jtx.nn.positions import Learned
 from jtx.parallel.sharding import unbox
 from jtx.saved import checkpoint, pretrained
+from jtx.saved import workdir as workdirs
 from jtx.saved.workdir import load_run
 from jtx.train import loop
+from jtx.train.step import Program
 from tests.models.test_encoder import BLOCK, batch_of
 
 NAMES = ["Ann", "Bob", "Eve", "Kim", "Leo", "Max", "Pia", "Tom"]
@@ -102,7 +105,7 @@ def test_a_head_learns_its_task_and_is_evaluated_again_from_its_workdir(task, fo
   score = f"val/{TASKS[task][-1]}"
   assert results[score] > 0.97
   loaded, params, step = load_run(str(tmp_path))
-  again = loop.evaluate(loaded, params, experiment.make_evaluators(loaded.config), step,
+  again = evaluate(loaded, params, make_evaluators(loaded.config), step,
                          str(tmp_path))
   assert again[score] == results[score]
 
@@ -121,22 +124,22 @@ def test_tags_come_from_the_training_data_and_stay_with_the_checkpoint(folder, t
 @pytest.mark.parametrize("epochs, batch_size, steps", [(2.0, 16, 25), (0.5, 7, 15), (0.001, 16, 1)])
 def test_epochs_are_steps(epochs, batch_size, steps, folder):
   config = config_for("classify", folder, epochs=epochs, batch_size=batch_size)
-  data = experiment.open_data(config, "nowhere", checkpoint.Checkpointer("nowhere/checkpoints"))
-  assert experiment.with_steps(config, data).steps == steps
+  data = workdirs.open_data(config, "nowhere", checkpoint.Checkpointer("nowhere/checkpoints"))
+  assert build.with_steps(config, data).steps == steps
 
 
 def test_epochs_must_be_above_0(folder):
   config = config_for("classify", folder, epochs=0.0)
   with pytest.raises(ConfigError, match="config.epochs=0.0: must be above 0"):
-    experiment.with_steps(config, None)
+    build.with_steps(config, None)
 
 
 def test_a_head_of_another_number_of_classes_than_the_data(folder):
   config = config_for("classify", folder, **{"model.head.outputs": 3})
-  data = experiment.open_data(config, "nowhere", checkpoint.Checkpointer("nowhere/checkpoints"))
+  data = workdirs.open_data(config, "nowhere", checkpoint.Checkpointer("nowhere/checkpoints"))
   with pytest.raises(ConfigError, match="config.model.head.outputs=3 does not fit the data, whose"
                      " outputs is 2"):
-    experiment.make_model(config, data.info)
+    build.make_model(config, data.info)
 
 
 @pytest.fixture(scope="module")
@@ -224,8 +227,8 @@ def test_features_leave_the_encoder_as_it_was(folder, tmp_path):
   common.apply(config.unlock(), {"optim.lr_mults": ((r"^(?!extractor|task_head)", 0.0),)})
   loop.run(config.lock(), str(tmp_path), jax.devices()[:1])
   task, trained, _ = load_run(str(tmp_path))
-  program = loop.Program(task.config, task.model, task.objective, task.data.example_batch(16),
-                          task.mesh)
+  program = Program(task.config, task.model, task.objective,
+                    example=task.data.example_batch(16), mesh=task.mesh)
   fresh = program.init().params
   for name in fresh:
     same = all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves,

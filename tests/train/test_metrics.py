@@ -78,16 +78,6 @@ def test_resume_drops_later_lines(tmp_path):
   assert sorted(starts) == [1, 3]
 
 
-def test_summarize():
-  result = metrics.summarize({
-      "loss": (np.float32(3.0), np.float32(4.0)),
-      "accuracy": np.array([1.0, 3.0], np.float32),
-      "none": (0.0, 0.0),
-  })
-  assert result == {"loss": 0.75, "accuracy": 1 / 3}
-  assert all(type(x) is float for x in result.values())
-
-
 @pytest.mark.parametrize("kind, peak", [
     ("TPU v4", 275e12), ("TPU v5 lite", 197e12), ("TPU v5", 459e12), ("TPU v5p", 459e12),
     ("TPU v6 lite", 918e12), ("NVIDIA A100-SXM4-80GB", 312e12),

@@ -10,7 +10,7 @@ import pytest
 
 from configs import common, mae, vit, vit_digits
 import jtx
-from jtx import experiment
+from jtx import build
 from jtx.errors import ConfigError, DataError
 from jtx.inference.images import ImagePredictor, listed_images
 from jtx.models.vit import Vit
@@ -125,7 +125,7 @@ def test_the_encoder_of_mae_is_fine_tuned_at_another_size(tmp_path):
   config = vit.get_config(f"tiny,crop=none,init={workdir}")
   common.apply(config, {"model.image.size": 12, "data.ops[1].size": 12, "data.ops[2].size": 12})
   assert config.model.position.trained and config.model.head.task == "classes"
-  model, _ = experiment.make_model(config, {"head.outputs": 10})
+  model, _ = build.make_model(config, {"head.outputs": 10})
   loaded, missing = pretrained.load_params(workdir, model)
   assert loaded["position_embedding"].shape == (37, 32)
   assert all(path.startswith("task_head/") for path in missing) and missing

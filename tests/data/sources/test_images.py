@@ -16,7 +16,6 @@ import pytest
 
 from configs import common
 from jtx import config as config_lib
-from jtx import experiment
 from jtx.config import section
 from jtx.data import pipeline, recipes
 from jtx.data.corpus import writer
@@ -31,6 +30,7 @@ from jtx.data.sources.images import check_classes, class_names
 from jtx.data.sources.registry import open_source
 from jtx.data.tokenizers.files import save_tokenizers
 from jtx.errors import BadExample, ConfigError, DataError
+from jtx.saved import workdir as workdirs
 
 STEPS = 9
 
@@ -940,7 +940,7 @@ def test_a_run_on_images_is_opened_from_its_workdir(tree):
   save_tokenizers(data.tokenizer_texts(), str(tree))
   meta = {"tokenizers": data.tokenizer_texts(), "labels": list(data.labels)}
   c.data.train = ("images:gone",)
-  again = experiment.open_data(c, str(tree), Checkpoints(meta))
+  again = workdirs.open_data(c, str(tree), Checkpoints(meta))
   assert (again.labels, again.info, again.tokenizers) == (("ant", "bird"), {"head.outputs": 2}, {})
 
 

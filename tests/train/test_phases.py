@@ -1,40 +1,35 @@
-"""Phases of a run: where they begin, what they read, what is refused; and its checkpoints."""
-
-import json
+"""Phases of a run: where they begin, what they read, and what is refused."""
 
 import jax
 import numpy as np
 import pytest
 
 from configs import common
-from experiments import cli
-from jtx import experiment
+from jtx import build
 from jtx.data.dataset import Dataset
-from jtx.errors import ConfigError, Preempted
-from jtx.experiment import Phase
+from jtx.errors import ConfigError
 from jtx.parallel import sharding
-from jtx.saved.checkpoint import Checkpointer
-from jtx.saved.workdir import load_run
-from jtx.train import loop
-from tests.helpers import command, losses, tiny_config
+from jtx.train import loop, phases
+from jtx.train.phases import Phase
+from tests.helpers import losses, tiny_config
 from tests.train.test_loop import interrupt
 
 
-def phases(*entries, steps=10):
-  return experiment.phases(tiny_config(phases=entries, steps=steps))
+def starts(*entries, steps=10):
+  return phases.phases(tiny_config(phases=entries, steps=steps))
 
 
 def test_phases_begin_at_their_shares_of_the_steps():
-  assert experiment.phases(tiny_config(batch_size=8)) == [Phase(0, None, 8)]
-  assert phases((1.0, 32, 8)) == phases((1, 32, 8)) == [Phase(0, 32, 8)]
-  assert phases((0.9, 128, 256), (0.1, 512, 64), steps=1_000_000) == [
+  assert phases.phases(tiny_config(batch_size=8)) == [Phase(0, None, 8)]
+  assert starts((1.0, 32, 8)) == starts((1, 32, 8)) == [Phase(0, 32, 8)]
+  assert starts((0.9, 128, 256), (0.1, 512, 64), steps=1_000_000) == [
       Phase(0, 128, 256), Phase(900_000, 512, 64)]
   # Shares of 7 steps, to the nearest: 1.4, 2.8 and 4.2 ...
   shares = [(0.2, 8, 2), (0.2, 16, 2), (0.2, 32, 2), (0.4, 64, 2)]
-  assert [p.start for p in phases(*shares, steps=7)] == [0, 1, 3, 4]
+  assert [p.start for p in starts(*shares, steps=7)] == [0, 1, 3, 4]
   # ... and thirds, which do not quite add up.
-  assert [p.start for p in phases(*[(1 / 3, 8, 2)] * 3, steps=9)] == [0, 3, 6]
-  assert [p.start for p in phases(*[(0.1, 8, 2)] * 10, steps=1000)] == list(range(0, 1000, 100))
+  assert [p.start for p in starts(*[(1 / 3, 8, 2)] * 3, steps=9)] == [0, 3, 6]
+  assert [p.start for p in starts(*[(0.1, 8, 2)] * 10, steps=1000)] == list(range(0, 1000, 100))
 
 
 @pytest.mark.parametrize("entries", [
@@ -55,7 +50,7 @@ def test_phases_begin_at_their_shares_of_the_steps():
 ])
 def test_bad_phases(entries):
   with pytest.raises(ConfigError) as e:
-    phases(*entries)
+    starts(*entries)
   assert str(e.value) == (
       f"config.phases={entries}: each is (share of the run, tokens a row, rows a batch), all above"
       " 0, and the shares add up to 1")
@@ -64,71 +59,9 @@ def test_bad_phases(entries):
 def test_phases_and_epochs_exclude_each_other():
   config = tiny_config(phases=((1.0, 32, 8),), epochs=2.0)
   with pytest.raises(ConfigError) as e:
-    experiment.with_steps(config, None)
+    build.with_steps(config, None)
   assert str(e.value) == (
       "config.epochs and config.phases exclude each other: a phase is a share of config.steps")
-
-
-@pytest.mark.parametrize("best, message", [
-    ("val/loss", "min or max and a number of an evaluation, such as min:val/loss"),
-    ("min:loss", "min or max and a number"),
-    ("max:test/bleu", "evaluations are rare, val$"),
-    ("max:val/loss", "checkpoint.every=5 is no multiple of config.evals.val.every=2"),
-    ("max:rare/loss", "checkpoint.every=5 is no multiple of config.evals.rare.every=0"),
-])
-def test_what_best_can_not_be(tmp_path, best, message):
-  loss = lambda every: common.evaluator("loss", source=("embedded:number_words/time:val",),
-                                        every=every)
-  config = tiny_config(**{"checkpoint.best": best})
-  with config.unlocked():
-    config.evals = {"val": loss(2), "rare": loss(0)}
-  with pytest.raises(ConfigError, match=message) as e:
-    experiment.make_checkpoints(config, str(tmp_path))
-  assert best in str(e.value)
-
-
-def test_the_best_is_a_number_of_its_evaluation(tmp_path):
-  config = tiny_config(**{"checkpoint.best": "max:val/acuracy"})
-  checkpoints = Checkpointer(tmp_path, best="max")
-  experiment.rate(config, checkpoints, 5, {"test/accuracy": 0.5})  # another's turn
-  assert not checkpoints.scores
-  with pytest.raises(ConfigError, match="did you mean 'val/accuracy'"):
-    experiment.rate(config, checkpoints, 5, {"val/accuracy": 0.5, "val/signature": "text"})
-
-
-@pytest.mark.slow
-def test_scores_of_another_number_are_forgotten(tmp_path):
-  config = tiny_config(steps=4, **{"checkpoint.every": 1, "checkpoint.best": "min:val/loss"})
-  with config.unlocked():
-    config.evals.val = common.evaluator("loss", source=("embedded:number_words/time:val",), every=1)
-  for best in ("min:val/loss", "min:val/loss", "max:val/accuracy"):
-    config.checkpoint.best = best
-    with pytest.raises(Preempted):
-      loop.run(config, str(tmp_path), jax.devices()[:1], max_seconds=1e-6)
-  loop.run(config, str(tmp_path), jax.devices()[:1])
-  scores = dict(Checkpointer(tmp_path / "checkpoints").read_manifest().scores)
-  accuracies = {line["step"]: line["val/accuracy"] for line in map(
-      json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()) if "val/accuracy" in line}
-  assert scores == {step: accuracies[step] for step in scores} and sorted(scores)[-1] == 3
-
-
-def test_what_a_checkpoint_holds(tmp_path, capsys):
-  config = tiny_config(steps=1)
-  loop.run(config, str(tmp_path), jax.devices()[:1])
-  with command("inspect") as module:
-    cli.parse(["inspect", f"--workdir={tmp_path}"], ("workdir",))
-    module.main()
-  *lines, last = capsys.readouterr().out.splitlines()
-  found = json.loads(last)
-  assert found["steps"] == [1] and found["step"] == 1
-  assert found["config"] == json.loads(config.to_json())
-  _, params, _ = load_run(str(tmp_path))
-  leaves = jax.tree_util.tree_leaves_with_path({"params": params})
-  assert found["items"]["params"]["arrays"] == {
-      jax.tree_util.keystr(path, simple=True, separator="/"): {
-          "shape": list(x.shape), "dtype": "float32"} for path, x in leaves}
-  assert found["items"]["params"]["bytes"] == sum(x.nbytes for _, x in leaves)
-  assert sum(line.startswith("params/") for line in lines) == len(leaves)
 
 
 def pretraining(**edits):
@@ -169,7 +102,7 @@ def data(folder):
 def stream_of(config, data, start=0, cursor=(0, 0), devices=1):
   mesh = sharding.make_mesh({"data": devices, "fsdp": 1, "tensor": 1, "context": 1},
                             jax.devices()[:devices])
-  return experiment.train_stream(config, data, sharding.batch_sharding(mesh), start, cursor)
+  return phases.train_stream(config, data, sharding.batch_sharding(mesh), start, cursor)
 
 
 def assert_same(a, b):
@@ -185,7 +118,7 @@ def test_the_stream_changes_lengths_and_batches_at_the_second_phase(data):
   assert shapes == [(8, 24)] * 4 + [(4, 48)] * 6
   assert [stream.batch_size(step) for step in range(10)] == [8] * 4 + [4] * 6
   # Of phase i the seed is config.seed + i 2^32, so another run's phases are other streams.
-  for i, phase in enumerate(experiment.phases(config)):
+  for i, phase in enumerate(phases.phases(config)):
     alone = data.train_stream(3 + (i << 32), phase.batch_size, range(phase.batch_size),
                               length=phase.length)
     for step in range(4):

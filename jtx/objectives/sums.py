@@ -1,13 +1,13 @@
-"""What the objectives of text encoders share."""
+"""Weighted sums over a batch, of which losses and metrics are made, and their averages."""
 
-from typing import Mapping
+from typing import Any, Mapping
 
 import jax
 import jax.numpy as jnp
-
-from jtx.objectives.cross_entropy import Sums
+import numpy as np
 
 Batch = Mapping[str, jax.Array]
+Sums = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight), both scalars
 
 
 def text_weights(segment_ids: jax.Array, num_texts: int) -> jax.Array:
@@ -34,3 +34,13 @@ def class_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums
   nll = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)[..., 0]
   hits = (logits.argmax(-1) == labels).astype(jnp.float32)
   return weighted_sums(weights, loss=nll, accuracy=jax.lax.stop_gradient(hits))
+
+
+def summarize(sums: Mapping[str, Any]) -> dict[str, float]:
+  """Averages of metrics, sum over weight in float64; those of no weight are left out.
+
+  Args:
+    sums: by name a pair (sum, weight), or an array of them `[2]`.
+  """
+  pairs = {name: np.asarray(pair, np.float64) for name, pair in sums.items()}
+  return {name: float(total / weight) for name, (total, weight) in pairs.items() if weight != 0}

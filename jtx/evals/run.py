@@ -1,0 +1,60 @@
+"""Runs the evaluators of a config."""
+
+import os
+import time
+from typing import Any, Callable, Mapping
+
+from absl import logging
+import jax
+
+from jtx.config import ConfigDict, build
+from jtx.evals import EVALS
+from jtx.evals.task import Task
+from jtx.figures import plots
+from jtx.parallel import processes
+
+
+def make_evaluators(config: ConfigDict) -> dict[str, Any]:
+  """The evaluators of a config by the name of their split."""
+  return {name: build(EVALS, config.evals[name], what=f"evals.{name}") for name in config.evals}
+
+
+def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, workdir: str,
+             write: Callable[[int, Mapping[str, float]], None] | None = None) -> dict[str, Any]:
+  """Runs evaluators: numbers are written, texts logged, figures drawn into the workdir.
+
+  Args:
+    task: the model and its data.
+    params: of the model.
+    evaluators: by split.
+    step: of the parameters.
+    workdir: for the figures.
+    write: takes the step and each evaluator's numbers by `split/name`.
+
+  Returns:
+    Numbers and signatures by `split/name`.
+  """
+  results: dict[str, Any] = {}
+  for split, evaluator in evaluators.items():
+    start = time.monotonic()
+    numbers, lines = {}, []
+    with jax.set_mesh(task.mesh):
+      for name, value in evaluator(task, params):
+        key = f"{split}/{name}"
+        if isinstance(value, (int, float)):
+          numbers[key] = value
+        elif not isinstance(value, str):
+          if processes.is_main():
+            plots.save(value, os.path.join(workdir, f"{split}_{name}.png"))
+        elif name.startswith("sample"):
+          lines.append(value)
+        else:
+          results[key] = value
+    logging.info("eval     step %d %s in %.1f s", step,
+                 " ".join(f"{k}={v:.4g}" for k, v in numbers.items()), time.monotonic() - start)
+    for line in lines:
+      logging.info("  %s", line)
+    if write is not None:
+      write(step, numbers)
+    results |= numbers
+  return results

@@ -1,0 +1,72 @@
+"""The phases of a run: stretches of training with their own length of rows and batch size."""
+
+from typing import NamedTuple
+
+import jax
+
+from jtx.config import ConfigDict
+from jtx.data import pipeline
+from jtx.data.dataset import Dataset
+from jtx.errors import ConfigError
+from jtx.parallel.sharding import check_batch, local_rows
+
+
+class Phase(NamedTuple):
+  """A stretch of training."""
+  start: int  # step
+  length: int | None  # tokens of a row; None is what the layout says
+  batch_size: int
+
+
+def phases(config: ConfigDict) -> list[Phase]:
+  """The stretches of a run.
+
+  Raises:
+    ConfigError: an entry of `phases` is not of its form, or the shares do not add up to 1.
+  """
+  if not config.phases:
+    return [Phase(0, None, config.batch_size)]
+  kinds = ([float, int, int], [int, int, int])
+  shaped = all(isinstance(phase, tuple) and [*map(type, phase)] in kinds and min(phase) > 0
+               for phase in config.phases)
+  if not shaped or abs(sum(share for share, *_ in config.phases) - 1) > 1e-6:
+    raise ConfigError(f"config.phases={config.phases}: each is (share of the run, tokens a row,"
+                      " rows a batch), all above 0, and the shares add up to 1")
+  result, done = [], 0.0
+  for share, length, batch_size in config.phases:
+    result.append(Phase(round(done * config.steps), length, batch_size))
+    done += share
+  return result
+
+
+def check_batches(config: ConfigDict, mesh: jax.sharding.Mesh) -> None:
+  """Raises ConfigError where a part of a batch of some phase can't be split over the mesh."""
+  parts = config.optim.accumulate
+  what = "rows of a batch in config.phases" if config.phases else "config.batch_size"
+  for phase in phases(config):
+    if phase.batch_size % parts:
+      raise ConfigError(f"config.optim.accumulate={parts} does not divide"
+                        f" {what}={phase.batch_size}")
+    check_batch(phase.batch_size // parts, mesh,
+                what + " / config.optim.accumulate" * (parts > 1))
+
+
+def train_stream(config: ConfigDict, data: Dataset, sharding, start: int,
+                 cursor: tuple[int, int]) -> pipeline.Phases:
+  """This process's training batches.
+
+  Args:
+    config: of the run.
+    data: of the run.
+    sharding: of a batch's rows.
+    start: the step to go on from.
+    cursor: where the stream stood at that step.
+  """
+  parts = phases(config)
+  active = max(i for i, phase in enumerate(parts) if phase.start <= start)
+  streams = [
+      data.train_stream(config.seed + (i << 32), phase.batch_size,
+                        local_rows(phase.batch_size, sharding),
+                        cursor if i == active else (0, 0), phase.length)
+      for i, phase in enumerate(parts)]
+  return pipeline.Phases(streams, [phase.start for phase in parts])
