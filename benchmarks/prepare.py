@@ -48,12 +48,13 @@ class Jtx:
   def make(self, task: str) -> tuple[int, float]:
     """Prepares the corpus: tokens, and seconds from opening the source to the manifest."""
     from jtx.data.corpus import writer
+    from jtx.data.prepare import prepare
     folder = os.path.join(self.folder, task)
     shutil.rmtree(folder, ignore_errors=True)
     config = make_config(task, **self.config)
     start = time.perf_counter()
-    manifest = writer.prepare(config.data, config.tokenizer, folder, shard_size=1000,
-                                   workers=self.workers)
+    manifest = prepare(config.data, config.tokenizer, folder, shard_size=1000,
+                       run=functools.partial(writer.make_shards, workers=self.workers))
     seconds = time.perf_counter() - start
     return sum(shard["tokens"]["text"] for shard in manifest["shards"]), seconds
 

@@ -4,10 +4,11 @@
       [--shard_size=N] [--beam="--runner=..."] [--config.a.b=value]
 
 Then `experiments.train` with --config.data.train=prepared:D trains on the same batches, from D.
-Ended at any moment, the same command goes on where it stopped; on a finished D it checks every file
-and makes damaged ones again. What D holds is told in jtx/data/corpus/reader.py.
+If it is interrupted, run the same command again and it continues; on a finished D it checks every
+file and makes damaged ones again. jtx/data/corpus/files.py describes the files.
 """
 
+import functools
 import shlex
 
 from absl import flags
@@ -31,14 +32,16 @@ def main() -> None:
       raise cli.UsageError("--workers has no effect beside --beam, whose own arguments say how many"
                            " there are")
     try:
-      import apache_beam  # pylint: disable=unused-import
+      from jtx.data.corpus import beam
     except ImportError as error:
       raise cli.UsageError('--beam needs Apache Beam: pip install -e ".[beam]"') from error
-  from jtx.data.corpus import writer
+    run = functools.partial(beam.make_shards, arguments=shlex.split(BEAM.value))
+  else:
+    from jtx.data.corpus import writer
+    run = functools.partial(writer.make_shards, workers=WORKERS.value)
+  from jtx.data.prepare import prepare
   config = CONFIG.value
-  writer.prepare(
-      config.data, config.tokenizer, OUTPUT.value, shard_size=SHARD_SIZE.value,
-      workers=WORKERS.value, beam=None if BEAM.value is None else shlex.split(BEAM.value))
+  prepare(config.data, config.tokenizer, OUTPUT.value, shard_size=SHARD_SIZE.value, run=run)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import numpy as np
 
 from jtx.config import ConfigDict, build
 from jtx.data import pipeline, recipes
-from jtx.data.corpus import reader
+from jtx.data.corpus import files, reader
 from jtx.data.lazy import LazyExamples
 from jtx.data.ops.finetune import tag_names
 from jtx.data.ops.text import OPS
@@ -66,7 +66,7 @@ class Dataset:
     if getattr(op, "names", None) != ():
       return op
     if labels is None and self.folders:
-      labels = reader.read_manifest(self.folders[0])["labels"]
+      labels = files.read_manifest(self.folders[0])["labels"]
     if labels is None and hasattr(op, "augment"):
       labels = class_names(self._opened(tuple(self.data.train)))
       logging.info("%d classes: %s", len(labels), listed(labels))
@@ -83,16 +83,16 @@ class Dataset:
       DataError: they are missing or damaged.
     """
     folder = self.folders[0]
-    manifest, texts = reader.read_manifest(folder), load_tokenizers(folder)
+    manifest, texts = files.read_manifest(folder), load_tokenizers(folder)
     file = os.path.join(folder, TOKENIZER_FILE)
     if texts is None:
-      raise DataError(f"{file}: does not exist; {reader.AGAIN}")
-    if reader.digest_of_tokenizers(texts) != manifest["tokenizer_sha256"]:
+      raise DataError(f"{file}: does not exist; {files.AGAIN}")
+    if files.digest_of_tokenizers(texts) != manifest["tokenizer_sha256"]:
       raise DataError(f"{file}: is not what the corpus was prepared with; restore it, or prepare"
                       " the corpus again, into another folder")
-    keys = ({"tokenizer": reader.tokenizer_key(section)}
+    keys = ({"tokenizer": files.tokenizer_key(section)}
             for section in (manifest["tokenizer"], json.loads(config.to_json())))
-    found = reader.difference(*keys)
+    found = files.difference(*keys)
     if not found and config.kind.name == "file":
       own = build(TOKENIZERS, config.kind, iter(()), what="tokenizer.kind").to_json()
       if set(texts.values()) != {own}:

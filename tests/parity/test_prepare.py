@@ -1,5 +1,6 @@
 """Preparing a corpus on Apache Beam, and beside `datasets`."""
 
+import functools
 import pathlib
 
 import pytest
@@ -9,7 +10,8 @@ pytest.importorskip("datasets", reason="the package `datasets` is not installed:
 
 from benchmarks import prepare
 from configs import common
-from jtx.data.corpus import writer
+from jtx.data import prepare as preparation
+from jtx.data.corpus import beam, writer
 
 TEXT = "Ann met Bob. They went (at last).\n\nDr. Smith saw Kim.\nA line, and <eos> in it!\n"
 # What runs a pipeline for DirectRunner, which looks for something to download first.
@@ -26,8 +28,9 @@ def test_beam_writes_the_same_bytes(tmp_path):
                 common.op("segment_pair"),
                 common.op("pack", fields=("text",), lengths=(24,), max_segments=4),
                 common.op("mask"))
-  for name, options in (("here", {}), ("beam", {"beam": [f"--runner={LOCAL}"]})):
-    writer.prepare(c.data, c.tokenizer, str(tmp_path / name), shard_size=20, **options)
+  on_beam = functools.partial(beam.make_shards, arguments=[f"--runner={LOCAL}"])
+  for name, run in (("here", writer.make_shards), ("beam", on_beam)):
+    preparation.prepare(c.data, c.tokenizer, str(tmp_path / name), shard_size=20, run=run)
   contents = lambda name: {path.name: path.read_bytes()
                            for path in pathlib.Path(tmp_path / name).iterdir()}
   assert contents("here") == contents("beam")

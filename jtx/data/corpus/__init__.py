@@ -1,1 +1,1 @@
-"""A corpus that was tokenised once: its files, read and written."""
+"""Prepared corpora: tokenised once, written to files, read at random."""

@@ -1,7 +1,7 @@
-"""The shards of a corpus as an Apache Beam pipeline, for corpora beyond one machine.
+"""Writing a prepared corpus with Apache Beam, on more than one machine.
 
 Beam's workers need jtx, the sources and the output folder, under the same paths. A shard that
-Beam tries twice, or in two places at once, comes to the same bytes.
+Beam tries twice, or in two places at once, has the same bytes.
 """
 
 from typing import Iterator, Sequence

@@ -1,1 +1,1 @@
-"""Data ops, which a config lists in order."""
+"""Ops on examples, documents, images and batches, which a config lists in order."""

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import filecmp
+import functools
 import hashlib
 import json
 import os
@@ -19,6 +20,8 @@ import pytest
 
 from configs import choose, classify, common, nmt_numbers, squad, tag
 from jtx.data import pipeline
+from jtx.data import prepare as preparation
+from jtx.data.corpus import files as files_lib
 from jtx.data.corpus import reader, writer
 from jtx.data.dataset import Dataset
 from jtx.data.packing import Column
@@ -76,8 +79,9 @@ def windows_config():
       common.op("encode_windows", max_length=11, max_question=4, stride=1), c.data.ops[1])})
 
 
-def prepare(config, output, **options):
-  return writer.prepare(config.data, config.tokenizer, str(output),
+def prepare(config, output, workers=0, **options):
+  return preparation.prepare(config.data, config.tokenizer, str(output),
+                             run=functools.partial(writer.make_shards, workers=workers),
                              **{"shard_size": 400} | options)
 
 
@@ -299,7 +303,7 @@ class Marked:
     ((65_536, 10), "<u2", 65_535), ((65_537, 10), "<i4", 65_536), ((10, 65_537), "<i4", 65_536)])
 def test_tokens_take_two_bytes_where_the_vocabulary_allows(sizes, stored, largest):
   tokenizers = {f"f{i}": Vocabulary(size) for i, size in enumerate(sizes)}
-  form = reader.Format.of([Marked()], tokenizers)
+  form = files_lib.Format.of([Marked()], tokenizers)
   assert [dtype.str for _, _, dtype in form.stored] == [stored, "|u1", stored, "<f4"]
   example = {"id": 2**40, "text": np.array([largest, 0, 7], np.int32),
              "marks": np.array([255, 0, 1], np.uint8), "other": np.zeros(0, np.int32),
@@ -310,7 +314,7 @@ def test_tokens_take_two_bytes_where_the_vocabulary_allows(sizes, stored, larges
   width = 2 if stored == "<u2" else 4
   assert len(record) == form.size(np.array(counts)) == 8 + 2 * 4 + 3 * width + 3 + 0 + 4
   assert record.startswith(form.head(2**40, counts))
-  again = reader.Format.from_json(json.loads(json.dumps(form.to_json())))
+  again = files_lib.Format.from_json(json.loads(json.dumps(form.to_json())))
   assert again == form
   assert_same(again.decode(record, ("text", "marks", "other", "score")),
               {k: example[k] for k in ("text", "marks", "other", "score")})
@@ -461,7 +465,7 @@ def test_a_run_that_was_ended_in_the_midst_of_a_shard(tmp_path, monkeypatch):
   for record in (1, 8, 20):
     written = []
 
-    def encode(self, example, original=reader.Format.encode):
+    def encode(self, example, original=files_lib.Format.encode):
       written.append(1)
       if len(written) == record:
         raise KeyboardInterrupt
@@ -469,7 +473,7 @@ def test_a_run_that_was_ended_in_the_midst_of_a_shard(tmp_path, monkeypatch):
 
     output = tmp_path / f"ended{record}"
     with monkeypatch.context() as patch:
-      patch.setattr(reader.Format, "encode", encode)
+      patch.setattr(files_lib.Format, "encode", encode)
       with pytest.raises(KeyboardInterrupt):
         prepare(config, output, shard_size=6)
     assert len(list(output.glob("*.npz"))) == (record - 1) // 6
@@ -507,7 +511,7 @@ def flip(path, at, bit=1):
 def test_a_worker_that_is_ended_from_outside(tmp_path):
   config = small_config(tmp_path)
   (tmp_path / "D").mkdir()
-  plan = writer.begin(config.data, config.tokenizer, str(tmp_path / "D"), 4)
+  plan = preparation.begin(config.data, config.tokenizer, str(tmp_path / "D"), 4)
   with pytest.raises(DataError, match="a worker process was ended from outside"):
     writer.make_shards(dataclasses.replace(plan, ops=(Deadly(),)), 1)
 
@@ -632,7 +636,7 @@ def test_a_tokenizer_of_a_file_is_known_by_its_content(tmp_path):
 
 def test_two_processes_at_one_folder(made):
   config, output = made
-  with writer.locked(str(output)):
+  with preparation.locked(str(output)):
     with pytest.raises(ConfigError, match="D: another process is preparing it"):
       prepare(config, output, shard_size=6)
   prepare(config, output, shard_size=6)

@@ -17,8 +17,7 @@ import pytest
 from configs import common
 from jtx import config as config_lib
 from jtx.config import section
-from jtx.data import pipeline, recipes
-from jtx.data.corpus import writer
+from jtx.data import pipeline, prepare, recipes
 from jtx.data.dataset import Dataset
 from jtx.data.lazy import LazyExamples, Tally
 from jtx.data.ops.image import Images
@@ -989,7 +988,7 @@ def test_what_is_for_texts_only_is_refused(tree):
   assert error_of(ConfigError, lambda: dataset(tree, **{"data.train": ("prepared:x",)})) == (
       "data.train=('prepared:x',): a prepared source holds tokens, and data.ops work on images")
   c = data_config(tree)
-  assert error_of(ConfigError, lambda: writer.prepare(
+  assert error_of(ConfigError, lambda: prepare.prepare(
       c.data, c.tokenizer, str(tree / "out"), shard_size=10)) == (
           "data.ops work on images, which are read as training goes on; only texts can be prepared")
   assert error_of(ConfigError, lambda: dataset(tree, **{"data.train": ()})) == (
