@@ -35,9 +35,9 @@ from configs import bert_books, classify, common
 import jtx
 from jtx.data.ops.pretrain import SplitSentences
 from jtx.data.sources.registry import open_source
-from jtx.figures import plots
+from jtx.figures.attention import attention_grid, heatmaps
+from jtx.figures.curves import curve
 from jtx.inference import tasks
-from jtx.saved.workdir import load_run
 from jtx.train import loop
 
 logging.set_verbosity(logging.INFO)  # of our progress, not of the libraries'
@@ -98,8 +98,8 @@ with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as f:
   lines = [json.loads(line) for line in f]
 steps, losses = zip(*[(line["step"], line["val/loss"]) for line in lines if "val/loss" in line])
 flat = lambda name: [results[f"counts/{name}_loss"]] * len(steps)
-plots.curve(steps, {"held-out documents": losses, "unigrams": flat("unigram"),
-                  "bigrams": flat("bigram")}, "step", "nats a hidden token")
+curve(steps, {"held-out documents": losses, "unigrams": flat("unigram"),
+              "bigrams": flat("bigram")}, "step", "nats a hidden token")
 
 # %% [markdown]
 # It fills in what is hidden. The five likeliest pieces for each mask, with their probabilities:
@@ -181,8 +181,8 @@ accuracies = {"pretrained": finetune("finetuned", True), "random weights": finet
 
 # %%
 steps = list(accuracies["pretrained"])
-plots.curve(steps, {name: list(values.values()) for name, values in accuracies.items()}, "step",
-          "accuracy")
+curve(steps, {name: list(values.values()) for name, values in accuracies.items()}, "step",
+      "accuracy")
 
 # %%
 last = {name: values[steps[-1]] for name, values in accuracies.items()}
@@ -217,7 +217,7 @@ look = jax.jit(lambda params, batch: model.apply({"params": params}, batch,
 weights = np.asarray(look(params, batch), np.float32)  # [layers, 1, N, T, T]
 np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-2)
 pieces = tokenizer.tokens(batch["text"][0])
-plots.attention_grid(weights[:, 0], pieces, pieces)
+attention_grid(weights[:, 0], pieces, pieces)
 
 # %% [markdown]
 # Some heads look at the token before or after, as Clark et al. 2019 found in BERT. The share of
@@ -233,5 +233,5 @@ for text in held_out:
     totals[..., i] += np.trace(weights, offset, -2, -1)
   rows += weights.shape[-1]
 names = [f"layer {layer + 1}, head {head + 1}" for layer in range(2) for head in range(4)]
-plots.heatmaps({"mean attention by distance": totals.reshape(8, -1) / rows}, "key minus query", "",
-             label="share", rows=names, columns=[f"{offset:+}" for offset in places])
+heatmaps({"mean attention by distance": totals.reshape(8, -1) / rows}, "key minus query", "",
+         label="share", rows=names, columns=[f"{offset:+}" for offset in places])

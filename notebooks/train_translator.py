@@ -35,7 +35,8 @@ import numpy as np
 
 from configs import common, nmt_numbers
 from jtx.data.sources.registry import open_source
-from jtx.figures import plots
+from jtx.figures.attention import attention_grid, attention_map, heatmaps
+from jtx.figures.curves import curve
 from jtx.inference.translate import Translator
 from jtx.saved.workdir import load_run
 from jtx.train import loop
@@ -93,11 +94,11 @@ series = lambda name: [(line["step"], line[name]) for line in lines if name in l
 
 steps, losses = zip(*series("loss"))
 assert losses[-1] < losses[0] / 4
-plots.curve(steps, {"training loss": losses}, "step", "nats per token")
+curve(steps, {"training loss": losses}, "step", "nats per token")
 
 # %%
 steps, matches = zip(*series("val/exact_match"))
-plots.curve(steps, {"held-out values translated without a fault": matches}, "step", "exact match")
+curve(steps, {"held-out values translated without a fault": matches}, "step", "exact match")
 
 # %% [markdown]
 # ## Translating
@@ -198,14 +199,14 @@ best.text
 # **The encoder's self-attention.** A row is a token that looks, a column one that is looked at.
 
 # %%
-plots.attention_grid(weights["encoder"][:, 0], pieces["src"], pieces["src"])
+attention_grid(weights["encoder"][:, 0], pieces["src"], pieces["src"])
 
 # %% [markdown]
 # **The decoder's self-attention** sees what is written already: above the diagonal all is 0.
 
 # %%
 assert not np.triu(weights["decoder"], 1).any()
-plots.attention_grid(weights["decoder"][:, 0], pieces["tgt_in"], pieces["tgt_in"])
+attention_grid(weights["decoder"][:, 0], pieces["tgt_in"], pieces["tgt_in"])
 
 # %% [markdown]
 # **Cross-attention.** A row is labelled with the token that is to be written there. A head that
@@ -213,7 +214,7 @@ plots.attention_grid(weights["decoder"][:, 0], pieces["tgt_in"], pieces["tgt_in"
 # bottom right, with a kink where German puts the unit before the ten.
 
 # %%
-plots.attention_grid(weights["cross"][:, 0], pieces["tgt"], pieces["src"])
+attention_grid(weights["cross"][:, 0], pieces["tgt"], pieces["src"])
 
 # %% [markdown]
 # ### Broad and narrow heads
@@ -241,7 +242,7 @@ def over_tokens(values, tokens):
 
 bits = {kind: over_tokens(entropy(all_weights[kind]), tokens) for kind, tokens in real.items()}
 layer_names, head_names = ["layer 1", "layer 2"], [f"head {n + 1}" for n in range(4)]
-plots.heatmaps(bits, "", "", label="bits", rows=layer_names, columns=head_names, numbers=True)
+heatmaps(bits, "", "", label="bits", rows=layer_names, columns=head_names, numbers=True)
 
 # %% [markdown]
 # ### Which heads align source and target?
@@ -262,8 +263,8 @@ def alignment(weights, lengths):
 aligned = alignment(all_weights["cross"], many["tgt_segment_ids"].sum(-1))
 layer, head = np.unravel_index(aligned.argmax(), aligned.shape)
 assert aligned[layer, head] > 0.6
-plots.heatmaps({"cross-attention": aligned}, "", "", label="correlation", rows=layer_names,
-             columns=head_names, numbers=True)
+heatmaps({"cross-attention": aligned}, "", "", label="correlation", rows=layer_names,
+         columns=head_names, numbers=True)
 
 # %% [markdown]
 # The head that follows the source best, alone: look for the place where it steps back, to write the
@@ -272,5 +273,5 @@ plots.heatmaps({"cross-attention": aligned}, "", "", label="correlation", rows=l
 # shares the work out in another way.
 
 # %%
-plots.attention_map(weights["cross"][layer, 0, head], pieces["tgt"], pieces["src"],
-                  title=f"cross-attention, layer {layer + 1}, head {head + 1}")
+attention_map(weights["cross"][layer, 0, head], pieces["tgt"], pieces["src"],
+              title=f"cross-attention, layer {layer + 1}, head {head + 1}")

@@ -30,7 +30,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx.figures import plots
+from jtx.figures.attention import attention_map, heatmaps, position_heatmap, position_similarity
+from jtx.figures.curves import bars, curve
 from jtx.nn import layers, masks, positions
 from jtx.nn.attention import Attention, Context, LayerKind, attend
 from jtx.nn.block import NORM_POSITIONS, Block, BlockConfig
@@ -70,7 +71,7 @@ np.testing.assert_allclose(output, by_hand, atol=1e-6)
 np.testing.assert_allclose(returned, weights, atol=1e-6)
 
 tokens = "a query looks at all keys".split()
-plots.attention_map(returned[0, 0], tokens, tokens, title="weights of head 1")
+attention_map(returned[0, 0], tokens, tokens, title="weights of head 1")
 
 # %% [markdown]
 # Why divide by $\sqrt{H}$? Dot products of vectors with unit variance have variance $H$ (footnote 4
@@ -92,7 +93,7 @@ largest = {
     "undivided": [largest_weight(width, 1.0) for width in widths],
 }
 assert max(largest["divided by sqrt(H)"]) < 0.25 and largest["undivided"][-1] > 0.9
-plots.curve(np.log2(widths), largest, "log2 of the width of the head H", "largest weight of 32")
+curve(np.log2(widths), largest, "log2 of the width of the head H", "largest weight of 32")
 
 # %% [markdown]
 # ## Masks
@@ -126,7 +127,7 @@ def grid(mask, rows=Rows()):
 
 np.testing.assert_array_equal(grid(masks.CAUSAL), np.tri(T, dtype=bool))
 np.testing.assert_array_equal(grid(masks.window(3, 3) & masks.CAUSAL), grid(masks.window(3, 0)))
-plots.heatmaps({
+heatmaps({
     "full": grid(masks.FULL),
     "causal": grid(masks.CAUSAL),
     "window(2, 2)": grid(masks.window(2, 2)),
@@ -182,7 +183,7 @@ def cache_size(num_kv_heads, length=4096, width=512):
 sizes = {f"{name}, {count} of 8": cache_size(count) for name, count in (
     ("multi-head", 8), ("grouped-query", 4), ("grouped-query", 2), ("multi-query", 1))}
 assert list(sizes.values()) == [8, 4, 2, 1]
-plots.bars(sizes, "MiB of cache a layer, 4,096 tokens of width 512")
+bars(sizes, "MiB of cache a layer, 4,096 tokens of width 512")
 
 # %% [markdown]
 # ## Positions
@@ -210,8 +211,8 @@ def hooks(position):
 
 used = {name: hooks(position()) for name, position in POSITIONS.items()}
 assert {name for name, row in used.items() if not any(row)} == {"none"}
-plots.heatmaps({"position encodings": list(used.values())}, "hook", "", label="does something",
-             rows=list(used), columns=["embed", "add", "rotate", "bias"])
+heatmaps({"position encodings": list(used.values())}, "hook", "", label="does something",
+         rows=list(used), columns=["embed", "add", "rotate", "bias"])
 
 # %% [markdown]
 # ### Sinusoids
@@ -229,7 +230,7 @@ table = positions.sinusoidal(at, D)
 angle = np.arange(T)[:, None] / 10_000 ** (np.arange(0, D, 2) / D)
 np.testing.assert_allclose(table[:, 0::2], np.sin(angle), atol=2e-5)
 np.testing.assert_allclose(table[:, 1::2], np.cos(angle), atol=2e-5)
-plots.heatmaps({
+heatmaps({
     "interleaved": table, "concatenated": positions.sinusoidal(at, D, layout="concatenated"),
 }, "embedding dimension", "position")
 
@@ -245,7 +246,7 @@ def by_distance_alone(products):
 
 
 assert by_distance_alone(table @ table.T)
-plots.position_similarity(table)
+position_similarity(table)
 
 # %% [markdown]
 # ### Learned
@@ -257,10 +258,10 @@ plots.position_similarity(table)
 learned = positions.Learned(max_length=T)
 shape, std, _ = learned.embedding_table(D)
 parameter = std * normal(0, *shape)
-plots.position_heatmap(parameter)
+position_heatmap(parameter)
 
 # %%
-plots.position_similarity(parameter)
+position_similarity(parameter)
 
 # %% [markdown]
 # ### Two dimensions
@@ -272,13 +273,13 @@ plots.position_similarity(parameter)
 # %%
 side = 14
 patches = positions.sinusoidal_2d(positions.grid(side, side), D)
-plots.position_heatmap(patches)
+position_heatmap(patches)
 
 # %%
 unit = patches / jnp.linalg.norm(patches, axis=-1, keepdims=True)
 similar = (unit @ unit.T).reshape(side, side, side, side)
-plots.heatmaps({f"patch ({i}, {j})": similar[i, j] for i, j in ((0, 0), (7, 7), (3, 11))},
-             "column", "row", label="cosine similarity")
+heatmaps({f"patch ({i}, {j})": similar[i, j] for i, j in ((0, 0), (7, 7), (3, 11))},
+         "column", "row", label="cosine similarity")
 
 # %% [markdown]
 # A table is resized to a larger image by bicubic interpolation (Dosovitskiy et al. 2020, section
@@ -287,8 +288,8 @@ plots.heatmaps({f"patch ({i}, {j})": similar[i, j] for i, j in ((0, 0), (7, 7), 
 # %%
 wave = patches[:, 2] + patches[:, 34]  # the same frequency of rows and of columns
 larger = positions.resize_grid(wave[:, None], (side, side), (20, 20))
-plots.heatmaps({"two dimensions of 14 x 14 patches": wave.reshape(side, side),
-              "resized to 20 x 20": larger.reshape(20, 20)}, "column", "row")
+heatmaps({"two dimensions of 14 x 14 patches": wave.reshape(side, side),
+          "resized to 20 x 20": larger.reshape(20, 20)}, "column", "row")
 
 # %% [markdown]
 # ### Attached to every attention
@@ -304,10 +305,10 @@ np.testing.assert_allclose(attached.add(x, at[None]) - x, table[None], atol=1e-5
 
 added = attached.add(jnp.zeros_like(x), at[None])[0]
 cosine = lambda a: (a @ a.T) / jnp.outer(jnp.linalg.norm(a, axis=-1), jnp.linalg.norm(a, axis=-1))
-plots.heatmaps({"similarity of the tokens alone": cosine(x[0]),
-              "with their positions": cosine(attached.add(x, at[None])[0]),
-              "of the positions alone": cosine(added)},
-             "position", "position", label="cosine similarity")
+heatmaps({"similarity of the tokens alone": cosine(x[0]),
+          "with their positions": cosine(attached.add(x, at[None])[0]),
+          "of the positions alone": cosine(added)},
+         "position", "position", label="cosine similarity")
 
 # %% [markdown]
 # ### Rotary embeddings, RoPE
@@ -325,15 +326,15 @@ H = D
 ones = jnp.ones((1, T, 1, H))
 turned = {pairing: positions.rope(ones, at, pairing=pairing)[0, :, 0]
           for pairing in ("interleaved", "half")}
-plots.heatmaps(turned, "dimension of the head", "position")
+heatmaps(turned, "dimension of the head", "position")
 
 # %%
 q, k = (jnp.broadcast_to(normal(seed, 1, 1, 1, H), (1, T, 1, H)) for seed in (0, 1))
 products = jnp.einsum("btnh,bsnh->ts", positions.rope(q, at), positions.rope(k, at))
 assert by_distance_alone(products)
 same = turned["half"] @ turned["half"].T
-plots.heatmaps({"a vector of ones with itself": same, "some query and some key": products},
-             "key position", "query position", label="dot product")
+heatmaps({"a vector of ones with itself": same, "some query and some key": products},
+         "key position", "query position", label="dot product")
 
 # %% [markdown]
 # **Long-term decay** (Su et al. 2021, section 3.4.3). With
@@ -371,8 +372,8 @@ assert (np.abs(rotated_products(q, k)) <= sums[:, None] * steepest + 1e-3).all()
 
 mean = rotated_products(q, q).mean(-1) / np.square(q).sum(-1).mean()
 np.testing.assert_allclose(mean, turns.real.mean(-1), atol=0.03)
-plots.curve(distance, {"upper bound, section 3.4.3": sums / sums[0], "mean score, k = q": mean},
-          "distance", "relative to distance 0")
+curve(distance, {"upper bound, section 3.4.3": sums / sums[0], "mean score, k = q": mean},
+      "distance", "relative to distance 0")
 
 # %% [markdown]
 # To read rows longer than those of training, positions are squeezed (`linear_scale`; Chen et al.
@@ -388,8 +389,8 @@ def mean_score(**options):
   return np.asarray(turned @ turned[0]) / H
 
 
-plots.curve(far, {"as trained": mean_score(), "linear_scale=4": mean_score(linear_scale=4.0),
-                "ntk_scale=4": mean_score(ntk_scale=4.0)}, "distance", "mean score, k = q")
+curve(far, {"as trained": mean_score(), "linear_scale=4": mean_score(linear_scale=4.0),
+            "ntk_scale=4": mean_score(ntk_scale=4.0)}, "distance", "mean score, k = q")
 
 # %% [markdown]
 # ### ALiBi
@@ -405,13 +406,13 @@ at = jnp.arange(T)[None]
 alibi = POSITIONS["alibi"]().bias(heads, heads, at, at, None, True)  # [1, N, T, T]
 np.testing.assert_allclose(positions.alibi_slopes(N), 2.0 ** -np.arange(1, N + 1))
 np.testing.assert_allclose(alibi[0, 1], -np.abs(np.subtract.outer(range(T), range(T))) / 4)
-plots.heatmaps({f"head {n + 1}": np.where(np.tri(T), alibi[0, n], np.nan) for n in (0, 2, 4, 7)},
-             "key", "query", label="added to the logits")
+heatmaps({f"head {n + 1}": np.where(np.tri(T), alibi[0, n], np.nan) for n in (0, 2, 4, 7)},
+         "key", "query", label="added to the logits")
 
 # %%
 _, weights = attend(heads, heads, heads, mask=masks.CAUSAL, bias=alibi, return_weights=True)
-plots.heatmaps({f"head {n + 1}": weights[0, n] for n in (0, 2, 4, 7)}, "key", "query",
-             label="attention weight")
+heatmaps({f"head {n + 1}": weights[0, n] for n in (0, 2, 4, 7)}, "key", "query",
+         label="attention weight")
 
 # %% [markdown]
 # ### T5's relative bias
@@ -429,7 +430,7 @@ buckets = {
     for name, bidirectional in (("encoder", True), ("causal decoder", False))
 }
 assert int(buckets["encoder"].max()) == 31 and int(buckets["causal decoder"][0].max()) == 0
-plots.heatmaps(buckets, "key", "query", label="bucket")
+heatmaps(buckets, "key", "query", label="bucket")
 
 # %%
 t5 = POSITIONS["t5"]()
@@ -437,8 +438,8 @@ shape, std, _ = t5.bias_table(4)  # [buckets, N]
 at, heads = jnp.arange(T)[None], jnp.zeros((1, T, 4, 8))
 bias = t5.bias(heads, heads, at, at, std * normal(0, *shape), False)
 assert by_distance_alone(bias[0, 0])
-plots.heatmaps({f"head {n + 1}, at initialisation": bias[0, n] for n in range(3)}, "key", "query",
-             label="added to the logits")
+heatmaps({f"head {n + 1}, at initialisation": bias[0, n] for n in range(3)}, "key", "query",
+         label="added to the logits")
 
 # %% [markdown]
 # ## Norms
@@ -462,7 +463,7 @@ for name, norm in norms.items():  # the scale of the input is gone; of its mean,
   np.testing.assert_allclose(apply(norm, 5 * x), outputs[name], atol=1e-5)
 np.testing.assert_allclose(apply(norms["LayerNorm"], x + 7), outputs["LayerNorm"], atol=1e-4)
 assert np.abs(apply(norms["RMSNorm"], x + 7) - outputs["RMSNorm"]).max() > 0.1
-plots.curve(range(32), {"input": np.asarray(x), **outputs}, "feature", "value")
+curve(range(32), {"input": np.asarray(x), **outputs}, "feature", "value")
 
 # %% [markdown]
 # ### Where the norm stands
@@ -503,7 +504,7 @@ def walk(norm_position):
 variance = {name: [float(jnp.var(y)) for y in walk(name)] for name in NORM_POSITIONS}
 np.testing.assert_allclose(variance["post"][1:], 1, atol=1e-3)
 assert variance["sandwich"][-1] > variance["pre"][-1] > 2
-plots.curve(range(depth + 1), variance, "layers", "variance of the residual stream")
+curve(range(depth + 1), variance, "layers", "variance of the residual stream")
 
 # %% [markdown]
 # A layer is a smaller and smaller part of a stream that grows, and its gradient is smaller, too. In
@@ -522,7 +523,7 @@ def gradient_norms(norm_position):
 
 norms = {name: gradient_norms(name) for name in NORM_POSITIONS}
 assert norms["pre"][-1] < norms["pre"][0] / 2 and norms["post"][-1] > 2 * norms["pre"][-1]
-plots.curve(range(1, depth + 1), norms, "layer", "norm of the gradient")
+curve(range(1, depth + 1), norms, "layer", "norm of the gradient")
 
 # %% [markdown]
 # ## Activations and gates
@@ -535,7 +536,7 @@ grid_1d = jnp.linspace(-4, 4, 161)
 curves = {name: np.asarray(layers.activate(name, grid_1d)) for name in layers.ACTIVATIONS}
 assert np.abs(curves["gelu"] - curves["gelu_tanh"]).max() < 1e-3
 assert np.abs(curves["gelu"] - curves["gelu_sigmoid"]).max() < 0.03
-plots.curve(grid_1d, curves, "x", "activation")
+curve(grid_1d, curves, "x", "activation")
 
 # %% [markdown]
 # A gated layer multiplies a second projection by the activation of the first (Shazeer 2020; with
@@ -553,8 +554,8 @@ result, variables = ffn.init_with_output(jax.random.key(0), x)
 kernels = {name: dense["kernel"] for name, dense in nn.meta.unbox(variables)["params"].items()}
 by_hand = (jax.nn.silu(x @ kernels["gate"]) * (x @ kernels["in"])) @ kernels["out"]
 np.testing.assert_allclose(result, by_hand, atol=1e-6)
-plots.curve(grid_1d, {f"x W1 = {u}": np.asarray(jax.nn.silu(grid_1d) * u) for u in (-1, 0.5, 1, 2)},
-          "x Wg", "hidden unit")
+curve(grid_1d, {f"x W1 = {u}": np.asarray(jax.nn.silu(grid_1d) * u) for u in (-1, 0.5, 1, 2)},
+      "x Wg", "hidden unit")
 
 # %% [markdown]
 # ## Learning rates
@@ -572,7 +573,7 @@ for name, schedule in schedules.SCHEDULES.items():
   peak = math.sqrt(512 * warmup) if name == "noam" else 1.0  # brings noam's maximum to 1
   rates[name] = np.asarray(schedule(peak, total, warmup=warmup, **required.get(name, {}))(steps))
   np.testing.assert_allclose([rates[name].max(), rates[name][warmup - 1]], 1, rtol=1e-3)
-plots.curve(steps, rates, "updates made", "learning rate, of its maximum")
+curve(steps, rates, "updates made", "learning rate, of its maximum")
 
 # %% [markdown]
 # Vaswani et al. 2017, equation 3, has no free learning rate. It follows from the width and the
@@ -588,4 +589,4 @@ for width, warmup in ((512, 4000), (512, 8000), (256, 4000), (1024, 4000)):
   assert rate.argmax() == warmup - 1  # update n = 1 has made none before
   np.testing.assert_allclose(rate.max(), (width * warmup) ** -0.5, rtol=1e-5)
   rates[f"width {width}, warm-up {warmup}"] = rate
-plots.curve(steps, rates, "updates made", "learning rate")
+curve(steps, rates, "updates made", "learning rate")

@@ -33,8 +33,9 @@ from configs import common, vit_digits
 import jtx
 from jtx.evals import pictures
 from jtx.evals.images import Probes
-from jtx.figures import images as image_figures
-from jtx.figures import plots
+from jtx.figures.attention import attention_grid
+from jtx.figures.curves import curve
+from jtx.figures.images import grid_similarity
 from jtx.parallel.sharding import unbox
 from jtx.saved.workdir import load_run
 from jtx.train import loop
@@ -70,7 +71,7 @@ with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as f:
   lines = [json.loads(line) for line in f]
 steps, accuracy = zip(*[(line["step"], line["val/accuracy"])
                         for line in lines if "val/accuracy" in line])
-plots.curve(steps, {"held-out digits": accuracy}, "step", "accuracy")
+curve(steps, {"held-out digits": accuracy}, "step", "accuracy")
 
 # %% [markdown]
 # ## What it looks at
@@ -91,7 +92,7 @@ pictures.attention(task.model, params, images[:6])
 weights = task.model.apply({"params": params}, {"image": jnp.asarray(images[:1])},
                            method="attention_weights")["encoder"]
 names = [str(i) for i in range(weights.shape[-1])]
-plots.attention_grid(np.asarray(weights[:, 0]), names, names)
+attention_grid(np.asarray(weights[:, 0]), names, names)
 
 # %% [markdown]
 # ## Where it thinks patches are
@@ -101,7 +102,7 @@ plots.attention_grid(np.asarray(weights[:, 0]), names, names)
 
 # %%
 table = np.asarray(params["position_embedding"])[1:]
-image_figures.grid_similarity(table, (4, 4))
+grid_similarity(table, (4, 4))
 
 # %% [markdown]
 # ## Fill in what is hidden

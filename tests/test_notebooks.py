@@ -11,7 +11,9 @@ from notebooks import build
 
 NAMES = ("pretrain_bert", "train_translator", "transformer_parts", "vision_transformer")
 REPOSITORY = "jtx-research/jtx"
-FIGURE = re.compile(r"^(viz|viz_images|pictures)\.", re.MULTILINE)  # a call that returns one
+FIGURE = re.compile(  # a call that returns one
+    r"^(attention_map|attention_grid|heatmaps|position_heatmap|position_similarity|curve|bars"
+    r"|looked_at|grid_similarity|reconstructions)\(", re.MULTILINE)
 
 
 def read(name):

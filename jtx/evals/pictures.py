@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jtx.evals.task import Task
-from jtx.figures import images as image_figures
+from jtx.figures.attention import attention_rollout
+from jtx.figures.images import grid_similarity, looked_at, reconstructions
 from jtx.models.vit import join
 from jtx.nn.grid_positions import LearnedGrid
 from jtx.parallel import processes
@@ -35,7 +36,7 @@ class Pictures:
     yield "attention", attention(model, params, images)
     if isinstance(model.position, LearnedGrid) and model.position_at == "stem":
       table = np.asarray(params["position_embedding"])[-model.grid.height * model.grid.width:]
-      yield "positions", image_figures.grid_similarity(table, model.grid[:2])
+      yield "positions", grid_similarity(table, model.grid[:2])
     if model.decoder.num_layers:
       yield "reconstruction", reconstruction(model, params, images)
 
@@ -44,11 +45,11 @@ def attention(model: Any, params: Any, images: np.ndarray) -> Any:
   """A figure of images [B, H, W, C], bytes, and their attention."""
   weights = model.apply({"params": params}, {"image": jnp.asarray(images)},
                         method="attention_weights")["encoder"]
-  rolled = image_figures.attention_rollout(weights)  # [B, T, T]
+  rolled = attention_rollout(weights)  # [B, T, T]
   grid = model.grid
   of = rolled[:, 0] if model.prefix.cls else rolled.mean(1)
-  return image_figures.looked_at(images / 255,
-                              of[:, grid.prefix:].reshape(-1, grid.height, grid.width))
+  return looked_at(images / 255,
+                   of[:, grid.prefix:].reshape(-1, grid.height, grid.width))
 
 
 def reconstruction(model: Any, params: Any, images: np.ndarray, normalized: bool = True) -> Any:
@@ -70,6 +71,6 @@ def reconstruction(model: Any, params: Any, images: np.ndarray, normalized: bool
   size, channels = model.patch_size, model.image.channels
   mean, std = (np.array(x) for x in (model.image.mean, model.image.std))
   where = jnp.broadcast_to(hidden[..., None], (*hidden.shape, size * size))
-  return image_figures.reconstructions(
+  return reconstructions(
       images / 255, join(where, size, 1)[..., 0],
       np.asarray(join(predicted, size, channels)) * std + mean)

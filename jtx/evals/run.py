@@ -10,7 +10,7 @@ import jax
 from jtx.config import ConfigDict, build
 from jtx.evals import EVALS
 from jtx.evals.task import Task
-from jtx.figures import plots
+from jtx.figures.figure import save_figure
 from jtx.parallel import processes
 
 
@@ -45,7 +45,7 @@ def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, 
           numbers[key] = value
         elif not isinstance(value, str):
           if processes.is_main():
-            plots.save(value, os.path.join(workdir, f"{split}_{name}.png"))
+            save_figure(value, os.path.join(workdir, f"{split}_{name}.png"))
         elif name.startswith("sample"):
           lines.append(value)
         else:

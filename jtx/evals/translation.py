@@ -7,7 +7,7 @@ import numpy as np
 
 from jtx.data.dataset import spread
 from jtx.evals.task import Task
-from jtx.figures import plots
+from jtx.figures.attention import attention_map
 from jtx.inference.translate import Translator
 from jtx.parallel import processes
 
@@ -51,7 +51,7 @@ def picture(task: Task, params: Any, source: str, target: str) -> Any:
               f"{field}_positions": np.arange(len(tokens), dtype=np.int32)[None]}
   weights = task.model.apply({"params": params}, task.objective.model_inputs(batch),
                              method="attention_weights")["cross"]
-  return plots.attention_map(np.asarray(weights[-1, 0].mean(0)), labels["tgt"], labels["src"])
+  return attention_map(np.asarray(weights[-1, 0].mean(0)), labels["tgt"], labels["src"])
 
 
 def score(outputs: list[str], references: list[str],

@@ -1,36 +1,13 @@
-"""Figures of images: what a vision transformer looks at, where it thinks patches are, what it sees.
-
-As those of `jtx.figures.plots`, they are `matplotlib.figure.Figure`s made without pyplot.
-"""
+"""Figures of images: attention over them, similar positions of a grid, and reconstructions."""
 
 from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 
-from jtx.figures import plots
+from jtx.figures.figure import SIGNED_COLOURS, as_array, new_figure
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
-
-
-def attention_rollout(weights: Any) -> np.ndarray:
-  """How much of each input a token's last hidden state is made of (Abnar and Zuidema 2020).
-
-  The heads' mean, half of it the residual, multiplied from the first layer to the last.
-
-  Args:
-    weights: probabilities [L, N, T, T], or [L, B, N, T, T].
-
-  Returns:
-    [T, T] or [B, T, T]; rows sum to 1.
-  """
-  mean = np.asarray(weights, np.float64).mean(-3)
-  mixed = (mean + np.eye(mean.shape[-1])) / 2
-  mixed /= mixed.sum(-1, keepdims=True)
-  result = mixed[0]
-  for layer in mixed[1:]:
-    result = layer @ result
-  return result
 
 
 def looked_at(images: Any, maps: Any, titles: Sequence[str] = ()) -> "Figure":
@@ -47,7 +24,7 @@ def looked_at(images: Any, maps: Any, titles: Sequence[str] = ()) -> "Figure":
   images, maps = _images(images), np.asarray(maps, np.float32)
   if len(images) != len(maps) or not len(images):
     raise ValueError(f"{len(images)} images and {len(maps)} maps")
-  figure = plots._figure((3.2, 1.6 * len(images)))
+  figure = new_figure((3.2, 1.6 * len(images)))
   grid = figure.subplots(len(images), 2, squeeze=False)
   for row, (image, values) in enumerate(zip(images, maps)):
     _show(grid[row, 0], image, titles[row] if titles else "")
@@ -59,7 +36,7 @@ def looked_at(images: Any, maps: Any, titles: Sequence[str] = ()) -> "Figure":
 
 
 def grid_similarity(table: Any, shape: tuple[int, int], most: int = 8) -> "Figure":
-  """For patches spread over the image, the cosine of their position with all others (ViT, figure 7).
+  """For patches spread over the image, the cosine of their position with all (ViT, figure 7).
 
   Args:
     table: positions [h * w, D], row by row.
@@ -69,17 +46,17 @@ def grid_similarity(table: Any, shape: tuple[int, int], most: int = 8) -> "Figur
   Raises:
     ValueError: the table is not of that shape.
   """
-  table = plots._array(table, 2)
+  table = as_array(table, 2)
   if len(table) != shape[0] * shape[1]:
     raise ValueError(f"a table of {len(table)} positions is no grid of {shape[0]} x {shape[1]}")
   unit = table / np.maximum(np.linalg.norm(table, axis=-1, keepdims=True), 1e-12)
   cosine = (unit @ unit.T).reshape(*shape, *shape)
   rows, columns = (np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int))
                    for n in shape)
-  figure = plots._figure((0.9 * len(columns) + 1.2, 0.9 * len(rows) + 0.6))
+  figure = new_figure((0.9 * len(columns) + 1.2, 0.9 * len(rows) + 0.6))
   grid = figure.subplots(len(rows), len(columns), squeeze=False)
   for axes, (i, j) in zip(grid.flat, np.ndindex(len(rows), len(columns))):
-    image = axes.imshow(cosine[rows[i], columns[j]], vmin=-1, vmax=1, cmap=plots.SIGNED_COLOURS)
+    image = axes.imshow(cosine[rows[i], columns[j]], vmin=-1, vmax=1, cmap=SIGNED_COLOURS)
     axes.set_axis_off()
   figure.colorbar(image, ax=grid, label="cosine similarity", shrink=0.8)
   return figure
@@ -95,7 +72,7 @@ def reconstructions(images: Any, hidden: Any, predicted: Any) -> "Figure":
   """
   images, predicted = _images(images), _images(predicted)
   hidden = np.asarray(hidden, bool)[..., None]
-  figure = plots._figure((4.2, 1.4 * len(images) + 0.3))
+  figure = new_figure((4.2, 1.4 * len(images) + 0.3))
   grid = figure.subplots(len(images), 3, squeeze=False)
   titles = ("image", "seen", "reconstructed")
   for row, parts in enumerate(zip(images, np.where(hidden, 0.5, images),

@@ -16,6 +16,8 @@ from jtx import config as config_lib
 from jtx import storage
 from jtx.config import ConfigDict
 from jtx.errors import ConfigError
+from jtx.figures.curves import curve
+from jtx.figures.figure import save_figure
 from jtx.sweeps.jobs import finished
 from jtx.sweeps.sweep import SEED, SWEEP_FILE, word
 
@@ -191,15 +193,13 @@ def _curve(logged: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, 
 
 def _draw(curves: Mapping[str, Sequence[tuple[int, float]]], ylabel: str, path: str) -> None:
   """Draws curves of (step, value) over the steps of all of them; none are drawn to no file."""
-  from jtx.figures import plots
-
   curves = {label: np.array(points).T for label, points in curves.items() if points}
   if curves:
     steps = np.unique(np.concatenate([xs for xs, _ in curves.values()]))
     # Between its points a curve is the line that joins them, outside of them it is not.
     lines = {label: np.interp(steps, xs, ys, left=np.nan, right=np.nan)
              for label, (xs, ys) in curves.items()}
-    plots.save(plots.curve(steps, lines, "step", ylabel), path)
+    save_figure(curve(steps, lines, "step", ylabel), path)
 
 
 def _read_json(path: str) -> Any:

@@ -5,7 +5,8 @@ import pytest
 
 from jtx.evals import scores
 from jtx.evals.images import Images
-from jtx.figures import images as image_figures
+from jtx.figures.attention import attention_rollout
+from jtx.figures.images import grid_similarity, looked_at, reconstructions
 
 RNG = np.random.default_rng(0)
 
@@ -76,34 +77,34 @@ def test_attention_rolled_out():
   weights = RNG.dirichlet(np.ones(4), (2, 3, 4))  # [L, N, T, T]
   mean = weights.mean(1)
   expected = ((mean[1] + np.eye(4)) / 2) @ ((mean[0] + np.eye(4)) / 2)
-  got = image_figures.attention_rollout(weights)
+  got = attention_rollout(weights)
   np.testing.assert_allclose(got, expected)
   np.testing.assert_allclose(got.sum(-1), 1)
-  batch = image_figures.attention_rollout(np.stack([weights, weights], 1))
+  batch = attention_rollout(np.stack([weights, weights], 1))
   np.testing.assert_allclose(batch, [expected, expected])
 
 
 def test_figures_show_what_they_are_given():
   images = RNG.uniform(size=(2, 8, 8, 3))
-  figure = image_figures.looked_at(images, RNG.uniform(size=(2, 4, 4)), ["one", "two"])
+  figure = looked_at(images, RNG.uniform(size=(2, 4, 4)), ["one", "two"])
   assert [a.get_title() for a in figure.axes] == ["one", "", "two", ""]
   assert len(figure.axes[1].get_images()) == 2
   hidden = np.zeros((2, 8, 8))
   hidden[:, :4] = 1
-  figure = image_figures.reconstructions(images, hidden, 1 - images)
+  figure = reconstructions(images, hidden, 1 - images)
   seen, made = (figure.axes[i].get_images()[0].get_array() for i in (1, 2))
   assert (seen[:4] == 0.5).all() and np.allclose(seen[4:], images[0, 4:])
   assert np.allclose(made[:4], 1 - images[0, :4]) and np.allclose(made[4:], images[0, 4:])
   table = np.eye(6)
-  figure = image_figures.grid_similarity(table, (2, 3))
+  figure = grid_similarity(table, (2, 3))
   first = figure.axes[0].get_images()[0].get_array()
   assert first[0, 0] == 1 and first.sum() == 1
 
 
 @pytest.mark.parametrize("run, message", [
-    (lambda: image_figures.looked_at(np.zeros((2, 4, 4, 1)), np.zeros((1, 2, 2))), "2 images and 1"),
-    (lambda: image_figures.grid_similarity(np.zeros((5, 2)), (2, 3)), "no grid of 2 x 3"),
-    (lambda: image_figures.reconstructions(np.zeros((4, 4)), 0, 0), r"\[B, H, W, C\]"),
+    (lambda: looked_at(np.zeros((2, 4, 4, 1)), np.zeros((1, 2, 2))), "2 images and 1"),
+    (lambda: grid_similarity(np.zeros((5, 2)), (2, 3)), "no grid of 2 x 3"),
+    (lambda: reconstructions(np.zeros((4, 4)), 0, 0), r"\[B, H, W, C\]"),
 ])
 def test_figures_of_wrong_shapes(run, message):
   with pytest.raises(ValueError, match=message):

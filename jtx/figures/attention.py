@@ -1,27 +1,22 @@
-"""Figures of attention, positions and training curves.
-
-Every function returns a `matplotlib.figure.Figure` made without pyplot, so none needs a
-display, none leaves global state behind, and a notebook shows it as a cell's last value.
-matplotlib is imported when a figure is drawn.
-"""
+"""Attention maps and rollout, tables of positions, and other matrices as heat maps."""
 
 from collections.abc import Iterable, Mapping, Sequence
-import functools
-import io
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jtx import storage
+from jtx.figures.figure import (
+  SEQUENTIAL_COLOURS,
+  SIGNED_COLOURS,
+  as_array,
+  clip,
+  label_tokens,
+  new_figure,
+)
 
 if TYPE_CHECKING:
   from matplotlib.axes import Axes
   from matplotlib.figure import Figure
-
-ATTENTION_COLOURS = "Blues"
-SIGNED_COLOURS = "RdBu_r"
-MAX_LABELS = 60  # on one axis; longer sequences are labelled at every n-th position
 
 
 def attention_map(
@@ -39,12 +34,12 @@ def attention_map(
     ValueError: the labels don't fit the weights.
   """
   weights = _labelled(weights, 2, rows, columns)
-  size = (_clip(1.6 + 0.28 * len(columns), 3.5, 14), _clip(1.2 + 0.28 * len(rows), 3, 14))
-  figure = _figure(size)
+  size = (clip(1.6 + 0.28 * len(columns), 3.5, 14), clip(1.2 + 0.28 * len(rows), 3, 14))
+  figure = new_figure(size)
   axes = figure.subplots()
   image = _draw_attention(axes, weights)
-  _label_tokens(axes.xaxis, columns, rotation=90)
-  _label_tokens(axes.yaxis, rows)
+  label_tokens(axes.xaxis, columns, rotation=90)
+  label_tokens(axes.yaxis, rows)
   axes.set_title(title, pad=10, parse_math=False)
   figure.colorbar(image, ax=axes, label="attention weight", shrink=0.8)
   return figure
@@ -63,15 +58,15 @@ def attention_grid(weights: Any, rows: Sequence[str], columns: Sequence[str]) ->
   """
   weights = _labelled(weights, 4, rows, columns)
   layers, heads = weights.shape[:2]
-  width = _clip(0.13 * len(columns), 1.6, 4)
-  height = _clip(0.13 * len(rows), 1.6, 4)
-  figure = _figure((1.6 + width * heads, 1.2 + height * layers))
+  width = clip(0.13 * len(columns), 1.6, 4)
+  height = clip(0.13 * len(rows), 1.6, 4)
+  figure = new_figure((1.6 + width * heads, 1.2 + height * layers))
   grid = figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)
   for layer, head in np.ndindex(layers, heads):
     axes = grid[layer, head]
     image = _draw_attention(axes, weights[layer, head])
-    _label_tokens(axes.xaxis, columns, rotation=90, size=6, most=24)
-    _label_tokens(axes.yaxis, rows, size=6, most=24)
+    label_tokens(axes.xaxis, columns, rotation=90, size=6, most=24)
+    label_tokens(axes.yaxis, rows, size=6, most=24)
     axes.tick_params(labelbottom=layer == layers - 1, labelleft=head == 0)
     if layer == 0:
       axes.set_title(f"head {head + 1}", fontsize=9)
@@ -79,6 +74,26 @@ def attention_grid(weights: Any, rows: Sequence[str], columns: Sequence[str]) ->
       axes.set_ylabel(f"layer {layer + 1}", fontsize=9)
   figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6, aspect=30)
   return figure
+
+
+def attention_rollout(weights: Any) -> np.ndarray:
+  """How much of each input a token's last hidden state is made of (Abnar and Zuidema 2020).
+
+  The heads' mean, half of it the residual, multiplied from the first layer to the last.
+
+  Args:
+    weights: probabilities [L, N, T, T], or [L, B, N, T, T].
+
+  Returns:
+    [T, T] or [B, T, T]; rows sum to 1.
+  """
+  mean = np.asarray(weights, np.float64).mean(-3)
+  mixed = (mean + np.eye(mean.shape[-1])) / 2
+  mixed /= mixed.sum(-1, keepdims=True)
+  result = mixed[0]
+  for layer in mixed[1:]:
+    result = layer @ result
+  return result
 
 
 def heatmaps(
@@ -109,19 +124,19 @@ def heatmaps(
   low, high = _limits(arrays.values())
   across = min(most, len(arrays))
   down = -(-len(arrays) // across)
-  width = _clip(max(0.25 * a.shape[1] for a in arrays.values()), 2.4, 4)
-  height = _clip(max(0.25 * a.shape[0] for a in arrays.values()), 2.2, 3.6)
-  figure = _figure((1.4 + width * across, 0.6 + height * down))
+  width = clip(max(0.25 * a.shape[1] for a in arrays.values()), 2.4, 4)
+  height = clip(max(0.25 * a.shape[0] for a in arrays.values()), 2.2, 3.6)
+  figure = new_figure((1.4 + width * across, 0.6 + height * down))
   grid = figure.subplots(down, across, squeeze=False)
   for axes, (title, values) in zip(grid.flat, arrays.items()):
     image = axes.imshow(
-        values, cmap=SIGNED_COLOURS if low < 0 else ATTENTION_COLOURS, vmin=low, vmax=high,
+        values, cmap=SIGNED_COLOURS if low < 0 else SEQUENTIAL_COLOURS, vmin=low, vmax=high,
         aspect="auto", interpolation="nearest")
     axes.set_title(title, fontsize=10, parse_math=False)
     if columns is not None:
-      _label_tokens(axes.xaxis, columns, rotation=90)
+      label_tokens(axes.xaxis, columns, rotation=90)
     if rows is not None:
-      _label_tokens(axes.yaxis, rows)
+      label_tokens(axes.yaxis, rows)
     if numbers:
       _write_values(axes, image)
   for axes in grid.flat[len(arrays):]:
@@ -132,30 +147,10 @@ def heatmaps(
   return figure
 
 
-def bars(values: Mapping[str, float], xlabel: str) -> "Figure":
-  """A bar for each of `values`, the first on top, its value at its end.
-
-  Raises:
-    ValueError: there is no value.
-  """
-  if not values:
-    raise ValueError("bars: there is no value")
-  figure = _figure((6, 0.8 + 0.35 * len(values)))
-  axes = figure.subplots()
-  drawn = axes.barh(range(len(values)), list(values.values()), height=0.7)
-  axes.bar_label(drawn, fmt="{:,.6g}", padding=3, fontsize=9)
-  _label_tokens(axes.yaxis, list(values))
-  axes.invert_yaxis()
-  axes.margins(x=0.12)
-  axes.set_xlabel(xlabel, parse_math=False)
-  axes.spines[["top", "right"]].set_visible(False)
-  return figure
-
-
 def position_heatmap(table: Any) -> "Figure":
   """Position embeddings `[T, D]` as they are, zero in white."""
-  table = _array(table, 2)
-  figure = _figure((7, 4))
+  table = as_array(table, 2)
+  figure = new_figure((7, 4))
   axes = figure.subplots()
   limit = float(np.abs(table).max()) or 1.0
   image = axes.imshow(
@@ -169,10 +164,10 @@ def position_heatmap(table: Any) -> "Figure":
 
 def position_similarity(table: Any) -> "Figure":
   """Cosine similarity of every two positions of a table of embeddings `[T, D]`."""
-  table = _array(table, 2)
+  table = as_array(table, 2)
   norms = np.linalg.norm(table, axis=-1, keepdims=True)
   unit = table / np.where(norms == 0, 1, norms)
-  figure = _figure((5, 4))
+  figure = new_figure((5, 4))
   axes = figure.subplots()
   image = axes.imshow(
       unit @ unit.T, cmap=SIGNED_COLOURS, vmin=-1, vmax=1, interpolation="nearest")
@@ -182,71 +177,10 @@ def position_similarity(table: Any) -> "Figure":
   return figure
 
 
-def curve(
-    xs: Sequence[float], ys: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
-) -> "Figure":
-  """Lines over the same `xs`, one for each label of `ys`; NaN leaves a gap.
-
-  Raises:
-    ValueError: a line has another number of points than `xs`.
-  """
-  figure = _figure((6, 3.6))
-  axes = figure.subplots()
-  for label, values in ys.items():
-    if len(values) != len(xs):
-      raise ValueError(f"curve: {label!r} has {len(values)} points, xs has {len(xs)}")
-    axes.plot(xs, values, label=label, linewidth=1.6)
-  axes.set_xlabel(xlabel, parse_math=False)
-  axes.set_ylabel(ylabel, parse_math=False)
-  axes.grid(alpha=0.25)
-  axes.spines[["top", "right"]].set_visible(False)
-  if len(ys) > 1:
-    for text in axes.legend(frameon=False).get_texts():
-      text.set_parse_math(False)
-  elif ys:
-    axes.set_title(next(iter(ys)), parse_math=False)
-  return figure
-
-
-def save(figure: "Figure", path: str | os.PathLike) -> None:
-  """Writes `figure` in the format that the suffix of `path` names; makes its folder."""
-  path = storage.absolute(os.fspath(path))
-  storage.make_folder(os.path.dirname(path))
-  buffer = io.BytesIO()
-  figure.savefig(buffer, format=os.path.splitext(path)[1].removeprefix("."), dpi=150)
-  storage.write_bytes(path, buffer.getvalue())
-
-
-def _figure(size: tuple[float, float]) -> "Figure":
-  from matplotlib.figure import Figure
-
-  figure = Figure(figsize=size, layout="constrained")
-  # It is pyplot that teaches IPython to show figures, and pyplot isn't imported.
-  figure._repr_png_ = functools.partial(_png, figure)
-  return figure
-
-
-def _png(figure: "Figure") -> bytes:
-  buffer = io.BytesIO()
-  figure.savefig(buffer, format="png")
-  return buffer.getvalue()
-
-
-def _clip(value: float, low: float, high: float) -> float:
-  return max(low, min(high, value))
-
-
-def _array(values: Any, rank: int) -> np.ndarray:
-  values = np.asarray(values, np.float32)  # bfloat16 is unknown to matplotlib
-  if values.ndim != rank:
-    raise ValueError(f"expected an array of rank {rank}, got shape {values.shape}")
-  return values
-
-
 def _labelled(
     weights: Any, rank: int, rows: Sequence[str], columns: Sequence[str]
 ) -> np.ndarray:
-  weights = _array(weights, rank)
+  weights = as_array(weights, rank)
   if weights.shape[-2:] != (len(rows), len(columns)):
     raise ValueError(
         f"weights of shape {weights.shape} don't fit {len(rows)} row labels and "
@@ -288,16 +222,4 @@ def _write_values(axes: "Axes", image: Any) -> None:
 def _draw_attention(axes: "Axes", weights: np.ndarray) -> Any:
   # One colour scale for all maps: heads are compared by eye.
   return axes.imshow(
-      weights, cmap=ATTENTION_COLOURS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-
-
-def _label_tokens(
-    axis: Any, labels: Sequence[str], rotation: float = 0, size: float = 9,
-    most: int = MAX_LABELS,
-) -> None:
-  """Writes tokens at their positions; `$` is a character here, not mathematics."""
-  every = -(-len(labels) // most)
-  shown = [label.replace("\n", "\\n").replace("\t", "\\t") for label in labels[::every]]
-  axis.set_ticks(
-      range(0, len(labels), every), shown, rotation=rotation, fontsize=size, parse_math=False)
-  axis.set_tick_params(length=0)
+      weights, cmap=SEQUENTIAL_COLOURS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")

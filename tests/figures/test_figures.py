@@ -1,11 +1,19 @@
-"""What the figures show: values, labels, scales and files."""
+"""Figures: values, labels, scales and files."""
 
 import sys
 
 import numpy as np
 import pytest
 
-from jtx.figures import plots
+from jtx.figures.attention import (
+  attention_grid,
+  attention_map,
+  heatmaps,
+  position_heatmap,
+  position_similarity,
+)
+from jtx.figures.curves import bars, curve
+from jtx.figures.figure import MAX_LABELS, save_figure
 
 
 def attention(*shape):
@@ -20,7 +28,7 @@ def tick_labels(axis):
 def test_attention_map_shows_weights_and_tokens():
   weights = attention(2, 3)
   rows, columns = ["Übung", "macht"], ["den", "Meister", "straße"]
-  axes = plots.attention_map(weights, rows, columns, title="head 1").axes[0]
+  axes = attention_map(weights, rows, columns, title="head 1").axes[0]
   np.testing.assert_allclose(axes.images[0].get_array(), weights, rtol=1e-6)
   assert axes.images[0].get_clim() == (0, 1)
   assert tick_labels(axes.yaxis) == rows
@@ -30,7 +38,7 @@ def test_attention_map_shows_weights_and_tokens():
 
 def test_attention_grid_is_layers_by_heads():
   weights = attention(2, 3, 4, 5)
-  figure = plots.attention_grid(weights, list("abcd"), list("vwxyz"))
+  figure = attention_grid(weights, list("abcd"), list("vwxyz"))
   *maps, _ = figure.axes
   assert len(maps) == 6
   for axes, expected in zip(maps, weights.reshape(6, 4, 5)):
@@ -41,37 +49,37 @@ def test_attention_grid_is_layers_by_heads():
 
 def test_long_sequences_are_labelled_at_true_positions():
   tokens = [f"t{i}" for i in range(150)]
-  axes = plots.attention_map(attention(150, 150), tokens, tokens).axes[0]
-  assert len(axes.get_xticks()) <= plots.MAX_LABELS
+  axes = attention_map(attention(150, 150), tokens, tokens).axes[0]
+  assert len(axes.get_xticks()) <= MAX_LABELS
   assert tick_labels(axes.xaxis) == [f"t{i:.0f}" for i in axes.get_xticks()]
 
 
 def test_tokens_are_not_mathematics(tmp_path):
   """Unbalanced `$x^` would raise when drawn, were it parsed."""
   tokens = ["$x^$", "\\frac$", "a\nb", "▁the", "Ġthe"]
-  figure = plots.attention_map(attention(5, 5), tokens, tokens, title="$^$")
-  plots.save(figure, tmp_path / "map.png")
+  figure = attention_map(attention(5, 5), tokens, tokens, title="$^$")
+  save_figure(figure, tmp_path / "map.png")
   assert tick_labels(figure.axes[0].xaxis)[2] == "a\\nb"
-  plots.save(plots.curve([0, 1], {"$^$": [1, 2], "b": [2, 1]}, "$^$", "$_$"), tmp_path / "c.png")
+  save_figure(curve([0, 1], {"$^$": [1, 2], "b": [2, 1]}, "$^$", "$_$"), tmp_path / "c.png")
 
 
 def test_bfloat16_weights():
   jnp = pytest.importorskip("jax.numpy")
   weights = jnp.full((2, 2), 0.5, jnp.bfloat16)
-  axes = plots.attention_map(weights, ["a", "b"], ["c", "d"]).axes[0]
+  axes = attention_map(weights, ["a", "b"], ["c", "d"]).axes[0]
   np.testing.assert_array_equal(axes.images[0].get_array(), 0.5)
 
 
 def test_position_heatmap_is_centred_at_zero():
   table = np.array([[0.5, -2.0], [1.0, 0.0], [0.0, 0.25]])
-  image = plots.position_heatmap(table).axes[0].images[0]
+  image = position_heatmap(table).axes[0].images[0]
   np.testing.assert_allclose(image.get_array(), table)
   assert image.get_clim() == (-2, 2)
 
 
 def test_position_similarity_is_the_cosine():
   table = np.array([[1.0, 0.0], [3.0, 3.0], [-2.0, 0.0], [0.0, 0.0]])
-  image = plots.position_similarity(table).axes[0].images[0]
+  image = position_similarity(table).axes[0].images[0]
   r = np.sqrt(0.5)
   expected = [[1, r, -1, 0], [r, 1, -r, 0], [-1, -r, 1, 0], [0, 0, 0, 0]]
   np.testing.assert_allclose(image.get_array(), expected, atol=1e-6)
@@ -79,7 +87,7 @@ def test_position_similarity_is_the_cosine():
 
 
 def test_curve_draws_every_line():
-  figure = plots.curve([0, 10], {"train": [3.0, 2.0], "valid": [3.5, np.nan]}, "step", "loss")
+  figure = curve([0, 10], {"train": [3.0, 2.0], "valid": [3.5, np.nan]}, "step", "loss")
   axes = figure.axes[0]
   assert [line.get_label() for line in axes.lines] == ["train", "valid"]
   np.testing.assert_array_equal(axes.lines[1].get_ydata(), [3.5, np.nan])
@@ -88,7 +96,7 @@ def test_curve_draws_every_line():
 
 def test_heatmaps_share_a_scale_from_zero():
   panels = {"a": [[0, 1, 2]], "$^$": np.array([[True], [False]])}
-  figure = plots.heatmaps(panels, "key", "query", label="$_$")
+  figure = heatmaps(panels, "key", "query", label="$_$")
   first, second, bar = figure.axes
   np.testing.assert_array_equal(first.images[0].get_array(), [[0, 1, 2]])
   np.testing.assert_array_equal(second.images[0].get_array(), [[1], [0]])
@@ -99,16 +107,16 @@ def test_heatmaps_share_a_scale_from_zero():
 
 
 def test_heatmaps_of_signed_values_are_centred_and_nan_is_left_out():
-  figure = plots.heatmaps({"a": [[1, -3]], "b": [[np.nan, 2]]}, "x", "y")
+  figure = heatmaps({"a": [[1, -3]], "b": [[np.nan, 2]]}, "x", "y")
   assert {axes.images[0].get_clim() for axes in figure.axes[:2]} == {(-3, 3)}
   np.testing.assert_array_equal(figure.axes[1].images[0].get_array().mask, [[True, False]])
-  figure = plots.heatmaps({"all zero": np.zeros((2, 2))}, "x", "y")
+  figure = heatmaps({"all zero": np.zeros((2, 2))}, "x", "y")
   assert figure.axes[0].images[0].get_clim() == (0, 1)
 
 
 def test_heatmaps_break_into_rows():
   panels = {str(i): np.eye(2) for i in range(5)}
-  figure = plots.heatmaps(panels, "x", "y", most=3)
+  figure = heatmaps(panels, "x", "y", most=3)
   *maps, _ = figure.axes
   assert [axes.get_title() for axes in maps] == list("01234")
   grid = maps[0].get_subplotspec().get_gridspec()
@@ -117,8 +125,8 @@ def test_heatmaps_break_into_rows():
 
 def test_heatmaps_label_and_number_cells():
   values = [[0.0, 1.0, np.nan], [0.25, 0.5, 12.345]]
-  figure = plots.heatmaps({"a": values}, "x", "y", rows=["r", "s"], columns=["u", "$^$", "w"],
-                        numbers=True)
+  figure = heatmaps({"a": values}, "x", "y", rows=["r", "s"], columns=["u", "$^$", "w"],
+                    numbers=True)
   axes = figure.axes[0]
   assert tick_labels(axes.yaxis) == ["r", "s"]
   assert tick_labels(axes.xaxis) == ["u", "$^$", "w"]
@@ -129,7 +137,7 @@ def test_heatmaps_label_and_number_cells():
 
 
 def test_bars_are_in_order_from_the_top():
-  axes = plots.bars({"$^$ heads": 12288.0, "one": 0.5}, "numbers").axes[0]
+  axes = bars({"$^$ heads": 12288.0, "one": 0.5}, "numbers").axes[0]
   assert [bar.get_width() for bar in axes.patches] == [12288, 0.5]
   assert tick_labels(axes.yaxis) == ["$^$ heads", "one"]
   assert [text.get_text() for text in axes.texts] == ["12,288", "0.5"]
@@ -139,15 +147,15 @@ def test_bars_are_in_order_from_the_top():
 
 
 @pytest.mark.parametrize("draw, message", [
-    (lambda: plots.heatmaps({}, "x", "y"), "no panel"),
-    (lambda: plots.heatmaps({"a": [1, 2]}, "x", "y"), r"'a' has shape \(2,\)"),
-    (lambda: plots.heatmaps({"a": [[1, 2]]}, "x", "y", rows=["r", "s"]), "2 row labels"),
-    (lambda: plots.heatmaps({"a": [[1, 2]]}, "x", "y", columns=["u"]), "1 column labels"),
-    (lambda: plots.bars({}, "x"), "no value"),
-    (lambda: plots.attention_map(attention(2, 3), ["a"], list("xyz")), "1 row labels"),
-    (lambda: plots.attention_map(attention(2, 2, 2), ["a"], ["b"]), "rank 2"),
-    (lambda: plots.attention_grid(attention(2, 3), list("ab"), list("xyz")), "rank 4"),
-    (lambda: plots.curve([0, 1], {"train": [1.0]}, "step", "loss"), "'train' has 1 points"),
+    (lambda: heatmaps({}, "x", "y"), "no panel"),
+    (lambda: heatmaps({"a": [1, 2]}, "x", "y"), r"'a' has shape \(2,\)"),
+    (lambda: heatmaps({"a": [[1, 2]]}, "x", "y", rows=["r", "s"]), "2 row labels"),
+    (lambda: heatmaps({"a": [[1, 2]]}, "x", "y", columns=["u"]), "1 column labels"),
+    (lambda: bars({}, "x"), "no value"),
+    (lambda: attention_map(attention(2, 3), ["a"], list("xyz")), "1 row labels"),
+    (lambda: attention_map(attention(2, 2, 2), ["a"], ["b"]), "rank 2"),
+    (lambda: attention_grid(attention(2, 3), list("ab"), list("xyz")), "rank 4"),
+    (lambda: curve([0, 1], {"train": [1.0]}, "step", "loss"), "'train' has 1 points"),
 ])
 def test_shapes_that_do_not_fit_are_named(draw, message):
   with pytest.raises(ValueError, match=message):
@@ -159,15 +167,15 @@ def test_shapes_that_do_not_fit_are_named(draw, message):
 ])
 def test_save_makes_the_folder(tmp_path, suffix, magic):
   path = tmp_path / "figures" / f"positions.{suffix}"
-  plots.save(plots.position_heatmap(np.eye(4)), path)
+  save_figure(position_heatmap(np.eye(4)), path)
   assert path.read_bytes().startswith(magic)
 
 
 def test_notebooks_show_a_figure():
-  assert plots.position_heatmap(np.eye(4))._repr_png_().startswith(b"\x89PNG")
+  assert position_heatmap(np.eye(4))._repr_png_().startswith(b"\x89PNG")
 
 
 def test_pyplot_is_not_used(monkeypatch):
   monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
-  plots.position_heatmap(np.eye(4))
+  position_heatmap(np.eye(4))
   assert "matplotlib.pyplot" not in sys.modules
