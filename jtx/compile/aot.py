@@ -13,9 +13,19 @@ import time
 from typing import Any, NamedTuple
 
 from absl import logging
+import jax
+from jax.experimental import topologies
 
+from jtx import build
+from jtx.compile import hlo
 from jtx.config import ConfigDict
+from jtx.data import pipeline
 from jtx.errors import ConfigError, nearest
+from jtx.nn.layers import compute_dtype
+from jtx.parallel import sharding
+from jtx.train import flops, metrics, phases
+from jtx.train.step import Program
+from jtx.train.teacher import with_teacher
 
 # Of the machine that compiles: it has no TPU, and is not asked whether it is part of a pod.
 ENVIRONMENT = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost",
@@ -45,7 +55,6 @@ def set_up(topology: str) -> None:
   Args:
     topology: as for `devices`.
   """
-  import jax
   os.environ.update(ENVIRONMENT)
   jax.config.update("jax_platforms", "cpu")
   if match := re.fullmatch(r"cpu:([1-9]\d*)", topology):
@@ -63,7 +72,6 @@ def devices(topology: str, slices: int = 1) -> Sequence[Any]:
   Raises:
     ConfigError: there is no such topology, or no compiler for it.
   """
-  import jax
   kind, _, shape = topology.partition(":")
   if re.fullmatch(r"cpu:[1-9]\d*", topology):
     return jax.devices("cpu")[:int(shape)]
@@ -78,7 +86,6 @@ def devices(topology: str, slices: int = 1) -> Sequence[Any]:
   except ImportError:
     raise ConfigError(f"--topology={topology}: needs the TPU compiler; install the extra `aot`:"
                       ' pip install -e ".[aot]"') from None
-  from jax.experimental import topologies
   try:
     return topologies.get_topology_desc(platform="tpu", topology_name=topology, **options).devices
   except Exception as e:  # whatever the compiler's runtime raises
@@ -102,11 +109,6 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
   Raises:
     ConfigError: the config can't be used, or the mesh does not fit the topology.
   """
-  import jax
-
-  from jtx.parallel import sharding
-  from jtx.train import phases
-
   mesh = sharding.make_mesh(config.mesh, devices(topology, slices))
   chip = CHIPS.get(topology.partition(":")[0])
   phase = max(phases.phases(config), key=lambda p: (p.length or 1) * p.batch_size)
@@ -146,15 +148,6 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
 def _program(config: ConfigDict, mesh: Any, phase: Any, vocab_size: int | None,
              outputs: int | None) -> tuple[Any, tuple[Any, Any, Any]]:
   """The program of a run on `mesh`, and the abstract arguments of its step in a phase."""
-  import jax
-
-  from jtx import build
-  from jtx.data import pipeline
-  from jtx.parallel import sharding
-  from jtx.train import phases
-  from jtx.train.step import Program
-  from jtx.train.teacher import with_teacher
-
   phases.check_batches(config, mesh)
   recipe, info = build.declared_data(config, vocab_size, outputs)
   model, objective = build.make_model(config, info)
@@ -174,12 +167,6 @@ def _program(config: ConfigDict, mesh: Any, phase: Any, vocab_size: int | None,
 def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
                       chip: Chip | None) -> dict[str, Any]:
   """What a compiled step sends, and an estimate of its time where the chip is known."""
-  import jax
-
-  from jtx.compile import hlo
-  from jtx.nn.layers import compute_dtype
-  from jtx.train import flops, metrics
-
   found = hlo.traffic(text)
   sent = sum(t.sent for t in found.values())
   with jax.set_mesh(program.mesh):
@@ -202,7 +189,6 @@ def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
 
 def local_bytes(tree: Any) -> int:
   """Bytes of abstract arrays on one device."""
-  import jax
   return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
              for x in jax.tree.leaves(tree))
 
@@ -221,7 +207,6 @@ def least_sent(params: Any, width: int, parts: int = 1) -> float:
     width: bytes of a number that is sent.
     parts: of a batch, whose gradients are accumulated.
   """
-  import jax
   ring = lambda n: (n - 1) / n
   total = 0.0
   for x in jax.tree.leaves(params):
@@ -243,7 +228,6 @@ def meshes(config: ConfigDict, number: int) -> Iterator[dict[str, int]]:
 
   Those that send least come first: more of `fsdp`, then of `tensor`.
   """
-  from jtx.train import phases
   rows = [p.batch_size // config.optim.accumulate for p in phases.phases(config)]
   divisors = [n for n in range(1, number + 1) if number % n == 0]
   for tensor, data in itertools.product(divisors, divisors):

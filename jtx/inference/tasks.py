@@ -14,7 +14,7 @@ import numpy as np
 
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
-from jtx.evals.answers import best_answers
+from jtx.inference.answers import best_answers
 from jtx.inference.texts import Predictor, encode, prediction, text_vectors
 
 Input = Mapping[str, Any]

@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 
-from jtx.evals.answers import best_answers, by_id
+from jtx.evals.answers import by_id
+from jtx.inference.answers import best_answers
 
 CONTEXT = "Ann met Bob in Rome , in May ."
 WORDS = [(0, 3), (4, 7), (8, 11), (12, 14), (15, 19), (20, 21), (22, 24), (25, 28), (29, 30)]

@@ -9,10 +9,12 @@ import optax
 from optax import contrib
 import pytest
 
-from jtx.config import section
+from jtx.config import build, section
 from jtx.errors import ConfigError
 from jtx.parallel import sharding
-from jtx.train import optim, schedules
+from jtx.train import optim, optimizers, schedules
+from jtx.train.optimizers import OPTIMIZERS
+from jtx.train.paths import layer_path
 
 LAYERS = 3
 D, N, H, F, V = 8, 2, 4, 12, 10
@@ -55,7 +57,7 @@ def separate(stacked_tree):
   flat = {}
   for path, x in flatten_dict(stacked_tree, sep="/").items():
     if path in STACKED:
-      flat |= {optim.layer_path(path, i).replace("layers/", "block"): x[i] for i in range(LAYERS)}
+      flat |= {layer_path(path, i).replace("layers/", "block"): x[i] for i in range(LAYERS)}
     else:
       flat[path] = x
   return unflatten_dict(flat, sep="/")
@@ -65,7 +67,7 @@ def separate_axes():
   flat = {}
   for path, names in AXES.items():
     if path in STACKED:
-      flat |= {optim.layer_path(path, i).replace("layers/", "block"): names[1:]
+      flat |= {layer_path(path, i).replace("layers/", "block"): names[1:]
                for i in range(LAYERS)}
     else:
       flat[path] = names
@@ -80,7 +82,7 @@ def config(optimizer="sgd", schedule="constant", **edits):
   """An `optim` section; lr 1 and no momentum unless edited."""
   cfg = optim.defaults()
   options = {"momentum": 0.0} if optimizer == "sgd" else {}
-  cfg.optimizer = section(optim.OPTIMIZERS, optimizer, **options)
+  cfg.optimizer = section(OPTIMIZERS, optimizer, **options)
   cfg.schedule = section(schedules.SCHEDULES, schedule)
   cfg.lr = 1.0
   for key, value in edits.items():
@@ -133,15 +135,15 @@ def assert_trees_close(a, b, rtol=1e-6):
 
 # All of them, the costly ones in the slow set.
 COSTLY = ("adafactor", "lamb", "muon")
-ALL = [pytest.param(name, marks=[pytest.mark.slow] * (name in COSTLY)) for name in optim.OPTIMIZERS]
+ALL = [pytest.param(name, marks=[pytest.mark.slow] * (name in COSTLY)) for name in OPTIMIZERS]
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_stack_is_updated_as_separate_layers(name):
-  cfg = section(optim.OPTIMIZERS, name, **OPTIONS.get(name, {}))
+  cfg = section(OPTIMIZERS, name, **OPTIONS.get(name, {}))
   layer_axes = {path: names[1:] if path in STACKED else names for path, names in AXES.items()}
-  per_layer = optim.per_layer(optim.build(optim.OPTIMIZERS, cfg, layer_axes), STACKED)
-  plain = optim.build(optim.OPTIMIZERS, cfg, separate_axes())
+  per_layer = optim.per_layer(build(OPTIMIZERS, cfg, layer_axes), STACKED)
+  plain = build(OPTIMIZERS, cfg, separate_axes())
   params, gradients = tree(0), [tree(i) for i in (1, 2, 3)]
   got = train(optax.chain(per_layer, optax.scale(-0.1)), params, gradients)
   want = train(optax.chain(plain, optax.scale(-0.1)), separate(params),
@@ -153,8 +155,8 @@ def test_a_stack_is_updated_as_separate_layers(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lamb", "adafactor"])
 def test_a_stack_as_one_parameter_differs(name):
-  cfg = section(optim.OPTIMIZERS, name, **OPTIONS.get(name, {}))
-  tx = optim.build(optim.OPTIMIZERS, cfg, AXES)
+  cfg = section(OPTIMIZERS, name, **OPTIONS.get(name, {}))
+  tx = build(OPTIMIZERS, cfg, AXES)
   params, gradient = tree(0), tree(1)
   naive = first_update(tx, params, gradient)
   layered = first_update(optim.per_layer(tx, STACKED), params, gradient)
@@ -168,10 +170,10 @@ def test_a_stack_as_one_matrix_differs_for_muon():
   path = "encoder/layers/mlp/kernel"
   gradient = flatten_dict(tree(1), sep="/")[path]
   params = nested({path: gradient})
-  tx = optim.per_layer(optim.muon({path: ("embed", "mlp")}, weight_decay=0.0), {path})
+  tx = optim.per_layer(optimizers.muon({path: ("embed", "mlp")}, weight_decay=0.0), {path})
   layered = first_update(tx, params, params)
   layered = flatten_dict(layered, sep="/")[path]
-  tx = optim.muon({"kernel": ("embed", "mlp")}, weight_decay=0.0)
+  tx = optimizers.muon({"kernel": ("embed", "mlp")}, weight_decay=0.0)
   flat = {"kernel": gradient.reshape(LAYERS * D, F)}
   naive = first_update(tx, flat, flat)["kernel"].reshape(LAYERS, D, F)
   assert np.linalg.norm(naive - layered) > 0.1 * np.linalg.norm(layered)
@@ -226,13 +228,13 @@ def test_adamw_against_float64():
 def test_on_a_matrix_equals_optax(name, theirs):
   params = {"kernel": jnp.array(np.random.default_rng(0).normal(size=(D, F)), jnp.float32)}
   gradients = [jax.tree.map(lambda x, i=i: jnp.roll(x, i, 1), params) for i in (1, 2, 3)]
-  cfg = section(optim.OPTIMIZERS, name)
-  tx = optim.build(optim.OPTIMIZERS, cfg, {"kernel": ("embed", "mlp")})
+  cfg = section(OPTIMIZERS, name)
+  tx = build(OPTIMIZERS, cfg, {"kernel": ("embed", "mlp")})
   got = train(optax.chain(tx, optax.scale(-0.1)), params, gradients)
   assert_trees_close(got[-1], train(theirs(), params, gradients)[-1])
 
 
-@pytest.mark.parametrize("name", [n for n in optim.OPTIMIZERS if n != "adam"])
+@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n != "adam"])
 def test_weight_decay_is_for_kernels_and_embeddings(name):
   params, gradient = tree(0), tree(1)
   updates = []
@@ -253,7 +255,7 @@ def test_weight_decay_is_for_kernels_and_embeddings(name):
     ("a/kernel", True), ("a/embedding", True), ("position_embedding", True),
     ("a/bias", False), ("kernel/bias", False), ("a/scale", False), ("position_bias", False)])
 def test_decays(path, decayed):
-  assert optim.decays(path) == decayed
+  assert optimizers.decays(path) == decayed
 
 
 @pytest.mark.parametrize("path,shape,names,matrix", [
@@ -263,9 +265,9 @@ def test_decays(path, decayed):
 @pytest.mark.parametrize("rms", [0.0, 0.2])
 def test_muon_sees_an_attention_kernel_as_a_matrix(path, shape, names, matrix, rms):
   g = jnp.array(np.random.default_rng(0).normal(size=shape), jnp.float32)
-  tx = optim.muon({path: names}, rms=rms)
+  tx = optimizers.muon({path: names}, rms=rms)
   got = first_update(tx, nested({path: g}), nested({path: g}))
-  tx, flat = optim.muon({"kernel": ("embed", "mlp")}, rms=rms), {"kernel": g.reshape(matrix)}
+  tx, flat = optimizers.muon({"kernel": ("embed", "mlp")}, rms=rms), {"kernel": g.reshape(matrix)}
   want = first_update(tx, flat, flat)
   np.testing.assert_allclose(
       flatten_dict(got, sep="/")[path], want["kernel"].reshape(shape), rtol=1e-5, atol=1e-6)
@@ -273,7 +275,7 @@ def test_muon_sees_an_attention_kernel_as_a_matrix(path, shape, names, matrix, r
 
 def test_muon_updates_are_nearly_orthogonal():
   g = {"kernel": jnp.array(np.random.default_rng(0).normal(size=(D, F)), jnp.float32)}
-  tx = optim.muon({"kernel": ("embed", "mlp")}, rms=0.0, weight_decay=0.0)
+  tx = optimizers.muon({"kernel": ("embed", "mlp")}, rms=0.0, weight_decay=0.0)
   u = first_update(tx, g, g)
   values = np.linalg.svd(u["kernel"], compute_uv=False) / (F / D)**0.5
   assert values.min() > 0.5 and values.max() < 1.3  # Newton-Schulz's own range (Jordan 2024)
@@ -293,7 +295,8 @@ def test_muon_leaves_the_rest_to_adamw():
 
 
 def values(name, lr, total, steps, **options):
-  schedule = optim.build(schedules.SCHEDULES, section(schedules.SCHEDULES, name, **options), lr, total)
+  chosen = section(schedules.SCHEDULES, name, **options)
+  schedule = build(schedules.SCHEDULES, chosen, lr, total)
   return [float(schedule(s)) for s in steps]
 
 
@@ -384,10 +387,10 @@ def test_clipping_is_by_the_norm_of_all_gradients(clip_norm):
 
 
 def test_layer_path():
-  assert optim.layer_path("encoder/layers/mlp/kernel", 3) == "encoder/layers/3/mlp/kernel"
-  assert optim.layer_path("layers_12/kernel", 0) == "layers_12/0/kernel"
+  assert layer_path("encoder/layers/mlp/kernel", 3) == "encoder/layers/3/mlp/kernel"
+  assert layer_path("layers_12/kernel", 0) == "layers_12/0/kernel"
   with pytest.raises(ValueError, match="encoder/blocks/kernel"):
-    optim.layer_path("encoder/blocks/kernel", 0)
+    layer_path("encoder/blocks/kernel", 0)
 
 
 def test_the_first_matching_multiplier_wins():
@@ -462,7 +465,7 @@ def test_values_out_of_range(edits, message):
 
 def test_nesterov_without_momentum():
   with pytest.raises(ConfigError, match="nesterov=True"):
-    optim.sgd({}, momentum=0.0, nesterov=True)
+    optimizers.sgd({}, momentum=0.0, nesterov=True)
 
 
 # ---- State ----
