@@ -279,9 +279,10 @@ class PlainFlax(harness.JaxSide, System):
     self.jax = jax
     dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
     h = self.texts["hf_config"]
-    model = Bert(h["vocab_size"], h["hidden_size"], h["num_hidden_layers"],
-                 h["num_attention_heads"], h["intermediate_size"],
-                 h["max_position_embeddings"], dtype)
+    model = Bert(vocab_size=h["vocab_size"], width=h["hidden_size"],
+                 num_layers=h["num_hidden_layers"], num_heads=h["num_attention_heads"],
+                 ffn_dim=h["intermediate_size"], max_length=h["max_position_embeddings"],
+                 dtype=dtype)
     ids = jnp.zeros((1, LENGTH), jnp.int32)
     self.params = model.init(jax.random.key(0), ids, jnp.ones_like(ids), False)["params"]
     tx = optax.chain(optax.clip_by_global_norm(CLIP), optax.adamw(

@@ -271,7 +271,8 @@ def small_disk(folder: pathlib.Path) -> Iterator[bool]:
     yield done.returncode == 0
   finally:
     if done.returncode == 0:
-      subprocess.run(["umount", "--lazy", str(folder)], check=True)  # the killed may still be ending
+      # Lazily, since what was killed may still be ending.
+      subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def campaign(kinds: list[str], processes: int, place: pathlib.Path,
@@ -300,7 +301,7 @@ def campaign(kinds: list[str], processes: int, place: pathlib.Path,
       env = {"PYTHONPATH": f"{place}:{os.environ.get('PYTHONPATH', '')}",
              "CLOCK_OFFSET": str(draw.choice((-DAY, DAY)))}
     before = len(lines(folder))
-    run = Run(folder, processes, steps, arguments, env)
+    run = Run(folder, processes, steps, arguments, env=env)
     try:
       # From its newest checkpoint it must have come further than it ever was.
       run.reached(before + draw.randint(1, MOST_STEPS))

@@ -33,17 +33,18 @@ TASKS = {
                  ("dev/accuracy",)),
     "sick": Task("classify.py:max_length=64,header,text=sentence_A,second=sentence_B,"
                  "label=relatedness_score,names=,scores=pearson+spearman,train=loop.txt,"
-                 "dev=dev.txt,epochs=2", "sick", "SequenceClassification", ("dev/pearson", "dev/spearman")),
+                 "dev=dev.txt,epochs=2", "sick", "SequenceClassification",
+                 ("dev/pearson", "dev/spearman")),
     "sick_entailment": Task(
         "classify.py:max_length=64,header,text=sentence_A,second=sentence_B,"
         "label=entailment_judgment,names=CONTRADICTION+ENTAILMENT+NEUTRAL,train=loop.txt,"
         "dev=dev.txt,epochs=2", "sick", "SequenceClassification", ("dev/accuracy",)),
-    "cola": Task("classify.py:max_length=64,text=3,label=1,scores=matthews+accuracy,epochs=2", "cola",
-                 "SequenceClassification", ("dev/matthews", "dev/accuracy")),
+    "cola": Task("classify.py:max_length=64,text=3,label=1,scores=matthews+accuracy,epochs=2",
+                 "cola", "SequenceClassification", ("dev/matthews", "dev/accuracy")),
     "codah": Task("choose.py:max_length=64,batch=16,epochs=2", "codah", "MultipleChoice",
                   ("dev/accuracy",)),
-    "wnut17": Task("tag.py:max_length=64,entities,batch=16,epochs=2", "wnut17", "TokenClassification",
-                   ("dev/f1", "dev/accuracy")),
+    "wnut17": Task("tag.py:max_length=64,entities,batch=16,epochs=2", "wnut17",
+                   "TokenClassification", ("dev/f1", "dev/accuracy")),
     "ud_ewt": Task("tag.py:max_length=96,format=conllu,train=loop.conllu.gz,dev=dev.conllu.gz,"
                    "epochs=0.5", "ud_ewt", "TokenClassification", ("dev/accuracy",)),
     "policyqa": Task("squad.py:max_length=128,stride=32,batch=16,lr=1e-4,epochs=1,"

@@ -150,7 +150,7 @@ class JaxSide:
 
 
 class JtxSide(JaxSide):
-  """What our own side has beside that; it has `program`, a `jtx.train.step.Program`, and `state`."""
+  """Our own side, which has `program`, a `jtx.train.step.Program`, and `state` beside that."""
 
   def step(self, batch: Any) -> None:
     self.state = self.program.step(self.state, batch)

@@ -134,7 +134,7 @@ class Jtx(harness.JaxSide):
     self.texts = [e["src"] for e in data.examples(tuple(self.task.config.evals.val_loss.source))]
     self.texts = self.texts[:sentences]
     self.translator = Translator(self.task.model, self.params, data.tokenizers,
-                                 self.task.config.decode, self.task.mesh)
+                                 self.task.config.decode, mesh=self.task.mesh)
 
   def sources(self) -> list[Tokens]:
     source = self.task.data.tokenizers["src"]

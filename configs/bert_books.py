@@ -28,8 +28,8 @@ def get_config(arg: str = ""):
     args.corpus, args.val = "embedded:pydocs:train", args.val or "embedded:pydocs:val"
   elif not args.val:
     if not args.corpus.startswith("documents:"):
-      raise ConfigError(f"config argument corpus={args.corpus!r}: only of documents:PATH can folders"
-                        " be held out; give val, a source to evaluate on")
+      raise ConfigError(f"config argument corpus={args.corpus!r}: only of documents:PATH can"
+                        " folders be held out; give val, a source to evaluate on")
     args.corpus, args.val = (f"{args.corpus}:folders{part}" for part in ("[:95%]", "[95%:]"))
   c = common.get_config()
   bert.pretrain(c, args, "bert_mini", "BertForMaskedLM", common.op("doc_sentences"),

@@ -2,8 +2,8 @@
 
   python -m experiments.train --config=configs/nmt_numbers.py --workdir=runs/nmt_numbers
 
-The data is generated (`jtx/data/sources/number_words.py`), so nothing is downloaded; the test values
-occur in no training pair. Argument: tiny.
+The data is generated (`jtx/data/sources/number_words.py`), so nothing is downloaded; the test
+values occur in no training pair. Argument: tiny.
 """
 
 from configs import common, nmt_base

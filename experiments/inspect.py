@@ -1,4 +1,4 @@
-"""What a checkpoint holds, without loading it: config, step, names and shapes of all arrays.
+"""Prints a checkpoint's config, step, and names and shapes of all arrays, without loading it.
 
   python -m experiments.inspect --workdir=W [--step=N]
 

@@ -1,4 +1,4 @@
-"""What a trained model says of each line or image: classes, tags, answers, embeddings and more.
+"""Predicts for each line or image: classes, tags, answers, embeddings, masked tokens.
 
   python -m experiments.predict --workdir=W --input=F [--output=F]
 
@@ -48,7 +48,7 @@ def of_images(model, params) -> list[dict]:
   paths = listed_images(INPUT.value)
   by_class = model.head.task == "classes"
   run = ImagePredictor(WORKDIR.value, model, params, "predict" if by_class else "features",
-                       BATCH_SIZE.value)
+                       batch_size=BATCH_SIZE.value)
   if not by_class:
     return [{"path": path, "embedding": x.tolist()} for path, x in zip(paths, run(paths))]
   labels = pretrained.labels(WORKDIR.value) or [f"LABEL_{i}" for i in range(model.head.outputs)]
@@ -71,7 +71,7 @@ def main() -> None:
   inputs = read_inputs(INPUT.value, model.head.task == "tags")
   trained = tasks.Trained(
       model, params, texts.tokenizer_of(WORKDIR.value, model),
-      pretrained.labels(WORKDIR.value) or (), texts.longest(model, MAX_LENGTH.value),
+      pretrained.labels(WORKDIR.value) or (), max_length=texts.longest(model, MAX_LENGTH.value),
       batch_size=BATCH_SIZE.value)
   write(tasks.predict(trained, inputs))
 

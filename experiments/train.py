@@ -3,7 +3,8 @@
   python -m experiments.train --config=configs/X.py[:args] --workdir=W [--config.a.b=value]
 
 Where Slurm, Open MPI, Kubernetes or a Cloud TPU start it as one of several processes, they find
-each other; elsewhere --coordinator, --num_processes and --process_id say it. See experiments/launch.
+each other; elsewhere --coordinator, --num_processes and --process_id say it. See
+experiments/launch.
 """
 
 from absl import flags

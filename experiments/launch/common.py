@@ -1,4 +1,4 @@
-"""What the launchers share: the training command, and running what was printed."""
+"""Parts that the launchers share: the training command, and running what was printed."""
 
 from collections.abc import Sequence
 import shlex

@@ -1,4 +1,4 @@
-"""What a compiled program sends between devices and moves in their memory, read from its text.
+"""Traffic of a compiled program, between devices and in their memory, read from its HLO text.
 
 XLA's own cost analysis counts the body of a loop once and does not tell collectives apart; here an
 instruction inside loops counts as often as these run.

@@ -1,4 +1,4 @@
-"""What counting alone would tell of hidden tokens: the yardstick of masked language models."""
+"""Unigram and bigram predictions of masked tokens: the baseline of masked language models."""
 
 import dataclasses
 from typing import Iterator, NamedTuple

@@ -120,7 +120,8 @@ def linear_accuracy(train: np.ndarray, train_labels: np.ndarray, test: np.ndarra
   mean, std = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64) + 1e-5
   scale = lambda x: np.concatenate([(x - mean) / std, np.ones((len(x), 1))], 1)
   x = scale(train)
-  targets = 2.0 * (train_labels[:, None] == np.arange(max(train_labels.max(), labels.max()) + 1)) - 1
+  classes = np.arange(max(train_labels.max(), labels.max()) + 1)
+  targets = 2.0 * (train_labels[:, None] == classes) - 1
   if len(x) < x.shape[1]:  # the same map, by a system of as many equations as there are images
     weights = x.T @ np.linalg.solve(x @ x.T + l2 * np.eye(len(x)), targets)
   else:

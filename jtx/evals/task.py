@@ -1,4 +1,4 @@
-"""What a trained model needs to be used: model, objective, data and mesh."""
+"""A trained model's task, as evaluators get it: config, model, objective, data and mesh."""
 
 import dataclasses
 from typing import Any

@@ -24,7 +24,8 @@ class Translation:
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float | str]]:
     examples = task.data.examples(self.source, self.limit)
     sources, references = [e["src"] for e in examples], [e["tgt"] for e in examples]
-    translator = Translator(task.model, params, task.data.tokenizers, task.config.decode, task.mesh)
+    translator = Translator(task.model, params, task.data.tokenizers, task.config.decode,
+                            mesh=task.mesh)
     outputs = [best[0].text for best in translator(sources)]
     yield from score(outputs, references, self.lowercase)
     shown = spread(range(len(examples)), self.samples)

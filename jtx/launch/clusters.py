@@ -1,7 +1,7 @@
-"""What starts a training command on clusters: a Slurm script, a TPU pod's command, a JobSet.
+"""Launchers of a training command on clusters: a Slurm script, a TPU pod's command, a JobSet.
 
-All of it is text that a person can read before it runs. A command that exits with status 75 was told
-to stop and is started again.
+All of it is text that a person can read before it runs. A command that exits with status 75 was
+told to stop and is started again.
 """
 
 from collections.abc import Mapping, Sequence

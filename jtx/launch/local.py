@@ -56,7 +56,7 @@ def local_commands(base: Sequence[str], processes: int, cpu_devices: int = 0,
   else:
     parts = jobs.shares(processes)
   env = {key: os.environ.get(key, value) for key, value in (env or {}).items()}
-  return [Command(tuple(base), i, processes, {**env, **part.env}, part.cores)
+  return [Command(tuple(base), i, processes, env={**env, **part.env}, cores=part.cores)
           for i, part in enumerate(parts)]
 
 

@@ -1,4 +1,4 @@
-"""Classes of images, taught by a model that knows them (Hinton et al. 2015; Touvron et al. 2020)."""
+"""Image classification distilled from a teacher (Hinton et al. 2015; Touvron et al. 2020)."""
 
 import dataclasses
 from typing import Any

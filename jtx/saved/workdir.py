@@ -54,7 +54,8 @@ def make_checkpoints(config: ConfigDict, workdir: str) -> Checkpointer:
     if not every or c.every % every:
       raise ConfigError(f"{where}: every checkpoint must be evaluated, but config.checkpoint.every="
                         f"{c.every} is no multiple of config.evals.{split}.every={every}")
-  return Checkpointer(os.path.join(workdir, "checkpoints"), c.keep, c.keep_every, c.every, how)
+  return Checkpointer(os.path.join(workdir, "checkpoints"), c.keep,
+                      keep_every=c.keep_every, every=c.every, best=how)
 
 
 def rate(config: ConfigDict, checkpoints: Checkpointer, step: int,
@@ -140,4 +141,4 @@ def load_run(workdir: str, step: int | None = None, average: int | None = None,
     average = min(config.checkpoint.average, len(checkpoints.all_steps()))
   params, _, step = checkpoints.restore_params(abstract, step=step, average=average, key=key)
   checkpoints.close()
-  return Task(config, model, objective, data, mesh), params, step
+  return Task(config, model, objective, data=data, mesh=mesh), params, step

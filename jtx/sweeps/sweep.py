@@ -1,4 +1,4 @@
-"""Sweeps: many runs of one config side by side. `jtx/sweeps/report.py` makes the table of their results.
+"""Sweeps: many runs of one config side by side, whose results `jtx/sweeps/report.py` tables.
 
 A sweep is a list of items, each a few edits of one config. An item is run by the train command
 that a user could type, in a folder of its own below the sweep's. What is known of a sweep is in
@@ -198,8 +198,8 @@ def plan(edits: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict],
       names[i] = f"{name[:MAX_NAME]}-{digest}"
 
   return [
-      Item(name, item, {short[k]: cells[k][i] for k in differing}, config,
-           [*train, *args, f"--workdir={os.path.join(workdir, name)}"])
+      Item(name, item, settings={short[k]: cells[k][i] for k in differing}, config=config,
+           command=[*train, *args, f"--workdir={os.path.join(workdir, name)}"])
       for i, (name, item, config, args) in enumerate(zip(names, edits, configs, arguments))]
 
 

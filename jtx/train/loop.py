@@ -76,7 +76,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   # --------------------------------------------------- model, objective, state
   model, objective = build.make_model(config, data.info)
   evaluators = make_evaluators(config)
-  task = Task(config, model, objective, data, mesh)
+  task = Task(config, model, objective, data=data, mesh=mesh)
   objective, extra = with_teacher(objective, mesh)
   program = Program(config, model, objective, example=data.example_batch(config.batch_size),
                     mesh=mesh, extra=extra)

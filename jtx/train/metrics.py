@@ -1,4 +1,4 @@
-"""What a run reports: metrics on disk, a line of progress, and where it ran."""
+"""Metrics on disk, the line of progress, and a record of where a run ran."""
 
 import contextlib
 import datetime

@@ -76,8 +76,9 @@ def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransform
   new["grad_norm"] = jnp.stack([norm, 1.0])
   finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"][0])
   bad_step = jnp.where((state.bad_step < 0) & ~finite, state.step + 1, state.bad_step)
-  return TrainState(state.step + 1, params, opt_state, ema,
-                    {k: state.sums[k] + v for k, v in new.items()}, bad_step.astype(jnp.int32))
+  return TrainState(step=state.step + 1, params=params, opt_state=opt_state, ema=ema,
+                    sums={k: state.sums[k] + v for k, v in new.items()},
+                    bad_step=bad_step.astype(jnp.int32))
 
 
 class Program:
@@ -114,16 +115,17 @@ class Program:
     def init(seed):
       key = jax.random.key(seed)
       params = sharding.unbox(build.init_params(model, objective, example, key))
-      return TrainState(jnp.int32(0), params, self.tx.init(params),
-                        params if config.optim.ema else {}, self.zero_sums(), jnp.int32(-1))
+      return TrainState(step=jnp.int32(0), params=params, opt_state=self.tx.init(params),
+                        ema=params if config.optim.ema else {}, sums=self.zero_sums(),
+                        bad_step=jnp.int32(-1))
 
     self.abstract_state = jax.eval_shape(init, 0)
     self.shardings = TrainState(
-        everywhere, param_shardings,
-        optim.opt_state_shardings(self.abstract_state.opt_state, params, param_shardings,
-                                  everywhere),
-        param_shardings if config.optim.ema else {},
-        {name: everywhere for name in self.metric_names}, everywhere)
+        step=everywhere, params=param_shardings,
+        opt_state=optim.opt_state_shardings(self.abstract_state.opt_state, params,
+                                            param_shardings, everywhere),
+        ema=param_shardings if config.optim.ema else {},
+        sums={name: everywhere for name in self.metric_names}, bad_step=everywhere)
     self.jitted_init = jax.jit(init, out_shardings=self.shardings)
     self.jitted_zero_sums = jax.jit(self.zero_sums, out_shardings=self.shardings.sums)
     self.jitted_step = jax.jit(functools.partial(train_step, config, model, objective, self.tx),
