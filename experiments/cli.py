@@ -12,44 +12,20 @@ traceback. Any other exception is a fault of the program and keeps its traceback
 Nothing here imports JAX, so a mistyped flag is answered at once.
 """
 
-import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 import difflib
-import importlib.machinery
-import importlib.util
-import inspect
 import logging as py_logging
-import numbers
-import os
 import re
 import sys
 import traceback
-import types
-from typing import Any
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
-from ml_collections.config_flags import config_flags, config_path, tuple_parser
+from ml_collections.config_flags import config_flags
 
-from jtx.config import from_plain
-from jtx.errors import (
-  RESTART,
-  CheckpointError,
-  ConfigError,
-  DataError,
-  Preempted,
-  TrainError,
-  nearest,
-)
-
-USER_ERRORS = (CheckpointError, ConfigError, DataError, Preempted, TrainError)
-FILE_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-
-
-class UsageError(Exception):
-  """A command line that can't be used; the message is one sentence."""
-
-  status = 2
+from experiments.config_values import ConfigParser, TupleParser
+from experiments.errors import UsageError, is_user_error, sentence
+from jtx.errors import RESTART, DataError
 
 
 def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
@@ -71,7 +47,7 @@ def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
     try:
       return main()
     except Exception as error:
-      expected, status = _is_user_error(error), getattr(error, "status", 1)
+      expected, status = is_user_error(error), getattr(error, "status", 1)
       try:
         if expected:
           _report(error, sys.argv, status)
@@ -104,9 +80,9 @@ def parse(
     UsageError: an unknown or missing flag, a positional argument, a config file that
       can't be loaded, an unknown config key, or a value of the wrong type.
   """
-  config_flags.register_flag_parser_for_type(tuple, _TupleParser())
+  config_flags.register_flag_parser_for_type(tuple, TupleParser())
   configs = [name for name in flag_values if config_flags.is_config_flag(flag_values[name])]
-  parsers = {name: _ConfigParser(name, argv) for name in configs}
+  parsers = {name: ConfigParser(name, argv) for name in configs}
   for name, parser in parsers.items():
     flag_values[name].parser = parser
   try:
@@ -127,66 +103,6 @@ def parse(
       parser.check_values(flag_values[name].override_values)
 
 
-def load_module(path: str) -> types.ModuleType:
-  """The config file at `path` as a module.
-
-  Raises:
-    UsageError: no such file, or an exception while it ran.
-  """
-  if not os.path.isfile(path):
-    folder = os.path.dirname(path)
-    others = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
-    files = [os.path.join(folder, f) for f in others if f.endswith(".py")]
-    close = difflib.get_close_matches(path, files, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    raise UsageError(f"there is no config file {path}{hint}")
-  name = "config_" + re.sub(r"\W", "_", path)
-  loader = importlib.machinery.SourceFileLoader(name, path)
-  module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
-  sys.modules[name] = module  # dataclasses look their module up
-  _in_file(path, lambda: loader.exec_module(module))
-  return module
-
-
-def load_config(argument: str) -> ConfigDict:
-  """The config of `configs/X.py` or `configs/X.py:arguments`, locked.
-
-  Raises:
-    UsageError: as `load_module`; or `get_config` is missing, takes no arguments but got
-      some, or raised.
-  """
-  path, colon, text = argument.partition(":")
-  get_config = getattr(load_module(path), "get_config", None)
-  if get_config is None:
-    raise UsageError(f"{path} has no function get_config")
-  if colon and not inspect.signature(get_config).parameters:
-    raise UsageError(f"{path} takes no arguments, so {':' + text!r} must go")
-  config = _in_file(path, lambda: get_config(text) if colon else get_config())
-  if not isinstance(config, ConfigDict):
-    raise UsageError(f"{path}: get_config returned {type(config).__name__}, not a ConfigDict")
-  return config.lock()
-
-
-def load_sweep(argument: str, name: str) -> list[dict[str, Any]]:
-  """What `sweep_NAME()` beside the `get_config` of `argument` yields: edits by config key.
-
-  Raises:
-    UsageError: there is no such function, or it raised, or yields something else.
-  """
-  path = argument.partition(":")[0]
-  module = load_module(path)
-  sweeps = [key.removeprefix("sweep_") for key in vars(module) if key.startswith("sweep_")]
-  if name not in sweeps:
-    hint = nearest(name, sweeps) if sweeps else "it has none"
-    raise UsageError(f"{path} has no function sweep_{name}; {hint}")
-  items = _in_file(path, lambda: list(getattr(module, f"sweep_{name}")()))
-  for i, item in enumerate(items, 1):
-    if not isinstance(item, dict):
-      raise UsageError(f"{path}: item {i} of sweep_{name} is {item!r}, not a dict of edits such as"
-                       ' {"optim.lr": 1e-3}')
-  return items
-
-
 def config_of(arguments: Sequence[str]) -> ConfigDict:
   """The config that `--config=FILE --config.a.b=value` would give an entry point.
 
@@ -203,7 +119,6 @@ def config_of(arguments: Sequence[str]) -> ConfigDict:
 def read_lines(path: str) -> list[str]:
   """The lines of a UTF-8 file, or of standard input for "-"."""
   from jtx.data.sources.lines import Lines
-  from jtx.errors import DataError
   if path != "-":
     lines = Lines(path)
     return [lines[i] for i in range(len(lines))]
@@ -221,146 +136,6 @@ def write_text(path: str, text: str) -> None:
   else:
     with open(path, "w", encoding="utf-8") as f:
       f.write(text)
-
-
-class _ConfigParser(flags.ArgumentParser):
-  """The value of a config flag, checked against the overrides that follow it."""
-
-  def __init__(self, name: str, argv: Sequence[str]):
-    self._name = name
-    matches = (re.match(rf"--?(?:no)?{name}\.([^=]+)", arg) for arg in argv)
-    self._overrides = [match[1] for match in matches if match]
-    self._tuples = {}
-
-  def parse(self, argument: str) -> ConfigDict:
-    config = load_config(argument)
-    for path in self._overrides:
-      value = _value_at(config, path, self._name)
-      if isinstance(value, list):
-        raise UsageError(
-            f"--{self._name}.{path} is a list; set an entry of it, as --{self._name}.{path}[0]")
-      if isinstance(value, tuple):
-        self._tuples[path] = value
-    return config
-
-  def check_values(self, overrides: dict[str, Any]) -> None:
-    """Checks what a field's type alone does not tell.
-
-    Raises:
-      UsageError: a section that a registry did not make was replaced, or a tuple of
-        numbers, strings or sections was given something else.
-    """
-    for path, value in overrides.items():
-      key = f"--{self._name}.{path}"
-      if isinstance(value, ConfigDict) and "name" not in value:
-        raise UsageError(f"{key} is a section; set its keys one by one, as {key}.KEY=VALUE")
-      for kind, what in ((numbers.Number, "number"), (str, "string"), (ConfigDict, "section")):
-        old = self._tuples.get(path)
-        if old and all(isinstance(v, kind) for v in old):
-          for wrong in (v for v in value if not isinstance(v, kind)):
-            raise UsageError(f"{key}: {wrong!r} is not a {what}")
-
-  def flag_type(self) -> str:
-    return "config file"
-
-
-class _TupleParser(tuple_parser.TupleParser):
-  """`(1, 2)`, `1,2`, `global,local`, `("global", "local")`, or `({"name": "clean"},)`.
-
-  ml_collections makes one word of `a,b`, an error of it where a word is a keyword, and no
-  section of a dict in a tuple.
-  """
-
-  def parse(self, argument: Any) -> tuple[Any, ...]:
-    if not isinstance(argument, str):
-      return super().parse(argument)
-    value = _literal(argument)
-    if isinstance(value, str) and value == argument:
-      if argument[:1] in ("(", "["):
-        raise ValueError("the brackets do not hold a tuple")
-      return tuple(_literal(word.strip()) for word in argument.split(",") if word.strip())
-    return tuple(map(from_plain, value)) if isinstance(value, (tuple, list)) else (value,)
-
-
-def _literal(text: str) -> Any:
-  try:
-    return ast.literal_eval(text)
-  except (SyntaxError, ValueError):
-    return text
-
-
-def _in_file(path: str, call: Callable[[], Any]) -> Any:
-  """`call()`; what it raises is told with the line of the config file."""
-  try:
-    return call()
-  except Exception as error:
-    if _is_user_error(error):
-      raise UsageError(_sentence(error)) from error
-    if isinstance(error, SyntaxError):
-      line, text = error.lineno, error.msg
-    else:
-      frames = traceback.extract_tb(error.__traceback__)
-      line = next((f.lineno for f in reversed(frames) if f.filename == path), 1)
-      text = _brief(str(error))
-    raise UsageError(
-        f"{path}, line {line}: {type(error).__name__}: {text} "
-        "(--verbosity=1 shows the traceback)") from error
-
-
-def _brief(message: str) -> str:
-  """`message`, without the whole config that ml_collections prints with an unknown key."""
-  if match := re.search(r'Did you mean "(.*?)" instead of "(.*?)"', message):
-    return f"unknown config key {match[2]!r}; did you mean {match[1]!r}?"
-  if match := re.search(r'Key "(.*?)" does not exist', message):
-    return f"unknown config key {match[1]!r}"
-  return message
-
-
-def _value_at(config: ConfigDict, path: str, name: str) -> Any:
-  """The value at a dotted path such as `model.width` or `data.ops[1][1].lengths`."""
-  try:
-    parts = config_path.split(path)
-  except (SyntaxError, ValueError):
-    parts = tuple(path.split("."))
-  node, done = config, f"--{name}"
-  for part in parts:
-    in_section = isinstance(node, (ConfigDict, dict)) and isinstance(part, str) and part in node
-    if not in_section and not (
-        isinstance(node, (list, tuple)) and isinstance(part, int)
-        and -len(node) <= part < len(node)):
-      raise UsageError(
-          f"unknown config key --{name}.{path}; {_nearest_key(config, path, name, node, done)}")
-    node = node[part]
-    done += f".{part}" if in_section else f"[{part}]"
-  return node
-
-
-def _nearest_key(config: ConfigDict, path: str, name: str, node: Any, done: str) -> str:
-  """A clause that names the key meant by `path`, or the valid ones at `done`."""
-  if isinstance(node, (list, tuple)):
-    return f"{done} has {len(node)} entries"
-  keys = list(_keys(config))
-  last = path.rsplit(".", 1)[-1]
-  elsewhere = [key for key in keys if key.rsplit(".", 1)[-1] == last]
-  close = (difflib.get_close_matches(path, elsewhere, n=1, cutoff=0)
-           or difflib.get_close_matches(path, keys, n=1, cutoff=0.75))
-  if close:
-    return f"did you mean --{name}.{close[0]}?"
-  if isinstance(node, (ConfigDict, dict)):
-    return f"{done} has: " + ", ".join(node)
-  return f"{done} is not a section"
-
-
-def _keys(node: Any, prefix: str = "") -> Iterator[str]:
-  """The dotted paths of all keys below `node`, sections included."""
-  if isinstance(node, (ConfigDict, dict)):
-    for key in node:
-      path = f"{prefix}.{key}" if prefix else str(key)
-      yield path
-      yield from _keys(node[key], path)
-  elif isinstance(node, (list, tuple)):
-    for i, value in enumerate(node):
-      yield from _keys(value, f"{prefix}[{i}]")
 
 
 def _unknown_flag(flag: str, configs: Sequence[str], flag_values: flags.FlagValues) -> str:
@@ -388,16 +163,6 @@ def _illegal_value(message: str, flag_values: flags.FlagValues) -> str:
   return f"--{match['name']}: {match['value']!r} is not {kind}"
 
 
-def _is_user_error(error: Exception) -> bool:
-  return isinstance(error, (UsageError, *USER_ERRORS, *FILE_ERRORS))
-
-
-def _sentence(error: Exception) -> str:
-  if isinstance(error, FILE_ERRORS) and error.filename is not None:
-    return f"{os.fsdecode(error.filename)}: {error.strerror.lower()}"
-  return " ".join(str(error).split())
-
-
 def _is_verbose(argv: Sequence[str]) -> bool:
   """Whether `--verbosity=1` was given, in a command line that may not have parsed."""
   return bool(re.search(r"\s--?(verbosity|v)[= ][1-9]", " ".join(argv)))
@@ -406,7 +171,7 @@ def _is_verbose(argv: Sequence[str]) -> bool:
 def _report(error: Exception, argv: Sequence[str], status: int) -> int:
   if _is_verbose(argv):
     traceback.print_exception(error)
-  print(f"error: {_sentence(error)}", file=sys.stderr)
+  print(f"error: {sentence(error)}", file=sys.stderr)
   return status
 
 

@@ -18,7 +18,7 @@ import sys
 from absl import flags
 from ml_collections import config_flags
 
-from experiments import cli
+from experiments import cli, config_files
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "File of the experiment, with arguments.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the folders of the runs.")
@@ -62,7 +62,7 @@ def make_items():
   named = [{}]
   if SWEEP.value is not None:
     named = [sweep.overrides(edits, CONFIG.value, f"sweep_{SWEEP.value} item {i}") for i, edits
-             in enumerate(cli.load_sweep(flag.config_filename, SWEEP.value), 1)]
+             in enumerate(config_files.load_sweep(flag.config_filename, SWEEP.value), 1)]
   grid = sweep.grid(GRID.value, CONFIG.value)
   for key in grid[0]:
     if any(key in edits for edits in named):

@@ -20,7 +20,7 @@ EXCEPTIONS = {
 # How the sentences on known breaches begin, which are yet to be removed.
 PENDING = (
     "jtx/data/", "jtx/inference/", "jtx/interop/", "jtx/models/", "jtx/nn/", "jtx/saved/",
-    "experiments/cli.py", "configs/bert.py", "benchmarks/bert.py", "benchmarks/nmt.py",
+    "configs/bert.py", "benchmarks/bert.py", "benchmarks/nmt.py",
     "benchmarks/faults.py", "tests/",
 )
 
@@ -66,7 +66,8 @@ def fields(name: str, known: Mapping[str, tuple[str, ast.ClassDef]]) -> int:
       return len(args.posonlyargs + args.args + args.kwonlyargs) - 1
   own = sum(isinstance(item, ast.AnnAssign) and "ClassVar" not in ast.unparse(item.annotation)
             for item in node.body)
-  return own + sum(fields(ast.unparse(base).split(".")[-1], known) for base in node.bases)
+  bases = {ast.unparse(base).split(".")[-1] for base in node.bases} - {name}
+  return own + sum(fields(base, known) for base in bases)
 
 
 def long_constructors(sources: Mapping[str, str]) -> Iterator[str]:
@@ -147,6 +148,7 @@ def fields_of(number: int) -> str:
     ("class A:\n" + fields_of(FIELDS + 1), "a.py: constructor A has 13 fields"),
     ("class A:\n" + fields_of(8) + "class B(A):\n  last: int\n" + fields_of(4),
      "a.py: constructor B has 13 fields"),
+    ("class A(base.A):\n" + fields_of(FIELDS), None),
     ("class A:\n  def __init__(self, " + ", ".join(f"a{i}" for i in range(13)) + "): pass",
      "a.py: constructor A has 13 fields"),
     ("class A:\n" + fields_of(5) + "A(1, 2, 3, 4, field_4=5)\ndict(1, 2, 3, 4, 5)", None),

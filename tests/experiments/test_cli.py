@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_flags
 import pytest
 
-from experiments import cli
+from experiments import cli, config_files
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -120,7 +120,7 @@ def test_the_config_of_arguments(config_file):
 
 
 def test_sweeps(config_file):
-  assert cli.load_sweep(f"{config_file}:locked", "rates") == [
+  assert config_files.load_sweep(f"{config_file}:locked", "rates") == [
       {"optim.lr": 1e-3}, {"optim.lr": 1e-4}]
   for name, expected in (
       ("rtes", "has no function sweep_rtes; did you mean 'rates'?"),
@@ -128,7 +128,7 @@ def test_sweeps(config_file):
       ("fault", "line 31: ZeroDivisionError: division by zero"),
       ("words", "item 1 of sweep_words is 'seed', not a dict of edits")):
     with pytest.raises(cli.UsageError) as error:
-      cli.load_sweep(config_file, name)
+      config_files.load_sweep(config_file, name)
     assert expected in str(error.value)
 
 
@@ -213,7 +213,7 @@ SCRIPT = """
 import sys
 from absl import flags, logging
 from ml_collections import config_flags
-from experiments import cli
+from experiments import cli, config_files
 from jtx import config as config_lib
 
 _CONFIG = config_flags.DEFINE_config_file("config")

@@ -1,0 +1,105 @@
+"""Config files, such as `configs/bert.py:large`, and the sweeps beside them, loaded by path."""
+
+from collections.abc import Callable
+import difflib
+import importlib.machinery
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+import types
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from experiments.errors import UsageError, is_user_error, sentence
+from jtx.errors import nearest
+
+
+def load_module(path: str) -> types.ModuleType:
+  """The config file at `path` as a module.
+
+  Raises:
+    UsageError: no such file, or an exception while it ran.
+  """
+  if not os.path.isfile(path):
+    folder = os.path.dirname(path)
+    others = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+    files = [os.path.join(folder, f) for f in others if f.endswith(".py")]
+    close = difflib.get_close_matches(path, files, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise UsageError(f"there is no config file {path}{hint}")
+  name = "config_" + re.sub(r"\W", "_", path)
+  loader = importlib.machinery.SourceFileLoader(name, path)
+  module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+  sys.modules[name] = module  # dataclasses look their module up
+  _in_file(path, lambda: loader.exec_module(module))
+  return module
+
+
+def load_config(argument: str) -> ConfigDict:
+  """The config of `configs/X.py` or `configs/X.py:arguments`, locked.
+
+  Raises:
+    UsageError: as `load_module`; or `get_config` is missing, takes no arguments but got
+      some, or raised.
+  """
+  path, colon, text = argument.partition(":")
+  get_config = getattr(load_module(path), "get_config", None)
+  if get_config is None:
+    raise UsageError(f"{path} has no function get_config")
+  if colon and not inspect.signature(get_config).parameters:
+    raise UsageError(f"{path} takes no arguments, so {':' + text!r} must go")
+  config = _in_file(path, lambda: get_config(text) if colon else get_config())
+  if not isinstance(config, ConfigDict):
+    raise UsageError(f"{path}: get_config returned {type(config).__name__}, not a ConfigDict")
+  return config.lock()
+
+
+def load_sweep(argument: str, name: str) -> list[dict[str, Any]]:
+  """What `sweep_NAME()` beside the `get_config` of `argument` yields: edits by config key.
+
+  Raises:
+    UsageError: there is no such function, or it raised, or yields something else.
+  """
+  path = argument.partition(":")[0]
+  module = load_module(path)
+  sweeps = [key.removeprefix("sweep_") for key in vars(module) if key.startswith("sweep_")]
+  if name not in sweeps:
+    hint = nearest(name, sweeps) if sweeps else "it has none"
+    raise UsageError(f"{path} has no function sweep_{name}; {hint}")
+  items = _in_file(path, lambda: list(getattr(module, f"sweep_{name}")()))
+  for i, item in enumerate(items, 1):
+    if not isinstance(item, dict):
+      raise UsageError(f"{path}: item {i} of sweep_{name} is {item!r}, not a dict of edits such as"
+                       ' {"optim.lr": 1e-3}')
+  return items
+
+
+def _in_file(path: str, call: Callable[[], Any]) -> Any:
+  """`call()`; what it raises is told with the line of the config file."""
+  try:
+    return call()
+  except Exception as error:
+    if is_user_error(error):
+      raise UsageError(sentence(error)) from error
+    if isinstance(error, SyntaxError):
+      line, text = error.lineno, error.msg
+    else:
+      frames = traceback.extract_tb(error.__traceback__)
+      line = next((f.lineno for f in reversed(frames) if f.filename == path), 1)
+      text = _brief(str(error))
+    raise UsageError(
+        f"{path}, line {line}: {type(error).__name__}: {text} "
+        "(--verbosity=1 shows the traceback)") from error
+
+
+def _brief(message: str) -> str:
+  """`message`, without the whole config that ml_collections prints with an unknown key."""
+  if match := re.search(r'Did you mean "(.*?)" instead of "(.*?)"', message):
+    return f"unknown config key {match[2]!r}; did you mean {match[1]!r}?"
+  if match := re.search(r'Key "(.*?)" does not exist', message):
+    return f"unknown config key {match[1]!r}"
+  return message
