@@ -178,12 +178,12 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
 def open_encoder(c: ConfigDict, args: ConfigDict, task: str) -> None:
   """The model and the tokenizer: those of `args.init`, or fresh ones."""
   from jtx.interop import huggingface
-  from jtx.saved import pretrained
+  from jtx.saved.folder import open_saved
   if args.init:
     if args.model:
       raise ConfigError("config arguments init and model exclude each other: init brings its model")
     c.init_from = storage.absolute(args.init)
-    fields = pretrained.finetuned_fields(args.init, task)
+    fields = open_saved(args.init).finetuned_fields(task)
     c.tokenizer.kind = tokenizer("file", path=c.init_from)
   else:
     name = args.model or "bert_mini"

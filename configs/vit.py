@@ -71,8 +71,8 @@ def build(c, args, size: str, patch: int, res: int, channels: int = 3, pool: str
 
 def from_trained(c, path: str) -> None:
   """The encoder of a Hugging Face folder or a workdir, at the config's size of images."""
-  from jtx.saved import pretrained
-  fields = pretrained.trunk_fields(path, "vit")
+  from jtx.saved.folder import open_saved
+  fields = open_saved(path).trunk_fields("vit")
   fields["image"] = {**fields["image"], "size": c.model.image.size}
   common.apply(c, {"model": fields})
   if "trained" in c.model.position:

@@ -38,29 +38,25 @@ def check_flags() -> None:
 
 
 def from_hf() -> None:
-  from jtx.data.tokenizers.files import read_tokenizer
-  from jtx.saved import pretrained
-  model, params = pretrained.load_pretrained(FROM_HF.value, ARCHITECTURE.value)
-  files = [os.path.join(FROM_HF.value, name) for name in ("tokenizer.json", "vocab.txt")]
-  tokenizer = read_tokenizer(FROM_HF.value) if any(map(os.path.exists, files)) else None
-  if tokenizer is None:
-    logging.warning("the workdir gets no tokenizer: there is neither %s nor %s", *files)
-  labels = pretrained.labels(FROM_HF.value) if model.head.outputs else None
-  pretrained.save_pretrained(WORKDIR.value, model, params, tokenizer, "jtx", labels)
+  from jtx.saved.folder import TOKENIZER_FILES, open_saved
+  from jtx.saved.pretrained import save_pretrained
+  saved = open_saved(FROM_HF.value)
+  model, params = saved.load(ARCHITECTURE.value)
+  tokenizers = saved.tokenizers()
+  if not tokenizers:
+    logging.warning("the workdir gets no tokenizer: there is neither %s nor %s",
+                    *(os.path.join(FROM_HF.value, name) for name in TOKENIZER_FILES))
+  labels = saved.labels() if model.head.outputs else None
+  save_pretrained(WORKDIR.value, model, params, tokenizers, "jtx", labels)
 
 
 def to_hf() -> None:
-  from jtx.saved import pretrained
-  from jtx.saved.workdir import load_run
-  if pretrained.is_converted(WORKDIR.value):
-    model, params = pretrained.load_converted(WORKDIR.value)
-    has_tokenizer = os.path.exists(os.path.join(WORKDIR.value, "tokenizer.json"))
-    tokenizer = pretrained.load_tokenizer(WORKDIR.value) if has_tokenizer else None
-  else:
-    task, params, _ = load_run(WORKDIR.value, STEP.value, AVERAGE.value)
-    model, tokenizer = task.model, task.data.tokenizers[task.data.fields[0]]
-  labels = pretrained.labels(WORKDIR.value)
-  pretrained.save_pretrained(TO_HF.value, model, params, tokenizer, "hf", labels, DTYPE.value)
+  from jtx.saved.folder import open_saved
+  from jtx.saved.pretrained import save_pretrained
+  saved = open_saved(WORKDIR.value)
+  model, params = saved.load(step=STEP.value, average=AVERAGE.value)
+  tokenizer = next(iter(saved.tokenizers().values()), None)
+  save_pretrained(TO_HF.value, model, params, tokenizer, "hf", saved.labels(), DTYPE.value)
 
 
 def main() -> None:

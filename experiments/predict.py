@@ -40,39 +40,38 @@ def read_inputs(path: str, by_word: bool) -> list[dict]:
   return [dict(zip(("text", "second"), line.split("\t", 1))) for line in lines]
 
 
-def of_images(model, params) -> list[dict]:
-  """What is written of each image."""
-  from jtx.inference import texts
+def of_images(saved, model, params) -> list[dict]:
+  """The predictions of each image."""
   from jtx.inference.images import TOP, ImagePredictor, listed_images
-  from jtx.saved import pretrained
+  from jtx.inference.predictions import prediction
   paths = listed_images(INPUT.value)
   by_class = model.head.task == "classes"
-  run = ImagePredictor(WORKDIR.value, model, params, "predict" if by_class else "features",
-                       batch_size=BATCH_SIZE.value)
+  run = ImagePredictor(model, params, saved.image_ops(model), batch_size=BATCH_SIZE.value,
+                       method="predict" if by_class else "features")
   if not by_class:
     return [{"path": path, "embedding": x.tolist()} for path, x in zip(paths, run(paths))]
-  labels = pretrained.labels(WORKDIR.value) or [f"LABEL_{i}" for i in range(model.head.outputs)]
+  labels = saved.labels() or [f"LABEL_{i}" for i in range(model.head.outputs)]
   results = []
   for path, x in zip(paths, run(paths)):
-    label, scores = texts.prediction(x[0], labels)
+    label, scores = prediction(x[0], labels)
     best = sorted(scores, key=scores.get, reverse=True)[:TOP]
     results.append({"path": path, "label": label, "scores": {name: scores[name] for name in best}})
   return results
 
 
 def main() -> None:
-  import jtx
   from jtx.inference import tasks, texts
-  from jtx.saved import pretrained
-  model, params = jtx.load_pretrained(WORKDIR.value)
-  if hasattr(model, "image"):
-    write(of_images(model, params))
+  from jtx.inference.images import takes_images
+  from jtx.saved.folder import open_saved
+  saved = open_saved(WORKDIR.value)
+  model, params = saved.load()
+  if takes_images(model):
+    write(of_images(saved, model, params))
     return
   inputs = read_inputs(INPUT.value, model.head.task == "tags")
   trained = tasks.Trained(
-      model, params, texts.tokenizer_of(WORKDIR.value, model),
-      pretrained.labels(WORKDIR.value) or (), max_length=texts.longest(model, MAX_LENGTH.value),
-      batch_size=BATCH_SIZE.value)
+      model, params, saved.tokenizer_for(model), saved.labels() or (),
+      max_length=texts.longest(model, MAX_LENGTH.value), batch_size=BATCH_SIZE.value)
   write(tasks.predict(trained, inputs))
 
 

@@ -5,18 +5,11 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# What is for use from Python, and where it is: imported when asked for.
-_EXPORTS = {
-    "load_pretrained": "jtx.saved.pretrained",
-    "load_tokenizer": "jtx.saved.pretrained",
-    "save_pretrained": "jtx.saved.pretrained",
-    "Classifier": "jtx.inference.texts",
-    "Embedder": "jtx.inference.texts",
-}
-__all__ = sorted(_EXPORTS)
+# Of jtx.api, which is imported when one of them is asked for: it takes seconds.
+__all__ = ("Classifier", "Embedder", "load_pretrained", "load_tokenizer", "save_pretrained")
 
 
 def __getattr__(name: str) -> Any:
-  if name not in _EXPORTS:
+  if name not in __all__:
     raise AttributeError(f"module 'jtx' has no attribute {name!r}")
-  return getattr(importlib.import_module(_EXPORTS[name]), name)
+  return getattr(importlib.import_module("jtx.api"), name)

@@ -27,6 +27,7 @@ from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Learned, Rope
 from jtx.parallel import sharding
 from jtx.saved import pretrained
+from jtx.saved.folder import open_saved
 from jtx.train import loop
 from jtx.train.step import Program
 
@@ -298,7 +299,7 @@ def test_finetuning_starts_from_a_folder(name, folder):
   assert model.head.task == FINETUNING[name]
   assert model.clone(head=saved.head, mlm=saved.mlm, unroll=1) == saved
   assert read_tokenizer(config.tokenizer.kind.path).vocab_size == saved.vocab_size
-  params, missing = pretrained.load_params(path, model)
+  params, missing = open_saved(path).params_for(model)
   assert params and all(p.startswith("task_head/") for p in missing)
   # The embeddings and the first layer stay; below the head the rate is halved a layer.
   mults = dict(config.optim.lr_mults)

@@ -1,7 +1,7 @@
-"""What a trained vision transformer says of images: classes, or vectors.
+"""Predictions of a trained vision transformer for images: classes, or vectors.
 
-Images are paths, bytes of a file, or arrays; they go through what evaluation did with them: the
-ops of the run, or for a Hugging Face directory a resize to the model's size.
+Images are paths, bytes of a file, or arrays; they go through the ops that evaluation used, or those
+of `ops_of`.
 """
 
 import concurrent.futures
@@ -13,40 +13,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jtx.data.ops.image import DecodeImage, Images, Resize
 from jtx.data.sources.images import ENDINGS, file_bytes
 from jtx.errors import DataError
+from jtx.inference.predictions import Prediction, prediction
+from jtx.models.vit import ImageConfig
 
 Image = str | os.PathLike | bytes | np.ndarray
 THREADS = 4  # that decode
 TOP = 5  # classes of an image that are told
 
 
-def ops_of(directory: str, model: nn.Module) -> Sequence[Any]:
-  """The ops that make arrays of images for the model of a directory."""
-  from jtx.data.ops.image import DecodeImage, Images, Resize
-  from jtx.interop import huggingface
-  from jtx.saved import pretrained
-  if not huggingface.is_hf(directory) and not pretrained.is_converted(directory):
-    return pretrained.open_dataset(directory).recipe.augment
-  image = model.image
+def ops_of(image: ImageConfig) -> Sequence[Any]:
+  """The ops that make arrays of images for a model: decoding and a resize to its size."""
   return (DecodeImage(channels=image.channels, names=("image",)), Resize(size=image.size),
           Images(size=image.size, channels=image.channels))
+
+
+def takes_images(model: nn.Module) -> bool:
+  return "image" in model.example()
 
 
 class ImagePredictor:
   """Runs a method of a model over images.
 
   Args:
-    directory: whose model it is.
-    model: a Vit.
+    model: of images, such as a Vit.
     params: its parameters.
+    ops: that make arrays of images, such as those of `ops_of`, or of a run's data.
     method: of the model, from a batch to [B, ...].
     batch_size: images at a time.
   """
 
-  def __init__(self, directory: str, model: nn.Module, params: Any, method: str = "predict",
+  def __init__(self, model: nn.Module, params: Any, ops: Sequence[Any], *, method: str = "predict",
                batch_size: int = 64):
-    self.ops, self.params, self.batch_size = ops_of(directory, model), params, batch_size
+    self.ops, self.params, self.batch_size = ops, params, batch_size
     self.run = jax.jit(lambda params, image: model.apply({"params": params}, {"image": image},
                                                          method=method))
 
@@ -73,6 +74,27 @@ class ImagePredictor:
     for op in self.ops:
       example = op.augment(example, None)
     return example["image"]
+
+
+class ImageClassifier:
+  """Images to their classes.
+
+  Args:
+    model: of images, with a head for classes.
+    params: its parameters.
+    ops: as for `ImagePredictor`.
+    labels: names of the classes.
+    batch_size: images at a time.
+  """
+
+  def __init__(self, model: nn.Module, params: Any, ops: Sequence[Any], labels: Sequence[str], *,
+               batch_size: int = 64):
+    self.labels = labels
+    self.predictor = ImagePredictor(model, params, ops, batch_size=batch_size)
+
+  def __call__(self, images: Sequence[Image]) -> list[Prediction]:
+    """The class of each image, in order."""
+    return [prediction(x[0], self.labels) for x in self.predictor(images)]
 
 
 def listed_images(path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a trained encoder says of an input, for every kind of head, as plain values for JSON.
+"""Predictions of a trained encoder for every task of a head, as plain values for JSON.
 
 An input is a dict. Which keys it needs depends on the head: `text`, and `second` for a pair
 (classes, embeddings, masked tokens); `words` (tags); `question` and `context` (spans);
@@ -15,7 +15,8 @@ import numpy as np
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.inference.answers import best_answers
-from jtx.inference.texts import Predictor, encode, prediction, text_vectors
+from jtx.inference.predictions import prediction
+from jtx.inference.texts import Predictor, encode, text_vectors
 
 Input = Mapping[str, Any]
 Output = dict[str, Any]

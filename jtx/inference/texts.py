@@ -1,17 +1,11 @@
-"""What a trained encoder says of texts: the outputs of its head, embeddings, or classes.
-
-  embed = Embedder(DIR)
-  vectors = embed(["a text", "another"])  # [2, D]
-  classify = Classifier(DIR)
-  classify(["a text"])  # [Prediction(label="1", scores={...})]
-  classify(["cat.jpg"])  # likewise, where DIR has a vision transformer
+"""Predictions of a trained encoder for texts: outputs of its head, vectors, or classes.
 
 Texts of any number and lengths are sorted by length, padded to one of few shapes and run by
 a program that is compiled once a shape.
 """
 
 import functools
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -19,8 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jtx.data import batching
+from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
-from jtx.models.encoder import pool
+from jtx.inference.predictions import Prediction, prediction
+from jtx.models.encoder import POOLS
+from jtx.models.encoder import pool as pool_texts
 from jtx.parallel import processes, sharding
 
 Example = Mapping[str, Any]  # with `text` [T] and `text_types` [T], int32
@@ -76,14 +73,11 @@ class Predictor:
     return results
 
 
-def encode(tokenizer, texts: Sequence[str], second: Sequence[str] | None, max_length: int,
-           special: bool = False) -> list[Example]:
+def encode(tokenizer: Tokenizer, texts: Sequence[str], second: Sequence[str] | None,
+           max_length: int, special: bool = False) -> list[Example]:
   """Examples of texts or pairs; see `Tokenizer.encode_texts`."""
   encodings = tokenizer.encode_texts(texts, second, max_length=max_length, special=special)
   return [{"text": e.ids, "text_types": e.types} for e in encodings]
-
-
-# ------------------------------------------------------------------- from Python, by directory
 
 
 def longest(model: nn.Module, max_length: int) -> int:
@@ -92,42 +86,34 @@ def longest(model: nn.Module, max_length: int) -> int:
   return max_length if limit is None else min(max_length, limit)
 
 
-def tokenizer_of(directory: str, model: nn.Module):
-  """The directory's tokenizer.
-
-  Raises:
-    ConfigError: it is not of the model's size.
-  """
-  from jtx.saved import pretrained
-  tokenizer = pretrained.load_tokenizer(directory)
-  if tokenizer.vocab_size != model.vocab_size:
-    raise ConfigError(f"{directory}: its tokenizer has {tokenizer.vocab_size} tokens, and its"
-                      f" model's embedding {model.vocab_size}")
-  return tokenizer
+def text_vectors(kind: str, normalize: bool, model: nn.Module, params: Any,
+                 batch: Mapping[str, jax.Array]) -> jax.Array:
+  """[B, D]: the pooled hidden states of each text."""
+  hidden = model.apply({"params": params}, batch).astype(jnp.float32)
+  x = pool_texts(kind, hidden, batch["text_segment_ids"], batch["text_positions"], 1)[:, 0]
+  return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12) if normalize else x
 
 
-class Embedder:
+class TextEmbedder:
   """Texts to vectors: the mean of the last hidden states, or that of the first token.
 
   Args:
-    directory: a Hugging Face directory or a jtx workdir.
+    model: an Encoder.
+    params: its parameters.
+    tokenizer: of its texts.
     pool: "mean" or "first".
     normalize: to length 1.
     max_length: tokens that a text is cut to.
     batch_size: texts at a time.
   """
 
-  def __init__(self, directory: str, *, pool: str = "mean", normalize: bool = True,
-               max_length: int = 256, batch_size: int = 64):
-    from jtx.models.encoder import POOLS
-    from jtx.saved import pretrained
+  def __init__(self, model: nn.Module, params: Any, tokenizer: Tokenizer, *, pool: str = "mean",
+               normalize: bool = True, max_length: int = 256, batch_size: int = 64):
     if pool not in POOLS[:2]:
       raise ConfigError(f"pool={pool!r}: valid are 'first' and 'mean'")
-    model, params = pretrained.load_pretrained(directory)
-    self.tokenizer = tokenizer_of(directory, model)
-    self.max_length = longest(model, max_length)
+    self.tokenizer, self.max_length = tokenizer, longest(model, max_length)
     function = functools.partial(text_vectors, pool, normalize)
-    self.predictor = Predictor(model, params, function, False, batch_size)
+    self.predictor = Predictor(model, params, function, by_token=False, batch_size=batch_size)
 
   def __call__(self, texts: Sequence[str]) -> np.ndarray:
     """[N] texts to float32 [N, D]."""
@@ -135,58 +121,26 @@ class Embedder:
     return np.stack(values) if values else np.zeros((0, self.predictor.model.width), np.float32)
 
 
-def text_vectors(kind: str, normalize: bool, model: nn.Module, params: Any,
-                 batch: Mapping[str, jax.Array]) -> jax.Array:
-  """[B, D]: the pooled hidden states of each text."""
-  hidden = model.apply({"params": params}, batch).astype(jnp.float32)
-  x = pool(kind, hidden, batch["text_segment_ids"], batch["text_positions"], 1)[:, 0]
-  return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12) if normalize else x
-
-
-class Prediction(NamedTuple):
-  label: str  # the likeliest class
-  scores: dict[str, float]  # probability of each class
-
-
-class Classifier:
-  """Texts, pairs of texts, or images to their classes.
+class TextClassifier:
+  """Texts, or pairs of texts, to their classes.
 
   Args:
-    directory: a Hugging Face directory or a jtx workdir with a head for classes.
+    model: an Encoder with a head for classes.
+    params: its parameters.
+    tokenizer: of its texts.
+    labels: names of the classes.
     max_length: tokens that a text or pair is cut to.
-    batch_size: texts or images at a time.
+    batch_size: texts at a time.
   """
 
-  def __init__(self, directory: str, *, max_length: int = 256, batch_size: int = 64):
-    from jtx.saved import pretrained
-    model, params = pretrained.load_pretrained(directory)
-    if model.head.task != "classes" or model.head.outputs == 1:
-      raise ConfigError(f"{directory}: its head is for {model.head.task!r}, not for classes")
-    self.labels = (pretrained.labels(directory)
-                   or tuple(f"LABEL_{i}" for i in range(model.head.outputs)))
-    self.of_images = hasattr(model, "image")
-    if self.of_images:
-      from jtx.inference.images import ImagePredictor
-      self.predictor = ImagePredictor(directory, model, params, batch_size=batch_size)
-      return
-    self.tokenizer = tokenizer_of(directory, model)
+  def __init__(self, model: nn.Module, params: Any, tokenizer: Tokenizer, labels: Sequence[str], *,
+               max_length: int = 256, batch_size: int = 64):
+    self.tokenizer, self.labels = tokenizer, labels
     self.max_length = longest(model, max_length)
     self.predictor = Predictor(model, params, batch_size=batch_size)
 
-  def __call__(self, texts: Sequence[Any],
+  def __call__(self, texts: Sequence[str],
                second: Sequence[str] | None = None) -> list[Prediction]:
-    """The class of each text, of each pair of `texts[i]` and `second[i]`, or image, in order.
-
-    An image is a path, the bytes of a file, or a uint8 array [H, W, C].
-    """
-    if self.of_images:
-      return [prediction(x[0], self.labels) for x in self.predictor(list(texts))]
+    """The class of each text, or of each pair of `texts[i]` and `second[i]`, in order."""
     examples = encode(self.tokenizer, list(texts), second and list(second), self.max_length)
     return [prediction(x, self.labels) for x in self.predictor(examples)]
-
-
-def prediction(outputs: np.ndarray, labels: Sequence[str]) -> Prediction:
-  """Of logits [C]."""
-  p = np.exp(outputs - outputs.max())
-  p /= p.sum()
-  return Prediction(labels[int(p.argmax())], dict(zip(labels, map(float, p))))

@@ -1,4 +1,4 @@
-"""Lines in, lines out: tokenising, length buckets and the jitted decoder."""
+"""Translation of texts: tokenising, length buckets and the jitted decoder."""
 
 import functools
 from typing import Any, Mapping, NamedTuple, Sequence

@@ -52,9 +52,8 @@ class Source(NamedTuple):
 # ------------------------------------------------------------------------------ reading
 
 
-def is_hf(directory: str) -> bool:
-  """Whether the directory's config.json is one of Hugging Face, or of timm."""
-  config = read_config(directory)
+def is_hf(config: Mapping[str, Any]) -> bool:
+  """Whether the content of a config.json is one of Hugging Face, or of timm."""
   return "model_type" in config or timm.is_timm(config)
 
 

@@ -19,9 +19,9 @@ from jtx.evals.run import evaluate, make_evaluators
 from jtx.evals.task import Task
 from jtx.objectives.sums import summarize
 from jtx.parallel import preemption, processes, sharding
-from jtx.saved import pretrained
 from jtx.saved import workdir as workdirs
 from jtx.saved.checkpoint import Checkpointer
+from jtx.saved.folder import open_saved
 from jtx.train import metrics, phases
 from jtx.train.step import Program, TrainState, to_dict
 from jtx.train.teacher import with_teacher
@@ -86,7 +86,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   if checkpoints.latest_step() is None:
     state, start, cursor, pending = program.init(), 0, (0, 0), ()
     if config.init_from:
-      state = program.replace_params(state, pretrained.load_params(config.init_from, model)[0])
+      state = program.replace_params(state, open_saved(config.init_from).params_for(model)[0])
   else:
     restored, meta, start = checkpoints.restore(program.abstract_state_dict())
     state, cursor = TrainState(**restored), tuple(meta["cursor"])

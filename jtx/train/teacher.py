@@ -6,7 +6,7 @@ import jax
 
 from jtx.errors import ConfigError
 from jtx.parallel.sharding import param_shardings
-from jtx.saved import pretrained
+from jtx.saved.folder import open_saved
 
 
 def with_teacher(objective, mesh, abstract: bool = False) -> tuple[Any, dict[str, Any]]:
@@ -22,7 +22,7 @@ def with_teacher(objective, mesh, abstract: bool = False) -> tuple[Any, dict[str
   if not objective.teacher:
     raise ConfigError("objective.teacher is unset; it names the folder or workdir of the model that"
                       " teaches")
-  model, params = pretrained.load_pretrained(objective.teacher)
+  model, params = open_saved(objective.teacher).load()
   objective = objective.taught_by(model)
   boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   places = param_shardings(boxed, mesh)

@@ -19,6 +19,7 @@ from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Learned
 from jtx.saved import pretrained
+from jtx.saved.folder import open_saved
 from jtx.saved.workdir import load_run
 from jtx.train import loop
 from tests.helpers import command
@@ -110,7 +111,7 @@ def test_a_run_becomes_a_hugging_face_model(tmp_path):
     model, loaded = pretrained.load_pretrained(directory)
     assert model == task.model
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
-    assert pretrained.labels(directory) == ("no", "yes")
+    assert open_saved(directory).labels() == ("no", "yes")
   ours, theirs = (pretrained.load_tokenizer(d) for d in (workdir, made))
   encoded = [t.encode_texts(TEXTS, max_length=12) for t in (ours, theirs)]
   for a, b in zip(*encoded, strict=True):

@@ -20,7 +20,8 @@ from jtx.models import MODELS
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Alibi, Learned, Rope
-from jtx.saved.pretrained import labels, load_params, load_pretrained, save_pretrained
+from jtx.saved.folder import open_saved
+from jtx.saved.pretrained import load_pretrained, save_pretrained
 
 BLOCK = BlockConfig(num_heads=3, attention_bias=True, ffn_dim=20, activation="gelu",
                     norm_eps=1e-12, attention_dropout=0.1, init_std=0.02)
@@ -477,11 +478,11 @@ def test_arguments_of_saving_are_checked(tmp_path):
 def test_labels_are_kept(saved, tmp_path):
   path, params = str(tmp_path / "new"), random_params(BERT)
   save_pretrained(path, BERT, params, labels=("a", "b", "c", "d"))
-  assert labels(path) == ("a", "b", "c", "d")
+  assert open_saved(path).labels() == ("a", "b", "c", "d")
   config = json.load(open(path + "/config.json"))
   assert config["label2id"] == {"a": 0, "b": 1, "c": 2, "d": 3}
   assert load_pretrained(path)[0].head.outputs == 4
-  assert labels(saved(BERT.clone(head=POOLER))[0]) is None
+  assert open_saved(saved(BERT.clone(head=POOLER))[0]).labels() is None
 
 
 def test_one_output_is_a_regression(saved):
@@ -529,7 +530,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path):
 def test_a_new_head_takes_what_the_files_have(saved):
   """The pooler of a pretrained model becomes the transform of the head; its output is new."""
   directory, params = saved(PRETRAINING)
-  loaded, missing = load_params(directory, BERT)
+  loaded, missing = open_saved(directory).params_for(BERT)
   assert missing == ["task_head/output/bias", "task_head/output/kernel"]
   equal(loaded["encoder"], params["encoder"])
   equal(loaded["task_head"], {"transform": params["task_head"]["transform"]})
@@ -539,31 +540,31 @@ def test_a_new_head_takes_what_the_files_have(saved):
 
 def test_a_head_of_the_files_is_taken_where_it_is_the_same(saved):
   directory, params = saved(BERT)
-  loaded, missing = load_params(directory, BERT)
+  loaded, missing = open_saved(directory).params_for(BERT)
   assert missing == []
   equal(loaded, params)
   more = BERT.clone(head=dataclasses.replace(CLASSES, outputs=7))  # the pooler still fits
-  loaded, missing = load_params(directory, more)
+  loaded, missing = open_saved(directory).params_for(more)
   assert missing == ["task_head/output/bias", "task_head/output/kernel"]
   other = BERT.clone(head=dataclasses.replace(CLASSES, transform="relu"))
-  _, missing = load_params(directory, other)
+  _, missing = open_saved(directory).params_for(other)
   assert missing == [f"task_head/{p}" for p in ("output/bias", "output/kernel",
                                                 "transform/dense/bias", "transform/dense/kernel")]
-  _, missing = load_params(directory, PRETRAINING)
+  _, missing = open_saved(directory).params_for(PRETRAINING)
   assert "mlm_head/bias" in missing and "task_head/transform/dense/kernel" not in missing
 
 
 def test_a_model_for_training_may_have_other_rates_of_dropout(saved):
   directory, params = saved(BERT)
   model = change_block(BERT, dropout=0.0, attention_dropout=0.5, init_std=None).clone(remat="full")
-  equal(load_params(directory, model)[0], params)
+  equal(open_saved(directory).params_for(model)[0], params)
 
 
 def test_parts_of_a_head_by_the_same_name_are_not_another_head(saved):
   """ModernBERT's `head.dense` is of both heads; without the rest it says nothing of ours."""
   directory, params = saved(MODERNBERT)
   model = MODERNBERT.clone(mlm=True)
-  loaded, missing = load_params(directory, model)
+  loaded, missing = open_saved(directory).params_for(model)
   assert [p.split("/")[0] for p in missing] == ["mlm_head"] * 3
   equal(loaded, params)
 
@@ -577,13 +578,13 @@ def test_parts_of_a_head_by_the_same_name_are_not_another_head(saved):
     (change_block(BERT, norm_eps=1e-6), "whose block.norm_eps is 1e-12"),
 ])
 def test_a_trunk_that_differs_is_refused_by_field(model, expected, saved):
-  assert expected in message(load_params, saved(BERT)[0], model)
+  assert expected in message(open_saved(saved(BERT)[0]).params_for, model)
 
 
 def test_a_trunk_that_is_not_whole_is_refused(saved):
   directory, _ = saved(tensors=without("bert.embeddings.LayerNorm.bias"))
   assert "does not have tensor 'bert.embeddings.LayerNorm.bias' of the model's layers" in message(
-      load_params, directory, BERT, error=DataError)
+      open_saved(directory).params_for, BERT, error=DataError)
 
 
 # ----------------------------------------------------------------------------- workdirs
@@ -598,7 +599,7 @@ def test_a_converted_workdir_loads_as_it_was(model_type, tmp_path):
   again, loaded = load_pretrained(path)
   assert again == model
   equal(loaded, params)
-  assert labels(path) == ("a", "b", "c", "d")
+  assert open_saved(path).labels() == ("a", "b", "c", "d")
   assert load_tokenizer(path) == TOKENIZER
   assert load_pretrained(path, dtype="bfloat16")[0].dtype == "bfloat16"
   assert "leave it unset" in message(load_pretrained, path, "BertModel")
@@ -608,7 +609,7 @@ def test_a_converted_workdir_needs_no_tokenizer_or_labels(tmp_path):
   from jtx.saved.pretrained import load_tokenizer
   path = str(tmp_path / "workdir")
   save_pretrained(path, BERT, random_params(BERT), format="jtx")
-  assert labels(path) is None
+  assert open_saved(path).labels() is None
   assert "has no tokenizer" in message(load_tokenizer, path, error=DataError)
   assert "has float32 only" in message(
       save_pretrained, path + "2", BERT, {}, format="jtx", dtype="float16")
@@ -623,7 +624,7 @@ def test_a_family_gives_its_own_head_for_another_task(saved):
     model = config_lib.build(MODELS, config_lib.section(MODELS, "encoder", **fields))
     assert (model.head.task, model.head.outputs) == ("classes", None)
     assert (model.head.transform, model.head.norm) == (transform, norm)
-    params, missing = load_params(directory, model.clone(
+    params, missing = open_saved(directory).params_for(model.clone(
         head=dataclasses.replace(model.head, outputs=7)))
     assert params["embed"] and all(path.startswith("task_head/") for path in missing)
 

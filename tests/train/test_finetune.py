@@ -17,6 +17,7 @@ from jtx.nn.positions import Learned
 from jtx.parallel.sharding import unbox
 from jtx.saved import checkpoint, pretrained
 from jtx.saved import workdir as workdirs
+from jtx.saved.folder import open_saved
 from jtx.saved.workdir import load_run
 from jtx.train import loop
 from jtx.train.step import Program
@@ -118,7 +119,7 @@ def test_tags_come_from_the_training_data_and_stay_with_the_checkpoint(folder, t
   assert meta["labels"] == ["O", "B-town"]
   loaded, _, _ = load_run(str(tmp_path))
   assert loaded.data.labels == ("O", "B-town") and loaded.model.head.outputs == 2
-  assert pretrained.labels(str(tmp_path)) == ("O", "B-town")
+  assert open_saved(str(tmp_path)).labels() == ("O", "B-town")
 
 
 @pytest.mark.parametrize("epochs, batch_size, steps", [(2.0, 16, 25), (0.5, 7, 15), (0.001, 16, 1)])
@@ -186,7 +187,7 @@ def test_features_are_those_of_a_published_encoder(published):
   path, params = published
   model = Encoder(params["embed"]["embedding"].shape[0], 24, 2, BLOCK, Learned(64),
                   features=FeatureConfig((0, -1)), head=HeadConfig("classes", 2))
-  loaded, missing = pretrained.load_params(path, model)
+  loaded, missing = open_saved(path).params_for(model)
   assert {name.split("/")[0] for name in missing} == {"extractor", "task_head"}
   jax.tree.map(np.testing.assert_array_equal, loaded,
                {k: v for k, v in params.items() if k != "task_head"})

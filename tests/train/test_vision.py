@@ -14,7 +14,7 @@ from jtx import build
 from jtx.errors import ConfigError, DataError
 from jtx.inference.images import ImagePredictor, listed_images
 from jtx.models.vit import Vit
-from jtx.saved import pretrained
+from jtx.saved.folder import open_saved
 from jtx.saved.workdir import load_run
 from jtx.train import loop
 from tests.helpers import command, losses
@@ -88,7 +88,8 @@ def test_predictions_are_those_of_the_evaluation(trained, tmp_path):
   assert [line["label"] for line in lines] == [str(i) for i in expected.argmax(1)]
   assert all(len(line["scores"]) == 5 for line in lines)
 
-  vectors = np.stack(list(ImagePredictor(workdir, task.model, params, "features")(paths)))
+  vectors = np.stack(list(ImagePredictor(
+      task.model, params, task.data.recipe.augment, method="features")(paths)))
   assert vectors.shape == (5, task.model.width)
 
 
@@ -126,9 +127,9 @@ def test_the_encoder_of_mae_is_fine_tuned_at_another_size(tmp_path):
   common.apply(config, {"model.image.size": 12, "data.ops[1].size": 12, "data.ops[2].size": 12})
   assert config.model.position.trained and config.model.head.task == "classes"
   model, _ = build.make_model(config, {"head.outputs": 10})
-  loaded, missing = pretrained.load_params(workdir, model)
+  loaded, missing = open_saved(workdir).params_for(model)
   assert loaded["position_embedding"].shape == (37, 32)
   assert all(path.startswith("task_head/") for path in missing) and missing
   np.testing.assert_array_equal(loaded["patches"]["kernel"], params["patches"]["kernel"])
   with pytest.raises(ConfigError, match="model.width=16 does not fit the weights"):
-    pretrained.load_params(workdir, model.clone(width=16))
+    open_saved(workdir).params_for(model.clone(width=16))

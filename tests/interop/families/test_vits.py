@@ -16,7 +16,8 @@ from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.vit import ImageConfig, Vit
 from jtx.nn.block import ResidualConfig
 from jtx.nn.grid_positions import LearnedGrid, Sincos2d
-from jtx.saved.pretrained import labels, load_params, load_pretrained, save_pretrained
+from jtx.saved.folder import open_saved
+from jtx.saved.pretrained import load_pretrained, save_pretrained
 from tests.models.test_vit import BLOCK, drawn
 
 IMAGE = ImageConfig(size=12, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
@@ -66,7 +67,7 @@ def test_what_is_saved_is_loaded(name, tmp_path):
   again, loaded = load_pretrained(path)
   assert set(attributes.differences(model, again)) <= {"block.init_std"}  # of no consequence here
   jax.tree.map(np.testing.assert_array_equal, params, loaded)
-  assert labels(path) == names
+  assert open_saved(path).labels() == names
   workdir = str(tmp_path / "workdir")
   save_pretrained(workdir, model, params, format="jtx", labels=names)
   converted, loaded = load_pretrained(workdir)
@@ -124,11 +125,11 @@ def test_an_encoder_of_mae_becomes_a_classifier(tmp_path):
   params = drawn(MAE)
   save_pretrained(path, MAE, params)
   model = CLASSES.clone(head=ImageHeadConfig("classes", 7, pool="mean", norm=True))
-  loaded, missing = load_params(path, model)
+  loaded, missing = open_saved(path).params_for(model)
   assert all(name.startswith("task_head/") for name in missing)
   np.testing.assert_array_equal(loaded["position_embedding"], params["position_embedding"])
   with pytest.raises(ConfigError, match="model.num_layers=3 does not fit the weights"):
-    load_params(path, model.clone(num_layers=3))
+    open_saved(path).params_for(model.clone(num_layers=3))
 
 
 # --------------------------------------------------------------------------------- timm
@@ -191,7 +192,7 @@ def test_files_of_timm_are_read(tmp_path):
   again, loaded = load_pretrained(directory)
   assert again.image == IMAGE and not set(attributes.differences(model, again))
   jax.tree.map(np.testing.assert_array_equal, params, loaded)
-  assert labels(directory) is None
+  assert open_saved(directory).labels() is None
   with pytest.raises(ConfigError, match="no family|can't be expressed"):
     save_pretrained(str(tmp_path / "new"), again, loaded)  # layer scale is none of ViTModel's
 

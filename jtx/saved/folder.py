@@ -1,0 +1,299 @@
+"""A folder that holds a trained model, of whichever of the three kinds it is."""
+
+import abc
+import functools
+import os
+from typing import Any, Mapping, Sequence
+
+from flax.traverse_util import flatten_dict, unflatten_dict
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jtx import config as config_lib
+from jtx import storage
+from jtx.config import ConfigDict
+from jtx.data.dataset import Dataset
+from jtx.data.tokenizers import files as tokenizer_files
+from jtx.data.tokenizers.tokenizer import Tokenizer
+from jtx.errors import ConfigError, DataError
+from jtx.inference.images import ops_of
+from jtx.interop import attributes, huggingface
+from jtx.models import MODELS
+from jtx.models.encoder import BY_TOKEN
+from jtx.saved import workdir
+from jtx.saved.checkpoint import Checkpointer
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")  # of a Hugging Face folder
+
+
+class Saved(abc.ABC):
+  """What is asked of a folder with a trained model; `open_saved` knows its kind.
+
+  Args:
+    directory: the folder.
+  """
+
+  def __init__(self, directory: str):
+    self.directory = directory
+
+  @abc.abstractmethod
+  def load(self, architecture: str | None = None, step: int | None = None,
+           average: int | None = None) -> tuple[Any, Any]:
+    """The model and its parameters, a tree of float32 arrays.
+
+    Args:
+      architecture: of a Hugging Face model, the class of `transformers` to open it as; None is
+        the one that its config.json names.
+      step: of a run, that of the checkpoint; None is the newest.
+      average: of a run, how many checkpoints are averaged; None is what its config says.
+
+    Raises:
+      ConfigError: a config that can't be used, or an argument of another kind of folder.
+      DataError: weights that can't be used.
+      CheckpointError: there is no good checkpoint.
+    """
+
+  @abc.abstractmethod
+  def params_for(self, model: Any) -> tuple[Any, list[str]]:
+    """Parameters for fine-tuning another model from this one.
+
+    Args:
+      model: whose layers and embeddings must be those of the folder; its heads may differ, and
+        so may the size of its images, for which positions are interpolated.
+
+    Returns:
+      A tree of float32 NumPy arrays, and the paths of the heads' parameters that the folder
+      does not have, which are not in the tree.
+
+    Raises:
+      ConfigError: a field of the model is not that of the folder; the sentence names it.
+      DataError: weights that can't be used.
+    """
+
+  @abc.abstractmethod
+  def fields(self) -> tuple[str, dict[str, Any]]:
+    """The name of the model in `jtx.models.MODELS`, and its fields without those of heads."""
+
+  def trunk_fields(self, name: str) -> dict[str, Any]:
+    """The fields of the model without its heads, for a config that goes on from it.
+
+    Args:
+      name: of `jtx.models.MODELS`, the kind of model that is wanted.
+
+    Raises:
+      ConfigError: it is of another kind.
+    """
+    found, fields = self.fields()
+    if found != name:
+      raise ConfigError(f"{self.directory} holds a model of the kind {found!r}, not {name!r}")
+    return fields
+
+  @abc.abstractmethod
+  def finetuned_fields(self, task: str) -> dict[str, Any]:
+    """The fields of an encoder with a head for another task, whose outputs are not set.
+
+    Args:
+      task: of the new head.
+
+    Raises:
+      ConfigError: it is no encoder, or its family has no such head.
+    """
+
+  @abc.abstractmethod
+  def labels(self) -> tuple[str, ...] | None:
+    """The names of classes or tags, or None where there are none."""
+
+  @abc.abstractmethod
+  def tokenizers(self) -> dict[str, Tokenizer]:
+    """The tokenizers of the model's fields; none of a model of images or saved without one."""
+
+  def tokenizer(self) -> Tokenizer:
+    """The tokenizer of the first field.
+
+    Raises:
+      DataError: there is none, or it can't be read.
+    """
+    found = self.tokenizers()
+    if not found:
+      raise DataError(f"{self.directory} has no tokenizer: the model was saved without one")
+    return next(iter(found.values()))
+
+  def tokenizer_for(self, model: Any) -> Tokenizer:
+    """The tokenizer for texts of the model.
+
+    Raises:
+      ConfigError: it is not of the model's size.
+    """
+    tokenizer = self.tokenizer()
+    if tokenizer.vocab_size != model.vocab_size:
+      raise ConfigError(f"{self.directory}: its tokenizer has {tokenizer.vocab_size} tokens, and"
+                        f" its model's embedding {model.vocab_size}")
+    return tokenizer
+
+  def image_ops(self, model: Any) -> Sequence[Any]:
+    """The ops that make arrays of images for the model: decoding and a resize to its size."""
+    return ops_of(model.image)
+
+
+class HuggingFace(Saved):
+  """A directory of Hugging Face or timm: config.json and safetensors."""
+
+  def load(self, architecture=None, step=None, average=None):
+    _refuse(self.directory, "is no run", step=step, average=average)
+    model, params = huggingface.load(self.directory, architecture)
+    return model, jax.tree.map(jnp.asarray, params)
+
+  def params_for(self, model):
+    return huggingface.load_params(self.directory, model)
+
+  def fields(self):
+    source = huggingface.open_source(self.directory)
+    fields = attributes.model_fields(source.family, source.config, False, "none", source.path)
+    return source.family.model, _without_heads(fields)
+
+  def finetuned_fields(self, task):
+    return huggingface.finetuned_fields(huggingface.open_source(self.directory), task)
+
+  def labels(self):
+    return huggingface.label_names(self.directory)
+
+  def tokenizers(self):
+    paths = (os.path.join(self.directory, name) for name in TOKENIZER_FILES)
+    if not any(map(storage.exists, paths)):
+      return {}
+    return {"text": tokenizer_files.read_tokenizer(self.directory)}
+
+  def tokenizer(self):
+    return tokenizer_files.read_tokenizer(self.directory)  # which says what is missing
+
+
+class Workdir(Saved):
+  """A folder that jtx wrote: config.json and checkpoints."""
+
+  @functools.cached_property
+  def config(self) -> ConfigDict:
+    return config_lib.load(os.path.join(self.directory, workdir.CONFIG_FILE))
+
+  def load(self, architecture=None, step=None, average=None):
+    if architecture is not None:
+      raise ConfigError(f"architecture={architecture!r}: {self.directory} is a workdir of jtx,"
+                        " whose config says what the model is; leave it unset")
+    return self._load(step, average)
+
+  @abc.abstractmethod
+  def _load(self, step: int | None, average: int | None) -> tuple[Any, Any]:
+    """The model and its parameters."""
+
+  def params_for(self, model):
+    theirs, params = self.load()
+    if type(theirs) is not type(model):
+      raise ConfigError(f"{self.directory} holds a {type(theirs).__name__}, not a"
+                        f" {type(model).__name__}")
+    attributes.check_trunk(model, theirs, self.directory)
+    flat = flatten_dict(jax.tree.map(np.asarray, params), sep="/")
+    if hasattr(model, "resized"):
+      flat = model.resized(flat, theirs)
+    shapes = huggingface.param_shapes(model)
+    found = {path: np.asarray(x) for path, x in flat.items()
+             if path in shapes and x.shape == shapes[path]}
+    return unflatten_dict(found, sep="/"), [path for path in shapes if path not in found]
+
+  def fields(self):
+    fields = {key: value for key, value in self.config.model.items() if key != "name"}
+    return self.config.model.name, _without_heads(fields)
+
+  def finetuned_fields(self, task):
+    # After pretraining without a second task [CLS] is not trained: texts are pooled by their mean,
+    # and the head is one linear layer.
+    head = {"task": task, "pool": "none" if task in BY_TOKEN else "mean"}
+    return self.trunk_fields("encoder") | {"head": head}
+
+
+class Run(Workdir):
+  """The workdir of a training run."""
+
+  @functools.cached_property
+  def data(self) -> Dataset:
+    """The data of the run, with its tokenizers and labels."""
+    checkpoints = Checkpointer(os.path.join(self.directory, "checkpoints"))
+    data = workdir.open_data(self.config, self.directory, checkpoints)
+    checkpoints.close()
+    return data
+
+  def _load(self, step, average):
+    task, params, _ = workdir.load_run(self.directory, step, average)
+    return task.model, params
+
+  def labels(self):
+    return self.data.labels or None
+
+  def tokenizers(self):
+    return {field: self.data.tokenizers[field] for field in self.data.fields}
+
+  def image_ops(self, model):
+    return self.data.recipe.augment
+
+
+class Converted(Workdir):
+  """A folder that `save_converted` wrote: a model without a run."""
+
+  def _load(self, step, average):
+    _refuse(self.directory, "holds a model and no run", step=step, average=average)
+    model = config_lib.build(MODELS, self.config.model, what="model")
+    abstract = {path: jax.ShapeDtypeStruct(shape, jnp.float32)
+                for path, shape in huggingface.param_shapes(model).items()}
+    checkpoints = Checkpointer(os.path.join(self.directory, "checkpoints"))
+    params, _, _ = checkpoints.restore_params(unflatten_dict(abstract, sep="/"))
+    checkpoints.close()
+    return model, params
+
+  def labels(self):
+    return None if self.config.labels is None else tuple(self.config.labels)
+
+  def tokenizers(self):
+    texts = tokenizer_files.load_tokenizers(self.directory) or {}
+    return {field: tokenizer_files.from_json(text) for field, text in texts.items()}
+
+
+def open_saved(directory: str) -> Saved:
+  """The trained model of a folder, as the kind of folder that its config.json says it is.
+
+  Raises:
+    ConfigError: there is no folder, or nothing in it that is known.
+  """
+  config = huggingface.read_config(directory)
+  if huggingface.is_hf(config):
+    return HuggingFace(directory)
+  if "model" not in config:
+    raise ConfigError(f"{os.path.join(directory, workdir.CONFIG_FILE)} has neither the model_type"
+                      " of a Hugging Face model nor the model of a jtx workdir")
+  return Run(directory) if "data" in config else Converted(directory)
+
+
+def save_converted(directory: str, model: Any, params: Any, tokenizers: Mapping[str, Tokenizer],
+                   labels: Sequence[str] | None) -> None:
+  """Writes config.json with the model's section, the tokenizers, and checkpoints/0."""
+  content = ConfigDict({"model": attributes.model_section(model)})
+  content.labels = None if labels is None else tuple(labels)
+  texts = {field: tokenizer.to_json() for field, tokenizer in tokenizers.items()}
+  with huggingface.NewDirectory(directory) as path:
+    config_lib.save(content, os.path.join(path, workdir.CONFIG_FILE))
+    if texts:
+      tokenizer_files.save_tokenizers(texts, path)
+    checkpoints = Checkpointer(os.path.join(path, "checkpoints"))
+    checkpoints.save(0, {"params": jax.tree.map(jnp.asarray, params)},
+                     {"tokenizers": texts, "labels": content.labels, "cursor": [0, 0]})
+    checkpoints.close()
+
+
+def _without_heads(fields: Mapping[str, Any]) -> dict[str, Any]:
+  return {key: config_lib.from_plain(value) for key, value in fields.items()
+          if key not in ("head", "decoder", "mlm")}
+
+
+def _refuse(directory: str, what: str, **given: Any) -> None:
+  """Raises ConfigError that names the first argument that is given and has no place here."""
+  for key, value in given.items():
+    if value is not None:
+      raise ConfigError(f"{key}={value!r}: {directory} {what}; leave it unset")
