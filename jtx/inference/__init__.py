@@ -1,1 +1,1 @@
-"""What trained models answer: decoding, translation, texts and images."""
+"""Use of trained models: decoding, translation, and predictions for texts and images."""

@@ -10,124 +10,30 @@ On disk, in the folder of a step: one Orbax item for each key of the state (so t
 `params` can be read without `opt_state`), and `manifest`, a JSON file.
 """
 
-import dataclasses
 import functools
 import json
-import math
 import os
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
-import zlib
+from typing import Any, Iterator, Mapping
 
 from absl import logging
 from etils import epath
 import jax
 from jax.experimental import multihost_utils
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 
 from jtx import storage
-from jtx.errors import CheckpointError, ConfigError
+from jtx.errors import CheckpointError
+from jtx.saved import manifest as manifests
+from jtx.saved import retention
+from jtx.saved.checksums import crc, digests
+from jtx.saved.damage import Damaged, problem_of, raise_together
+from jtx.saved.manifest import Manifest, flatten, scores_of
 
 _MANIFEST = "manifest"
 
 # Arrays that are waiting for the rest of a file are in memory a second time.
 _FILE_BYTES = 64 << 20
-
-# Errors that say nothing about the bytes on disk: to set checkpoints aside because the
-# machine is short of memory would lose all of them, one after the other.
-_NOT_DAMAGE = (MemoryError, PermissionError, jax.errors.JaxRuntimeError)
-
-
-class _Damaged(Exception):
-  """What is wrong with the bytes of one checkpoint."""
-
-
-def _flatten(name: str, tree: Any) -> dict[str, Any]:
-  """The leaves of `tree` by path, such as "params/encoder/embed/embedding"."""
-  leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-  return {
-      "/".join([name, *(jax.tree_util.keystr((k,), simple=True) for k in path)]): x
-      for path, x in leaves
-  }
-
-
-def _digest(x: jax.Array) -> jax.Array:
-  """A checksum of an array's bits and their order, `[]` uint32.
-
-  The sum modulo 2^32 of the words, each times an odd number that grows with its index.
-  An odd weight has an inverse modulo 2^32, so a change within one word always shows;
-  and integer addition commutes, so the result is the same however `x` is sharded.
-  """
-  if x.dtype == jnp.bool_:
-    words = x.astype(jnp.uint8)
-  else:
-    words = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * min(x.dtype.itemsize, 4)}"))
-  index = jnp.zeros(words.shape, jnp.uint32)
-  for axis in range(words.ndim):
-    stride = jnp.uint32(math.prod(words.shape[axis + 1:]) % 2**32)
-    index += stride * jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
-  return jnp.sum(words.astype(jnp.uint32) * (2 * index + 1), dtype=jnp.uint32)
-
-
-@functools.lru_cache
-def _digest_on(out_sharding: jax.sharding.Sharding | None):
-  return jax.jit(_digest, out_shardings=out_sharding)
-
-
-def digests(arrays: Mapping[str, jax.Array]) -> dict[str, int]:
-  """The checksum of every array, computed where the arrays are; waits for them."""
-  # Replicated, so that every process of a multi-host run can read the result.
-  replicated = next((
-      jax.sharding.NamedSharding(x.sharding.mesh, jax.sharding.PartitionSpec())
-      for x in arrays.values()
-      if isinstance(x.sharding, jax.sharding.NamedSharding)), None)
-  # One after the other: at once, they would need memory for the products of all.
-  return {path: int(_digest_on(replicated)(x)) for path, x in arrays.items()}
-
-
-def _crc(content: Any) -> int:
-  return zlib.crc32(json.dumps(content, sort_keys=True).encode())
-
-
-def _spec(x: Any) -> dict[str, Any]:
-  return {"shape": list(x.shape), "dtype": jnp.dtype(x.dtype).name}
-
-
-def _show(spec: Mapping[str, Any]) -> str:
-  return f"{spec['dtype']}{spec['shape']}"
-
-
-@dataclasses.dataclass
-class _Newest(ocp.checkpoint_managers.PreservationPolicy):
-  """The newest `number` of the newest step and those divisible by `every`."""
-  number: int
-  every: int
-
-  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-    own = [c.step % self.every == 0 or c is checkpoints[-1] for c in checkpoints]
-    return [mine and sum(own[i:]) <= self.number for i, mine in enumerate(own)]
-
-
-@dataclasses.dataclass
-class _Best(ocp.checkpoint_managers.PreservationPolicy):
-  """The best score's, or the first of equal ones, among the steps divisible by `every`."""
-  scores: Mapping[int, float]
-  sign: int
-  every: int
-
-  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-    rated = [c.step for c in checkpoints if c.step in self.scores and c.step % self.every == 0]
-    best = max(rated, key=lambda step: (self.sign * self.scores[step], -step), default=None)
-    return [c.step == best for c in checkpoints]
-
-
-class Manifest(NamedTuple):
-  """What a checkpoint says of itself."""
-  meta: dict[str, Any]  # as it was given to `save`
-  arrays: dict[str, dict[str, Any]]  # of each item, by path: shape, dtype and digest
-  scores: tuple[tuple[int, float], ...]  # of steps, as far as `rate` had told them
-  step: int
 
 
 class Checkpointer:
@@ -146,18 +52,9 @@ class Checkpointer:
 
   def __init__(self, directory: str | os.PathLike[str], keep: int = 3, keep_every: int = 0,
                every: int = 1, best: str = ""):
-    if keep < 1:
-      raise ConfigError(f"keep={keep}: at least 1 checkpoint must stay")
-    if keep_every < 0:
-      raise ConfigError(f"keep_every={keep_every}: it is a number of steps, or 0 for none")
     self.directory = epath.Path(storage.absolute(os.fspath(directory)))
-    policies = [_Newest(keep, every)]
-    if keep_every:
-      policies.append(ocp.checkpoint_managers.EveryNSteps(keep_every))
     self.scores: dict[int, float] = {}  # of steps, as far as they are known
-    if best:
-      policies.append(_Best(self.scores, {"min": -1, "max": 1}[best], every))
-    self._policy = ocp.checkpoint_managers.AnyPreservationPolicy(policies)
+    self._policy = retention.policy(keep, keep_every, every, best, self.scores)
 
   @functools.cached_property
   def _manager(self) -> ocp.CheckpointManager:
@@ -195,20 +92,11 @@ class Checkpointer:
     """
     if step in self._manager.all_steps():
       return
-    items = {name: _flatten(name, tree) for name, tree in state.items()}
-    arrays = {path: x for item in items.values() for path, x in item.items()}
-    checksums = digests(arrays)
-    content = {
-        "meta": json.loads(json.dumps(meta)),
-        "scores": sorted(self.scores.items()),
-        "arrays": {
-            name: {path: _spec(x) | {"digest": checksums[path]} for path, x in item.items()}
-            for name, item in items.items()
-        },
-    }
+    items = {name: flatten(name, tree) for name, tree in state.items()}
+    content = manifests.content_of(items, json.loads(json.dumps(meta)), self.scores)
     args = {name: ocp.args.PyTreeSave(item, ocdbt_target_data_file_size=_FILE_BYTES)
             for name, item in items.items() if item}
-    args[_MANIFEST] = ocp.args.JsonSave({"crc32": _crc(content), "content": content})
+    args[_MANIFEST] = ocp.args.JsonSave({"crc32": crc(content), "content": content})
     # Forced: Orbax skips a step older than its newest, without a word.
     self._manager.save(step, args=ocp.args.Composite(**args), force=True)
 
@@ -231,7 +119,7 @@ class Checkpointer:
         `abstract_state`; the sentence names the first array that differs.
     """
     state, content, step = self._first(self._good(abstract_state, step, whole=True))
-    self.scores.update(_scores(content))
+    self.scores.update(scores_of(content))
     return state, content["meta"], step
 
   def restore_params(
@@ -270,7 +158,7 @@ class Checkpointer:
   def read_manifest(self, step: int | None = None) -> Manifest:
     """That of the newest checkpoint whose manifest is whole, or of `step`; reads no array."""
     _, content, step = self._first(self._good({}, step, whole=False))
-    return Manifest(content["meta"], content["arrays"], _scores(content), step)
+    return Manifest(content["meta"], content["arrays"], scores_of(content), step)
 
   def read_meta(self, step: int | None = None) -> dict[str, Any]:
     """The `meta` of the newest checkpoint whose manifest is whole, or of that of `step`."""
@@ -303,7 +191,7 @@ class Checkpointer:
     for s in reversed([s for s in steps if step is None or s <= step]):
       try:
         result = self._read(s, abstract, whole)
-      except _Damaged as e:
+      except Damaged as e:
         moved = self._set_aside(s)
         sentence = f"checkpoint {self.directory / str(s)} is damaged and now in {moved}: {e}"
         if s == step:
@@ -321,20 +209,20 @@ class Checkpointer:
   def _read(
       self, step: int, abstract: Mapping[str, Any], whole: bool
   ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reads and verifies the items of `abstract`; raises _Damaged, in every process at once."""
+    """Reads and verifies the items of `abstract`; raises Damaged, in every process at once."""
     problem, state, content = "", {}, None
     try:
       content = self._read_manifest(step)
     except Exception as e:  # Orbax and TensorStore raise a dozen types for damaged files
-      problem = _problem(e)
-    _raise_together(problem)
-    wanted = {name: _flatten(name, tree) for name, tree in abstract.items()}
-    self._check_structure(step, wanted, content["arrays"], whole)
+      problem = problem_of(e)
+    raise_together(problem)
+    wanted = {name: flatten(name, tree) for name, tree in abstract.items()}
+    manifests.check_structure(str(self.directory / str(step)), wanted, content["arrays"], whole)
     try:
       flat = self._read_arrays(step, wanted, content["arrays"])
     except Exception as e:
-      problem = _problem(e)
-    _raise_together(problem)
+      problem = problem_of(e)
+    raise_together(problem)
     for name, tree in abstract.items():
       structure = jax.tree.structure(tree)
       state[name] = jax.tree.unflatten(structure, [flat[path] for path in wanted[name]])
@@ -343,8 +231,8 @@ class Checkpointer:
   def _read_manifest(self, step: int) -> dict[str, Any]:
     args = ocp.args.Composite(**{_MANIFEST: ocp.args.JsonRestore()})
     manifest = self._manager.restore(step, args=args)[_MANIFEST]
-    if _crc(manifest["content"]) != manifest["crc32"]:
-      raise _Damaged("the checksum of its manifest is wrong")
+    if crc(manifest["content"]) != manifest["crc32"]:
+      raise Damaged("the checksum of its manifest is wrong")
     return manifest["content"]
 
   def _read_arrays(
@@ -368,23 +256,8 @@ class Checkpointer:
     expected = {path: spec for item in saved.values() for path, spec in item.items()}
     for path, digest in digests(flat).items():
       if digest != expected[path]["digest"]:
-        raise _Damaged(f"the checksum of array {path} is wrong")
+        raise Damaged(f"the checksum of array {path} is wrong")
     return flat
-
-  def _check_structure(
-      self, step: int, wanted: Mapping[str, dict[str, Any]], saved: Mapping[str, Any], whole: bool
-  ):
-    """Raises CheckpointError that names the first array that differs, parameters first."""
-    names = set(wanted) | (set(saved) if whole else set())
-    for name in sorted(names, key=lambda n: (n != "params", n)):
-      want, have = wanted.get(name, {}), saved.get(name, {})
-      for path in [*want, *(p for p in have if p not in want)]:
-        ours = _show(_spec(want[path])) if path in want else "absent"
-        theirs = _show(have[path]) if path in have else "absent"
-        if ours != theirs:
-          raise CheckpointError(
-              f"checkpoint {self.directory / str(step)} isn't of this model: {path} is {theirs} in"
-              f" the checkpoint and {ours} in the model")
 
   def _set_aside(self, step: int) -> epath.Path:
     """Moves a step's folder into `corrupt/`, once, in a multi-host run by process 0."""
@@ -402,27 +275,3 @@ class Checkpointer:
       multihost_utils.sync_global_devices(f"set aside {step}")
     self._manager.reload()
     return target
-
-
-def _scores(content: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
-  return tuple(map(tuple, content.get("scores", ())))  # older checkpoints have none
-
-
-def _problem(e: Exception) -> str:
-  """Says on one line what an exception found damaged; raises those about something else."""
-  if isinstance(e, _NOT_DAMAGE) or "RESOURCE_EXHAUSTED" in str(e):
-    raise e
-  while e.__cause__ is not None:  # the first one names the file or the array
-    e = e.__cause__
-  text = " ".join(str(e).split())
-  text = text if len(text) <= 400 else text[:397] + "..."
-  return text if isinstance(e, _Damaged) else f"{type(e).__name__}: {text}"
-
-
-def _raise_together(problem: str):
-  """Raises _Damaged in every process when any of them has a problem."""
-  bad = bool(problem)
-  if jax.process_count() > 1:
-    bad = bool(multihost_utils.process_allgather(np.array(bad)).any())
-  if bad:
-    raise _Damaged(problem or "another process could not read it")

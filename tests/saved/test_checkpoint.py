@@ -17,7 +17,7 @@ import optax
 import pytest
 
 from jtx.errors import CheckpointError, ConfigError
-from jtx.saved import checkpoint
+from jtx.saved import checksums
 from jtx.saved.checkpoint import Checkpointer
 
 # Reading a damaged file, Orbax leaves failed coroutines behind, reported when collected.
@@ -384,8 +384,8 @@ def test_digest():
   words = np.asarray(x).view(np.uint32).ravel().astype(object)
   want = sum(int(w) * (2 * i + 1) for i, w in enumerate(words)) % 2**32
   eight = jax.device_put(x, sharded({"x": x}, 8)["x"].sharding)
-  assert checkpoint.digests({"x": x}) == checkpoint.digests({"x": eight}) == {"x": want}
-  assert checkpoint.digests({"x": x[::-1]}) != {"x": want}
+  assert checksums.digests({"x": x}) == checksums.digests({"x": eight}) == {"x": want}
+  assert checksums.digests({"x": x[::-1]}) != {"x": want}
 
 
 # ------------------------------------------------------------------- parameters alone

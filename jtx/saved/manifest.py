@@ -1,0 +1,75 @@
+"""The manifest of a checkpoint: its meta data, and shape, dtype and checksum of each array."""
+
+from typing import Any, Mapping, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jtx.errors import CheckpointError
+from jtx.saved.checksums import digests
+
+
+class Manifest(NamedTuple):
+  """The content of a manifest."""
+  meta: dict[str, Any]  # as it was given to `save`
+  arrays: dict[str, dict[str, Any]]  # of each item, by path: shape, dtype and digest
+  scores: tuple[tuple[int, float], ...]  # of steps, as far as `rate` had told them
+  step: int
+
+
+def flatten(name: str, tree: Any) -> dict[str, Any]:
+  """The leaves of `tree` by path, such as "params/encoder/embed/embedding"."""
+  leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+  return {
+      "/".join([name, *(jax.tree_util.keystr((k,), simple=True) for k in path)]): x
+      for path, x in leaves
+  }
+
+
+def _spec(x: Any) -> dict[str, Any]:
+  return {"shape": list(x.shape), "dtype": jnp.dtype(x.dtype).name}
+
+
+def _show(spec: Mapping[str, Any]) -> str:
+  return f"{spec['dtype']}{spec['shape']}"
+
+
+def content_of(items: Mapping[str, Mapping[str, jax.Array]], meta: Any,
+               scores: Mapping[int, float]) -> dict[str, Any]:
+  """The content of a manifest; waits for the arrays.
+
+  Args:
+    items: of the state, by name, as `flatten` gives them.
+    meta: what JSON can hold.
+    scores: of steps.
+  """
+  checksums = digests({path: x for item in items.values() for path, x in item.items()})
+  arrays = {name: {path: _spec(x) | {"digest": checksums[path]} for path, x in item.items()}
+            for name, item in items.items()}
+  return {"meta": meta, "scores": sorted(scores.items()), "arrays": arrays}
+
+
+def scores_of(content: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+  return tuple(map(tuple, content.get("scores", ())))  # older checkpoints have none
+
+
+def check_structure(where: str, wanted: Mapping[str, Mapping[str, Any]],
+                    saved: Mapping[str, Any], whole: bool) -> None:
+  """Raises CheckpointError that names the first array that differs, parameters first.
+
+  Args:
+    where: the checkpoint's folder.
+    wanted: arrays of each item, by path.
+    saved: those of the manifest.
+    whole: whether items that are saved and not wanted are a difference.
+  """
+  names = set(wanted) | (set(saved) if whole else set())
+  for name in sorted(names, key=lambda n: (n != "params", n)):
+    want, have = wanted.get(name, {}), saved.get(name, {})
+    for path in [*want, *(p for p in have if p not in want)]:
+      ours = _show(_spec(want[path])) if path in want else "absent"
+      theirs = _show(have[path]) if path in have else "absent"
+      if ours != theirs:
+        raise CheckpointError(
+            f"checkpoint {where} isn't of this model: {path} is {theirs} in"
+            f" the checkpoint and {ours} in the model")

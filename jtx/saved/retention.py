@@ -1,0 +1,58 @@
+"""Which checkpoints of a run stay on disk: the newest, every n-th, and the best."""
+
+import dataclasses
+from typing import Any, Mapping, Sequence
+
+import orbax.checkpoint as ocp
+
+from jtx.errors import ConfigError
+
+
+@dataclasses.dataclass
+class Newest(ocp.checkpoint_managers.PreservationPolicy):
+  """The newest `number` of the newest step and those divisible by `every`."""
+  number: int
+  every: int
+
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+    own = [c.step % self.every == 0 or c is checkpoints[-1] for c in checkpoints]
+    return [mine and sum(own[i:]) <= self.number for i, mine in enumerate(own)]
+
+
+@dataclasses.dataclass
+class Best(ocp.checkpoint_managers.PreservationPolicy):
+  """The best score's, or the first of equal ones, among the steps divisible by `every`."""
+  scores: Mapping[int, float]
+  sign: int
+  every: int
+
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+    rated = [c.step for c in checkpoints if c.step in self.scores and c.step % self.every == 0]
+    best = max(rated, key=lambda step: (self.sign * self.scores[step], -step), default=None)
+    return [c.step == best for c in checkpoints]
+
+
+def policy(keep: int, keep_every: int, every: int, best: str, scores: Mapping[int, float]
+           ) -> ocp.checkpoint_managers.PreservationPolicy:
+  """A checkpoint stays where any of its reasons holds; see `Checkpointer`.
+
+  Args:
+    keep: number of newest checkpoints, at least 1.
+    keep_every: steps divisible by it; 0 for none.
+    every: steps divisible by it are saved anyway.
+    best: "min", "max" or "".
+    scores: of steps, which may be filled in later.
+
+  Raises:
+    ConfigError: a number that is out of range.
+  """
+  if keep < 1:
+    raise ConfigError(f"keep={keep}: at least 1 checkpoint must stay")
+  if keep_every < 0:
+    raise ConfigError(f"keep_every={keep_every}: it is a number of steps, or 0 for none")
+  policies = [Newest(keep, every)]
+  if keep_every:
+    policies.append(ocp.checkpoint_managers.EveryNSteps(keep_every))
+  if best:
+    policies.append(Best(scores, {"min": -1, "max": 1}[best], every))
+  return ocp.checkpoint_managers.AnyPreservationPolicy(policies)
