@@ -33,11 +33,12 @@ TRAIN = (sys.executable, "-m", "experiments.train")
 
 def main() -> int:
   from jtx.errors import ConfigError
+  from jtx.launch.shares import shares
   from jtx.sweeps import jobs, report
   try:  # all that can be wrong with the command line, before anything is written
     items = make_items()
     report.check_evaluators(METRICS.value, [item.config for item in items])
-    parts = jobs.shares(JOBS.value) if not DRY_RUN.value else []
+    parts = shares(JOBS.value) if not DRY_RUN.value else []
   except ConfigError as error:
     raise cli.UsageError(str(error)) from error
   if DRY_RUN.value:

@@ -14,7 +14,8 @@ import time
 from absl import logging
 
 from jtx.errors import RESTART
-from jtx.sweeps import jobs
+from jtx.launch.children import POLL_SECONDS, caught_signals, on_cores, signal_group, signal_name
+from jtx.launch.shares import Share, shares
 
 ABORTED = -signal.SIGABRT
 GRACE_SECONDS = 10.0  # for the others to end by themselves, after one has failed
@@ -52,9 +53,9 @@ def local_commands(base: Sequence[str], processes: int, cpu_devices: int = 0,
   """
   if cpu_devices:
     simulated = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(cpu_devices)}
-    parts = [jobs.Share(simulated)] * processes
+    parts = [Share(simulated)] * processes
   else:
-    parts = jobs.shares(processes)
+    parts = shares(processes)
   env = {key: os.environ.get(key, value) for key, value in (env or {}).items()}
   return [Command(tuple(base), i, processes, env={**env, **part.env}, cores=part.cores)
           for i, part in enumerate(parts)]
@@ -69,7 +70,7 @@ def run(commands: Sequence[Command], restarts: int) -> int:
       end of --max_seconds, it is not counted.
   """
   left = restarts
-  with jobs.caught_signals() as caught:
+  with caught_signals() as caught:
     while True:
       number, status = _attempt(commands, caught)
       if caught:
@@ -82,10 +83,10 @@ def run(commands: Sequence[Command], restarts: int) -> int:
         logging.info("the processes were told to stop, and start again")
       elif status < 0 and left:
         logging.warning("%s was ended by %s; all start again, %d times more at most", what,
-                        jobs.signal_name(-status), left)
+                        signal_name(-status), left)
         left -= 1
       else:
-        how = f"was ended by {jobs.signal_name(-status)}" if status < 0 else f"failed with {status}"
+        how = f"was ended by {signal_name(-status)}" if status < 0 else f"failed with {status}"
         logging.error("%s %s", what, how)
         return status if status > 0 else 128 - status
 
@@ -96,18 +97,18 @@ def _attempt(commands: Sequence[Command], caught: Sequence[int]) -> tuple[int, i
   running = []
   try:
     for command in commands:
-      with jobs.on_cores(command.cores):
+      with on_cores(command.cores):
         running.append(subprocess.Popen(
             command.arguments(coordinator), stdin=subprocess.DEVNULL,
             env={**os.environ, **command.env}, start_new_session=True))
     deadline, told = float("inf"), False
     ended: dict[int, int] = {}  # statuses, in the order in which they came
     while len(ended) < len(running) and time.monotonic() < deadline:
-      time.sleep(jobs.POLL_SECONDS)
+      time.sleep(POLL_SECONDS)
       if caught and not told:
         told, deadline = True, time.monotonic() + NOTICE_SECONDS
         for p in running:
-          jobs.signal_group(p, signal.SIGTERM)
+          signal_group(p, signal.SIGTERM)
       now = {i: p.returncode for i, p in enumerate(running) if p.poll() is not None}
       # An abort is last of those seen together: the runtime's, whose peer is gone.
       ended |= dict(sorted(now.items() - ended.items(), key=lambda x: (x[1] == ABORTED, x[0])))
@@ -116,7 +117,7 @@ def _attempt(commands: Sequence[Command], caught: Sequence[int]) -> tuple[int, i
   finally:
     for p in running:
       if p.poll() is None:
-        jobs.signal_group(p, signal.SIGKILL)
+        signal_group(p, signal.SIGKILL)
         p.wait()
   # What was killed is the cause; else what failed first, since the others miss it.
   killed = lambda status: status < 0 and status != ABORTED

@@ -20,6 +20,7 @@ from configs import common, nmt_base
 from experiments import cli
 from jtx import config as config_lib
 from jtx.errors import ConfigError
+from jtx.launch.shares import Share
 from jtx.sweeps import jobs, report, sweep
 from tests.helpers import losses, one_fast
 
@@ -156,29 +157,6 @@ def test_a_sweep_in_a_bucket_is_refused():
     sweep.plan([{}], [], [[]], "gs://b/w", ["train"])
 
 
-# ----------------------------------------------------------------------------- devices
-
-
-def test_devices_are_divided_equally():
-  assert [s.cores for s in jobs.divide("cpu", [0, 2, 3, 5, 7], 2)] == [{0, 2}, {3, 5}]
-  assert [s.env for s in jobs.divide("gpu", ["4", "5", "6", "7"], 2)] == [
-      {"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
-  tpu = jobs.divide("tpu", range(8), 2)
-  assert [s.env["TPU_VISIBLE_CHIPS"] for s in tpu] == ["0,1,2,3", "4,5,6,7"]
-  assert tpu[0].env["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "2,2,1"
-  assert [s.env["TPU_VISIBLE_CHIPS"] for s in jobs.divide("tpu", range(6), 2)] == ["0,1", "2,3"]
-  assert all(s.cores is None for s in tpu)
-  assert jobs.shares(1) == [jobs.Share()]
-
-
-def test_more_jobs_than_devices():
-  for platform, noun in (("cpu", "CPU cores"), ("gpu", "GPUs"), ("tpu", "TPU chips")):
-    with pytest.raises(ConfigError, match=f"--jobs=3 is more than the {noun} .* are 2"):
-      jobs.divide(platform, [0, 1], 3)
-  with pytest.raises(ConfigError, match="platform 'quantum' can't be divided"):
-    jobs.divide("quantum", [0, 1], 2)
-
-
 # ----------------------------------------------------------------------------- running
 
 
@@ -198,7 +176,7 @@ def test_runs_share_the_cores_and_failures_are_told(tmp_path, capfd):
       "import os, signal; print('last words', flush=True); os.kill(os.getpid(), signal.SIGKILL)",
       "pass")
   core = min(os.sched_getaffinity(0))
-  failed, stopped = jobs.run(items, str(tmp_path), [jobs.Share(cores=frozenset([core]))])
+  failed, stopped = jobs.run(items, str(tmp_path), [Share(cores=frozenset([core]))])
   assert stopped == 0
   assert (folder(0) / "log.txt").read_text() == "1\n"
   assert len(os.sched_getaffinity(0)) >= 1
@@ -209,7 +187,7 @@ def test_runs_share_the_cores_and_failures_are_told(tmp_path, capfd):
   assert [i["failed"] for i in json.loads((tmp_path / "sweep.json").read_text())["items"]] == [
       None, *failed.values()]
 
-  again, _ = jobs.run(items[:2], str(tmp_path), [jobs.Share()])
+  again, _ = jobs.run(items[:2], str(tmp_path), [Share()])
   assert list(again) == ["run=1"]
   assert (folder(0) / "log.txt").read_text() == "1\n"  # not run again
   assert (folder(1) / "log.txt").read_text().count("no such thing") == 2
@@ -221,7 +199,7 @@ def test_runs_share_what_they_compile(tmp_path, monkeypatch):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     if given:
       monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", given)
-    jobs.run(script_items(tell), str(tmp_path), [jobs.Share()])
+    jobs.run(script_items(tell), str(tmp_path), [Share()])
     assert (tmp_path / "run=0" / "log.txt").read_text().splitlines()[-1] == expected
 
 
@@ -230,15 +208,15 @@ def test_a_run_that_was_told_to_stop_is_started_again(tmp_path):
   script = (f"import os, sys; mark = {str(tmp_path / 'mark')!r}\n"
             "if not os.path.exists(mark): open(mark, 'w'); sys.exit(75)\n"
             f"open({results!r}, 'w').write('{{}}')")
-  failed, _ = jobs.run(script_items(script), str(tmp_path), [jobs.Share()])
+  failed, _ = jobs.run(script_items(script), str(tmp_path), [Share()])
   assert not failed and (tmp_path / "mark").exists()
 
 
 def test_a_folder_in_which_another_process_runs_is_left_alone(tmp_path):
   items = script_items("import time; time.sleep(60)")
-  first = jobs._Run(items[0], str(tmp_path / "run=0"), jobs.Share(), {})
+  first = jobs._Run(items[0], str(tmp_path / "run=0"), Share(), {})
   try:
-    failed, _ = jobs.run(items, str(tmp_path), [jobs.Share()])
+    failed, _ = jobs.run(items, str(tmp_path), [Share()])
   finally:
     jobs._end([first.process])
   assert failed == {"run=0": f"another process is running in {tmp_path}/run=0"}
@@ -249,9 +227,10 @@ def test_a_signal_ends_the_runs(tmp_path):
   pid_file = str(tmp_path / "pid")
   body = (f"import os, time; open({pid_file!r}, 'w').write(str(os.getpid()))\n"
           "time.sleep(60)")
-  script = ("import sys; from jtx.sweeps import jobs, sweep; from ml_collections import ConfigDict\n"
+  script = ("import sys; from jtx.launch.shares import Share; from jtx.sweeps import jobs, sweep\n"
+            "from ml_collections import ConfigDict\n"
             f"item = sweep.Item('a', {{}}, {{}}, ConfigDict(), [sys.executable, '-c', {body!r}])\n"
-            f"print(jobs.run([item], {str(tmp_path)!r}, [jobs.Share()]))")
+            f"print(jobs.run([item], {str(tmp_path)!r}, [Share()]))")
   parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env=ENV, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
