@@ -52,7 +52,7 @@ def load_texts(data: str, size: str) -> dict[str, Any]:
     `full` and `sentences`, lists of int32 arrays; and what the networks are made from.
   """
   from jtx.data.dataset import Dataset
-  from jtx.data.ops.pretrain import SENTENCE
+  from jtx.data.ops.sentences import SENTENCE
   dataset = Dataset((c := make_config(data, size)).data, c.tokenizer)
   prepared, tokenizer = dataset.prepared_train, dataset.tokenizers["text"]
   stream = dataset.train_stream(0, 256, range(256))
@@ -102,7 +102,8 @@ def padded(examples: Sequence[tuple[np.ndarray, np.ndarray]], pad_id: int) -> Ba
 
 def packed(examples: Sequence[tuple[np.ndarray, np.ndarray]], rows: int) -> list[Batch]:
   """jtx's batches of `rows` rows of 128, several examples a row."""
-  from jtx.data.packing import Column, Pack, assemble
+  from jtx.data.op import Column
+  from jtx.data.packing import Pack, assemble
   layout = Pack(fields=("text",), lengths=(LENGTH,))
   columns = {"text": Column("tokens"), "labels": Column("aligned:text")}
   plan = layout.plan(np.array([[len(ids)] for ids, _ in examples]))

@@ -48,7 +48,7 @@ class Jtx:
   def make(self, task: str) -> tuple[int, float]:
     """Prepares the corpus: tokens, and seconds from opening the source to the manifest."""
     from jtx.data.corpus import writer
-    from jtx.data.prepare import prepare
+    from jtx.data.make_corpus import prepare
     folder = os.path.join(self.folder, task)
     shutil.rmtree(folder, ignore_errors=True)
     config = make_config(task, **self.config)

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict, config_dict
 
 from jtx import storage
 from jtx.config import edit, section
-from jtx.data.ops.text import OPS
+from jtx.data.ops.registry import OPS
 from jtx.data.tokenizers.kinds import TOKENIZERS
 from jtx.errors import ConfigError, nearest
 from jtx.evals import EVALS

@@ -39,7 +39,7 @@ def main() -> None:
   else:
     from jtx.data.corpus import writer
     run = functools.partial(writer.make_shards, workers=WORKERS.value)
-  from jtx.data.prepare import prepare
+  from jtx.data.make_corpus import prepare
   config = CONFIG.value
   prepare(config.data, config.tokenizer, OUTPUT.value, shard_size=SHARD_SIZE.value, run=run)
 

@@ -82,7 +82,7 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
   # Of a tokenizer the ops need no more than that it has the special tokens.
   stand_in = wordpiece(iter(["a few words"]), vocab_size=40, min_frequency=1, mask=True)
   recipe = recipes.build_ops(config.data.ops).bind({"text": stand_in})
-  info, ops = {}, (*recipe.prepare, *recipe.augment)
+  info = {}
   if not recipe.augment:
     kind = config.tokenizer.kind
     size = kind.vocab_size if "vocab_size" in kind else vocab_size
@@ -90,7 +90,7 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
       raise ConfigError(f"vocab_size is needed: that of config.tokenizer.kind={kind.name} follows"
                         " from the data or a file")
     info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}
-  names = next((op.names for op in ops if hasattr(op, "names")), None)
+  names = recipe.names
   if names is not None and _labelled(config.model.get("head", {})):
     if not names and outputs is None:
       raise ConfigError("outputs is needed: the names of classes or tags follow from the data")

@@ -33,7 +33,7 @@ import numpy as np
 
 from configs import bert_books, classify, common
 import jtx
-from jtx.data.ops.pretrain import SplitSentences
+from jtx.data.ops.sentences import SplitSentences
 from jtx.data.sources.registry import open_source
 from jtx.figures.attention import attention_grid, heatmaps
 from jtx.figures.curves import curve

@@ -10,12 +10,9 @@ from absl import logging
 import numpy as np
 
 from jtx.config import ConfigDict, build
-from jtx.data import pipeline, recipes
+from jtx.data import order, pipeline, prepared, recipes
 from jtx.data.corpus import files, reader
 from jtx.data.lazy import LazyExamples
-from jtx.data.ops.finetune import tag_names
-from jtx.data.ops.text import OPS
-from jtx.data.sources.images import class_names, listed
 from jtx.data.sources.registry import Source, open_source
 from jtx.data.tokenizers.files import TOKENIZER_FILE, from_json, load_tokenizers
 from jtx.data.tokenizers.kinds import TOKENIZERS
@@ -46,7 +43,7 @@ class Dataset:
       raise ConfigError(f"data.train={tuple(data.train)}: a prepared source holds tokens, and"
                         " data.ops work on images")
     self.ops = recipe.prepare
-    maker = next(filter(recipes.makes_tokens, self.ops), None)
+    maker = recipes.maker_of(self.ops)
     self.fields = maker.tokenizer_fields if maker else ()  # none of images
     self.ops = [self._with_names(op, labels) for op in self.ops]
     augment = [self._with_names(op, labels) for op in recipe.augment]
@@ -63,16 +60,13 @@ class Dataset:
     return {field: unique[text] for field, text in saved.items()}
 
   def _with_names(self, op: Any, labels: Sequence[str] | None) -> Any:
-    if getattr(op, "names", None) != ():
+    if not op.named or op.names:
       return op
     if labels is None and self.folders:
       labels = files.read_manifest(self.folders[0])["labels"]
-    if labels is None and hasattr(op, "augment"):
-      labels = class_names(self._opened(tuple(self.data.train)))
-      logging.info("%d classes: %s", len(labels), listed(labels))
     if labels is None:
-      labels = tag_names(self.sources(self.data.train), recipes.text_ops(self.ops))
-      logging.info("%d tags: %s", len(labels), " ".join(labels))
+      sources = self._opened if op.of_images else self.sources
+      labels = op.collect_names(sources(tuple(self.data.train)), recipes.text_ops(self.ops))
     return dataclasses.replace(op, names=tuple(labels))
 
   def _prepared_tokenizers(self, config: ConfigDict) -> dict[str, str]:
@@ -107,7 +101,7 @@ class Dataset:
     groups = [self.fields] if config.shared else [(f,) for f in self.fields]
     result = {}
     for fields in groups:
-      text = recipes.texts(sources, self.ops, fields)
+      text = prepared.texts(sources, self.ops, fields)
       result |= dict.fromkeys(fields, build(TOKENIZERS, config.kind, text, what="tokenizer.kind"))
     for field, tokenizer in result.items():
       logging.info("tokenizer of %s: %s, %d tokens", field, config.kind.name, tokenizer.vocab_size)
@@ -131,8 +125,7 @@ class Dataset:
   @property
   def labels(self) -> tuple[str, ...]:
     """The names of classes or tags, where an op has them."""
-    ops = (*self.recipe.prepare, *self.recipe.augment)
-    return next((op.names for op in ops if hasattr(op, "names")), ())
+    return self.recipe.names or ()
 
   def sources(self, specs: Sequence[str]) -> list[Source]:
     if not specs:
@@ -170,14 +163,14 @@ class Dataset:
     return examples
 
   @functools.cached_property
-  def prepared_train(self) -> recipes.Prepared | reader.PreparedFiles | LazyExamples:
+  def prepared_train(self) -> prepared.Prepared | reader.PreparedFiles | LazyExamples:
     if not self.folders:
       return self.prepare(self.data.train)
     ops = recipes.build_ops(self.data.ops).prepare
     for folder in self.folders:
       reader.check(folder, ops, self.labels, self.tokenizer_texts())
-    return reader.PreparedFiles(self.folders, recipes.used_columns(self.recipe),
-                                  self.recipe.layout.fields, recipes.row_limits(self.recipe))
+    return reader.PreparedFiles(self.folders, self.recipe.prepared_columns(),
+                                self.recipe.prepared_fields(), self.recipe.row_limits())
 
   def num_train_rows(self) -> int:
     """Rows of an epoch; packed together all at once, and not a window at a time."""
@@ -185,7 +178,7 @@ class Dataset:
     if self.recipe.augment:  # of which each is a row
       return len(prepared)
     window = pipeline.planned(self.recipe, prepared, np.arange(len(prepared)),
-                              pipeline.rng(0, "form", 0))
+                              order.rng(0, "form", 0))
     return len(window.rows)
 
   def train_stream(self, seed: int, batch_size: int, rows: Sequence[int],
@@ -203,7 +196,7 @@ class Dataset:
       ConfigError: examples may be longer than `length`, or are images.
     """
     prepared, recipe = self.prepared_train, self.recipe.with_length(length)
-    counts = pipeline.mixture_sizes(prepared.sizes, self.data.weights, self.data.smoothing)
+    counts = order.mixture_sizes(prepared.sizes, self.data.weights, self.data.smoothing)
     return pipeline.Stream(prepared, recipe, seed=seed, batch_size=batch_size, counts=counts,
                            window=self.data.window, rows=rows, cursor=cursor)
 
@@ -218,15 +211,15 @@ class Dataset:
     for text in texts:
       examples = [{"id": 0, **dict.fromkeys(self.fields, text)}]
       for op in recipes.text_ops(self.ops):
-        if not isinstance(op, OPS["fields"]):  # a line has no fields yet
+        if not op.renames:  # a line has no fields yet
           examples = op(examples, self.tokenizers)
       results.append(examples[0][field] if examples else "")
     return results
 
-  def prepare(self, specs: Sequence[str]) -> recipes.Prepared | LazyExamples:
+  def prepare(self, specs: Sequence[str]) -> prepared.Prepared | LazyExamples:
     if self.recipe.augment:
-      return recipes.lazy(self._opened(tuple(specs)), self.recipe, self._warned)
-    return recipes.prepare(self.sources(specs), self.recipe, self.tokenizers)
+      return prepared.lazy(self._opened(tuple(specs)), self.recipe, self._warned)
+    return prepared.prepare(self.sources(specs), self.recipe, self.tokenizers)
 
   def eval_batches(self, specs: Sequence[str], batch_size: int,
                    rows: Sequence[int]) -> Iterator[pipeline.Batch]:

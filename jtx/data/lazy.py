@@ -8,7 +8,7 @@ from absl import logging
 import numpy as np
 
 from jtx.data.example import Example
-from jtx.data.packing import Column
+from jtx.data.op import Column
 from jtx.errors import BadExample, DataError
 
 ENOUGH = 100  # examples, from which on a share of them tells something
@@ -65,7 +65,7 @@ class Tally:
 
 
 class LazyExamples:
-  """What `jtx.data.recipes.Prepared` is to a Stream, read from the sources one by one.
+  """What `jtx.data.prepared.Prepared` is to a Stream, read from the sources one by one.
 
   Nothing is read before it is asked for. Threads may share it.
 

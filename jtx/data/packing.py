@@ -1,25 +1,17 @@
 """Layouts: how examples of many lengths become rows of one shape."""
 
 import dataclasses
-from typing import Mapping, NamedTuple, Sequence
+from typing import Mapping, Sequence
 
 import numpy as np
 
 from jtx.data import batching
+from jtx.data.op import Column, LayoutOp
 from jtx.errors import ConfigError
 
 
-class Column(NamedTuple):
-  """What an op puts into an example for the model."""
-  # "tokens"; "aligned:FIELD", as long as FIELD's tokens; "example", one number; or "array",
-  # where an example is a row.
-  kind: str
-  dtype: str = "int32"
-  shape: tuple[int, ...] = ()  # of an array
-
-
 @dataclasses.dataclass(frozen=True)
-class Pad:
+class Pad(LayoutOp):
   """One example a row, padded to `lengths` tokens of each field.
 
   With `trim` the rows of a batch whose examples are shorter are cut to one of few lengths, for
@@ -48,7 +40,7 @@ class Pad:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pack:
+class Pack(LayoutOp):
   """Several examples a row, by first fit over the examples in the order given.
 
   An example goes into the first row with room for all of its fields. Of the rows begun,

@@ -13,7 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx.data.ops.image import DecodeImage, Images, Resize
+from jtx.data.ops.decode import DecodeImage
+from jtx.data.ops.image import Resize
+from jtx.data.ops.image_layout import Images
 from jtx.data.sources.images import ENDINGS, file_bytes
 from jtx.errors import DataError
 from jtx.inference.predictions import Prediction, prediction

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from jtx.data.packing import Column, Pack, Pad, assemble
+from jtx.data.op import Column
+from jtx.data.packing import Pack, Pad, assemble
 from jtx.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("datasets", reason="the package `datasets` is not installed:
 
 from benchmarks import prepare
 from configs import common
-from jtx.data import prepare as preparation
+from jtx.data import make_corpus
 from jtx.data.corpus import beam, writer
 
 TEXT = "Ann met Bob. They went (at last).\n\nDr. Smith saw Kim.\nA line, and <eos> in it!\n"
@@ -30,7 +30,7 @@ def test_beam_writes_the_same_bytes(tmp_path):
                 common.op("mask"))
   on_beam = functools.partial(beam.make_shards, arguments=[f"--runner={LOCAL}"])
   for name, run in (("here", writer.make_shards), ("beam", on_beam)):
-    preparation.prepare(c.data, c.tokenizer, str(tmp_path / name), shard_size=20, run=run)
+    make_corpus.prepare(c.data, c.tokenizer, str(tmp_path / name), shard_size=20, run=run)
   contents = lambda name: {path.name: path.read_bytes()
                            for path in pathlib.Path(tmp_path / name).iterdir()}
   assert contents("here") == contents("beam")

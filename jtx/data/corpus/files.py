@@ -35,8 +35,8 @@ import numpy as np
 
 from jtx import config
 from jtx.data import recipes
-from jtx.data.ops.text import OPS
-from jtx.data.packing import Column
+from jtx.data.op import Column
+from jtx.data.ops.registry import OPS
 from jtx.errors import DataError
 
 VERSION = 1
@@ -65,7 +65,7 @@ class Format:
   def of(cls, ops: Sequence[Any], tokenizers: Mapping[str, Any]) -> "Format":
     """The format of what some ops make."""
     small = max(len(t.text_ids()) for t in tokenizers.values()) <= 1 << 16
-    made = {name: column for op in ops for name, column in recipes.columns_of(op).items()}
+    made = {name: column for op in ops for name, column in op.columns.items()}
     dtype = lambda column: "uint16" if column.kind == "tokens" and small else column.dtype
     return cls(tuple(Stored(name, column, np.dtype(dtype(column)).newbyteorder("<"))
                      for name, column in made.items()))

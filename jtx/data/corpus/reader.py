@@ -9,9 +9,9 @@ from typing import Any, Mapping, Sequence
 from array_record.python import array_record_module as array_record
 import numpy as np
 
-from jtx.data import recipes
+from jtx.data import prepared
 from jtx.data.corpus import files
-from jtx.data.packing import Column
+from jtx.data.op import Column
 from jtx.errors import ConfigError, DataError
 
 PREFIX = "prepared:"  # of the source's spec
@@ -55,7 +55,7 @@ def check(folder: str, ops: Sequence[Any], labels: Sequence[str],
 
 
 class PreparedFiles:
-  """What `jtx.data.recipes.Prepared` is to a Stream, in files: examples are read when asked for.
+  """What `jtx.data.prepared.Prepared` is to a Stream, in files: examples are read when asked for.
 
   In memory are the ids and token counts. Threads may share it; pickled, it is opened anew.
 
@@ -111,8 +111,8 @@ class PreparedFiles:
       self._lengths.append(len(kept))
     for number, source in enumerate(manifest["sources"]):
       kept = kept_by_source[number]
-      dropped = source["dropped"] | {recipes.TOO_LONG: source["kept"] - kept}
-      recipes.tell_kept(source["name"], source["read"], kept, dropped)
+      dropped = source["dropped"] | {prepared.TOO_LONG: source["kept"] - kept}
+      prepared.tell_kept(source["name"], source["read"], kept, dropped)
       self.sizes.append(kept)
     return parts
 

@@ -23,7 +23,7 @@ from absl import logging
 from array_record.python import array_record_module as array_record
 import numpy as np
 
-from jtx.data import recipes
+from jtx.data import prepared
 from jtx.data.corpus import files
 from jtx.data.sources.registry import Source, open_source
 from jtx.errors import DataError
@@ -76,10 +76,10 @@ def make_shard(plan: Plan, number: int) -> bool:
   with written(records) as temporary:
     writer = array_record.ArrayRecordWriter(temporary, WRITER)
     try:
-      for start in range(shard.start, shard.stop, recipes.CHUNK):
-        places = range(start, min(start + recipes.CHUNK, shard.stop))
+      for start in range(shard.start, shard.stop, prepared.CHUNK):
+        places = range(start, min(start + prepared.CHUNK, shard.stop))
         examples = [{**source[i], "id": shard.offset + i} for i in places]
-        for example in recipes.run_ops(plan.ops, examples, plan.tokenizers, dropped):
+        for example in prepared.run_ops(plan.ops, examples, plan.tokenizers, dropped):
           writer.write(plan.format.encode(example))
           ids.append(example["id"])
           counts.append(plan.format.counts(example))

@@ -1,4 +1,4 @@
-"""Ops that draw an image anew each time: RandAugment, 3-Augment, colour jitter, random erasing.
+"""Augmentation of images: RandAugment, 3-Augment, colour jitter, random erasing.
 
 In evaluation they do nothing. See `jtx.data.ops.image` for what such ops are.
 """
@@ -9,7 +9,7 @@ from typing import Any, Callable
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from jtx.data.ops.image import Generator, ImageOp, check_range, random_box
+from jtx.data.ops.image import Generator, PixelOp, check_range, random_box
 from jtx.errors import ConfigError
 
 GREY = 128  # what is put where an image was moved away
@@ -57,7 +57,7 @@ POLICY: dict[str, Callable[[Image.Image, float], Image.Image]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class RandAugment(ImageOp):
+class RandAugment(PixelOp):
   """`num_ops` of 14 operations one after the other, each drawn uniformly (Cubuk et al. 2020).
 
   All have one strength m = magnitude / 10, from 0, which leaves an image as it is, to 1:
@@ -75,6 +75,8 @@ class RandAugment(ImageOp):
   """
   num_ops: int = 2
   magnitude: float = 9.0  # 0 to 10
+
+  moves = True  # some of the operations do
 
   def __post_init__(self):
     if self.num_ops < 1:
@@ -94,7 +96,7 @@ class RandAugment(ImageOp):
 
 
 @dataclasses.dataclass(frozen=True)
-class ColorJitter(ImageOp):
+class ColorJitter(PixelOp):
   """Changes each of three by a factor that is uniform in 1 - x to 1 + x, in random order."""
   brightness: float = 0.4
   contrast: float = 0.4
@@ -118,7 +120,7 @@ class ColorJitter(ImageOp):
 
 
 @dataclasses.dataclass(frozen=True)
-class ThreeAugment(ImageOp):
+class ThreeAugment(PixelOp):
   """One of three, each as often, then `color_jitter` (Touvron et al. 2022, DeiT III, section 3.3).
 
   The three are grey, solarisation (values from 128 on are inverted), and Gaussian blur with a
@@ -144,7 +146,7 @@ class ThreeAugment(ImageOp):
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomErasing(ImageOp):
+class RandomErasing(PixelOp):
   """Puts random pixels into a box of random area and shape (Zhong et al. 2020).
 
   The paper draws the box's ratio uniformly; here its logarithm is uniform, as others have it.
@@ -170,11 +172,3 @@ class RandomErasing(ImageOp):
     image = image.copy()  # it may share its pixels with the source's array
     image.paste(Image.fromarray(generator.integers(256, size=shape, dtype=np.uint8)), (left, top))
     return image
-
-
-OPS: dict[str, Callable[..., Any]] = {
-    "randaugment": RandAugment,
-    "color_jitter": ColorJitter,
-    "three_augment": ThreeAugment,
-    "random_erasing": RandomErasing,
-}

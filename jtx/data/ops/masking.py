@@ -1,17 +1,18 @@
-"""Ops that choose what is to be told of a batch's tokens, anew in every epoch."""
+"""Masked language modelling: ops on batches that choose which tokens to predict."""
 
 import dataclasses
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
-from jtx.data.ops.pretrain import SPECIAL, TOKENIZER, WORD
+from jtx.data.op import TOKENIZER, BatchOp
+from jtx.data.ops.sentences import SPECIAL, WORD
 from jtx.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
-class Mask:
-  """Hides tokens, to be told from the others (Devlin et al. 2019, section 3.1).
+class Mask(BatchOp):
+  """Masks tokens, to be predicted from the others (Devlin et al. 2019, section 3.1).
 
   Of the n tokens in a row that are not special, max(1, round(rate * n)) are chosen, but
   no more than a row has slots. Of the chosen, each is replaced by the mask, by a random token
@@ -42,12 +43,9 @@ class Mask:
                         " by tokenizer.kind.mask=True")
     return BoundMask(self, tokenizer.mask_id, tokenizer.plain_ids())
 
-  def alter(self, batch, generators):
-    raise NotImplementedError("bind it to the tokenizers first")
-
 
 @dataclasses.dataclass(frozen=True)
-class BoundMask:
+class BoundMask(BatchOp):
   """`Mask` with what it needs to know of a tokenizer."""
   op: Mask
   mask_id: int
@@ -58,7 +56,7 @@ class BoundMask:
 
   def alter(self, batch: dict[str, np.ndarray],
             generators: Sequence[np.random.Generator]) -> dict[str, np.ndarray]:
-    """The batch with tokens hidden, each row by its own generator."""
+    """The batch with tokens masked, each row by its own generator."""
     text = batch["text"].copy()
     slots = self.slots(text.shape[1])
     positions = np.zeros((len(text), slots), np.int32)
@@ -73,7 +71,7 @@ class BoundMask:
 
   def choose(self, free: np.ndarray, marks: np.ndarray, slots: int,
              rng: np.random.Generator) -> np.ndarray:
-    """Sorted places of the tokens to hide, of those that may be."""
+    """Sorted places of the tokens to mask, of those that may be."""
     if not len(free):
       return free
     number = min(slots, max(1, round(self.op.rate * len(free))))
@@ -98,10 +96,10 @@ class BoundMask:
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictNext:
-  """Hides nothing: every token tells the next, for an encoder that sees the tokens before only.
+class PredictNext(BatchOp):
+  """Masks nothing: every token predicts the next, for an encoder with causal attention.
 
-  A batch gets what `mask` gives it, K being the row's length. A text's last token tells none.
+  A batch gets what `mask` gives it, K being the row's length. A text's last token predicts none.
   """
 
   needs = ("text",)
@@ -120,9 +118,3 @@ class PredictNext:
     places = np.arange(segments.shape[1], dtype=np.int32)
     return kept | {"mlm_positions": np.broadcast_to(places, segments.shape),
                    "mlm_labels": np.where(follows, np.roll(batch["text"], -1, 1), -1)}
-
-
-OPS: dict[str, Callable[..., Any]] = {
-    "mask": Mask,
-    "predict_next": PredictNext,
-}

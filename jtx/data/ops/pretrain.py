@@ -1,94 +1,25 @@
-"""Ops that make pretraining examples of documents.
+"""Pretraining examples formed of the sentences of documents, alone and in pairs.
 
-`split_sentences` and `encode_sentences` run once over every document. What `full_sentences`,
-`doc_sentences`, `segment_pair` or `sentence_pair` forms of documents (Liu et al. 2019, RoBERTa,
-section 4.2) is drawn anew in every epoch, and so is what the ops of ops_masking.py hide.
+`full_sentences`, `doc_sentences`, `segment_pair` and `sentence_pair` (Liu et al. 2019, RoBERTa,
+section 4.2) form other examples in every epoch.
 """
 
 import bisect
 import dataclasses
-import functools
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple
 
 import numpy as np
 
-from jtx.data.example import Example, check_text
-from jtx.data.packing import Column
+from jtx.data.op import TOKENIZER, Column, FormOp
+from jtx.data.ops.forms import Formed, Opened
+from jtx.data.ops.sentences import SPECIAL, boundaries
 from jtx.errors import ConfigError, DataError
-
-TOKENIZER = "text"  # the field whose tokenizer these ops take
-
-# Bits of `text_marks`.
-SENTENCE, WORD, SPECIAL = 1, 2, 4  # begins a sentence; begins a word; is a special token
 
 Piece = tuple[int, int, int]  # document, first token, the one after the last
 
-
-@dataclasses.dataclass(frozen=True)
-class SplitSentences:
-  """Splits `text` into `sentences` by the rules of Moses (Koehn et al. 2007) for a language.
-
-  A line is at least a sentence; white space at its ends is dropped. Documents without any text
-  are dropped.
-  """
-  language: str = "en"
-
-  def __post_init__(self):
-    _splitter(self.language)
-
-  def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
-    check_text("split_sentences", ("text",), examples)
-    split = _splitter(self.language)
-    for e in examples:
-      lines = filter(None, map(str.strip, e.pop("text").splitlines()))
-      e["sentences"] = [s for line in lines for s in split(line)]
-    return [e for e in examples if e["sentences"]]
-
-
-@functools.cache
-def _splitter(language: str) -> Callable[[str], list[str]]:
-  import sentence_splitter
-  try:
-    return sentence_splitter.SentenceSplitter(language=language).split
-  except sentence_splitter.SentenceSplitterException as e:
-    raise ConfigError(f"op split_sentences: language={language!r} is not one that the library has"
-                      " rules for; try 'en'") from e
-
-
-@dataclasses.dataclass(frozen=True)
-class EncodeSentences:
-  """The tokens of all `sentences` of a document as `text`, and `text_marks` of where they begin."""
-
-  columns = {"text": Column("tokens"), "text_marks": Column("aligned:text", "uint8")}
-  tokenizer_fields = (TOKENIZER,)
-
-  def texts_of(self, example: Example, field: str) -> list[str]:
-    """What a tokenizer of `field` is trained on."""
-    del field
-    return _sentences(example)
-
-  def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
-    for e in examples:
-      encodings = tokenizers[TOKENIZER].encode_words(_sentences(e))
-      encodings = [(ids, first) for ids, first in encodings if len(ids)]
-      ids, marks = [np.zeros(0, np.int32)], [np.zeros(0, np.uint8)]
-      for tokens, begins_word in encodings:
-        mark = np.where(begins_word, WORD, 0).astype(np.uint8)
-        mark[0] |= SENTENCE
-        ids.append(tokens)
-        marks.append(mark)
-      e["text"], e["text_marks"] = np.concatenate(ids), np.concatenate(marks)
-    return [e for e in examples if len(e["text"])]
-
-
-def _sentences(example: Example) -> list[str]:
-  if "sentences" not in example:
-    raise DataError(f"op encode_sentences: example {example['id']} has no sentences, which"
-                    f" 'split_sentences' makes; it has {', '.join(map(repr, example))}")
-  return example["sentences"]
-
-
-# ---------------------------------------------------------------------- forming examples
+COLUMNS = {"text": Column("tokens"), "text_types": Column("aligned:text"),
+           "text_marks": Column("aligned:text", "uint8")}
+PAIR_COLUMNS = COLUMNS | {"label": Column("example")}
 
 
 class Specials(NamedTuple):
@@ -108,11 +39,11 @@ class Specials(NamedTuple):
                int(two.types[c[0]]))
 
 
-class Formed:
-  """Examples that were formed of documents; what `jtx.data.recipes.Prepared` is to a Stream.
+class FormedTexts(Formed):
+  """Texts and pairs of texts with their special tokens.
 
   Args:
-    documents: Prepared, with `text` and `text_marks`.
+    documents: with `text` and `text_marks`.
     specials: of the tokenizer.
     first: the pieces of each example's first text, each of another document.
     second: the pieces of its second text; None where there is none.
@@ -120,27 +51,19 @@ class Formed:
   """
 
   def __init__(self, documents: Any, specials: Specials, first: list[list[Piece]],
-               second: list[Piece | None] | None = None, labels: list[int] | None = None):
+               second: list[Piece] | None = None, labels: list[int] | None = None):
     self._documents, self._specials = documents, specials
     self._first, self._second, self._labels = first, second, labels
-    self.columns = PAIR_COLUMNS if second is not None else COLUMNS
     length = lambda piece: piece[2] - piece[1]
     around = sum(map(len, specials.single if second is None else specials.pair))
     joints = len(specials.single[1])
     totals = [around + sum(map(length, pieces)) + joints * (len(pieces) - 1) for pieces in first]
     if second is not None:
       totals = [total + length(piece) for total, piece in zip(totals, second)]
-    self._lengths = np.array(totals, np.int64)
     # Of an example, where in which document it begins.
-    self.ids = np.array([(int(documents.ids[p[0][0]]) << 32) + p[0][1] for p in first], np.int64)
-
-  def __len__(self) -> int:
-    return len(self._first)
-
-  def lengths(self, numbers: np.ndarray, fields: Sequence[str]) -> np.ndarray:
-    """[examples, 1] token counts."""
-    del fields  # there is one
-    return self._lengths[numbers][:, None]
+    ids = np.array([(int(documents.ids[p[0][0]]) << 32) + p[0][1] for p in first], np.int64)
+    columns = COLUMNS if second is None else PAIR_COLUMNS
+    super().__init__(columns, {"text": np.array(totals, np.int64)}, ids)
 
   def example(self, i: int) -> dict[str, np.ndarray]:
     pair = self._second is not None
@@ -172,67 +95,44 @@ class Formed:
     return example["text"][start:stop], example["text_marks"][start:stop]
 
 
-COLUMNS = {"text": Column("tokens"), "text_types": Column("aligned:text"),
-           "text_marks": Column("aligned:text", "uint8")}
-PAIR_COLUMNS = COLUMNS | {"label": Column("example")}
-
-
-def boundaries(marks: np.ndarray, longest: int) -> list[int]:
-  """Where the sentences of a document begin, and its end; longer ones are cut into pieces."""
-  starts = [*np.flatnonzero(marks & SENTENCE).tolist(), len(marks)]
-  cut = []
-  for start, stop in zip(starts, starts[1:]):
-    cut.extend(range(start, stop, longest))
-  return [*cut, len(marks)]
-
-
 @dataclasses.dataclass(frozen=True)
-class _Form:
-  """What forming ops share; one has `_form`."""
+class SentencesForm(FormOp):
+  """The base of ops that form texts of sentences; one has `examples`."""
 
   needs = ("text", "text_marks")
   columns = COLUMNS
+  pair = False  # forms pairs of texts
 
-  def bind(self, tokenizers: Mapping[str, Any]) -> "_Bound":
-    return _Bound(self, Specials.of(tokenizers[TOKENIZER]))
+  def bind(self, tokenizers: Mapping[str, Any]) -> "BoundForm":
+    return BoundForm(self, Specials.of(tokenizers[TOKENIZER]))
 
-  def form(self, documents: Any, numbers: np.ndarray, length: int,
-           rng: np.random.Generator) -> Formed:
-    raise NotImplementedError("bind it to the tokenizers first")
-
-
-class Opened:
-  """Documents that are read once, however many examples are formed of them."""
-
-  def __init__(self, documents: Any):
-    self.ids = documents.ids
-    self._documents, self._read = documents, {}
-
-  def example(self, number: int) -> dict[str, np.ndarray]:
-    if number not in self._read:
-      self._read[number] = self._documents.example(number)
-    return self._read[number]
+  def examples(self, documents: Opened, numbers: list[int], room: int, rng: np.random.Generator,
+               specials: Specials) -> FormedTexts:
+    """Examples of at most `room` tokens beside the special ones."""
+    raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
-class _Bound:
-  """A forming op with the special tokens of a tokenizer."""
-  op: Any
+class BoundForm(FormOp):
+  """A `SentencesForm` with the special tokens of a tokenizer."""
+  op: SentencesForm
   specials: Specials
+
+  needs = SentencesForm.needs
 
   @property
   def columns(self) -> dict[str, Column]:
     return self.op.columns
 
-  def form(self, documents: Any, numbers: np.ndarray, length: int,
-           rng: np.random.Generator) -> Formed:
-    """Examples of at most `length` tokens of the documents with these numbers.
+  def form(self, documents: Any, numbers: np.ndarray, lengths: Mapping[str, int],
+           rng: np.random.Generator) -> FormedTexts:
+    """Examples of at most `lengths["text"]` tokens of the documents with these numbers.
 
     Raises:
-      ConfigError: the special tokens fill `length`.
+      ConfigError: the special tokens fill a row.
       DataError: there is none.
     """
-    pair = "label" in self.columns
+    length, pair = lengths["text"], self.op.pair
     specials = sum(map(len, self.specials.pair if pair else self.specials.single))
     room = length - specials
     if room < 1 + pair:
@@ -246,12 +146,12 @@ class _Bound:
 
 
 @dataclasses.dataclass(frozen=True)
-class FullSentences(_Form):
+class FullSentences(SentencesForm):
   """Whole sentences up to a row's length, on into the next document behind a separator."""
 
   crosses = True
 
-  def examples(self, documents, numbers, room, rng, specials) -> Formed:
+  def examples(self, documents, numbers, room, rng, specials) -> FormedTexts:
     del rng  # the order of the documents is all that is drawn
     joint = len(specials.single[1])
     first: list[list[Piece]] = []
@@ -275,7 +175,7 @@ class FullSentences(_Form):
           pieces, used = [], 0
     if pieces:
       first.append(pieces)
-    return Formed(documents, specials, first)
+    return FormedTexts(documents, specials, first)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,7 +186,7 @@ class DocSentences(FullSentences):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Pairs(_Form):
+class _Pairs(SentencesForm):
   """Two texts, and as `label` whether the second is not what it should be.
 
   Half of the time the second follows the first (label 0). Else (label 1) it is from
@@ -298,8 +198,9 @@ class _Pairs(_Form):
   order: bool = False
 
   columns = PAIR_COLUMNS
+  pair = True
 
-  def examples(self, documents, numbers, room, rng, specials) -> Formed:
+  def examples(self, documents, numbers, room, rng, specials) -> FormedTexts:
     first: list[Piece] = []
     second: list[Piece | None] = []
     labels: list[int] = []
@@ -321,7 +222,7 @@ class _Pairs(_Form):
                         " two sentences; put more into data.window")
       second = replaced(first, second, np.array(labels, bool), room, rng)
     kept = [i for i, piece in enumerate(second) if piece is not None]
-    return Formed(documents, specials, [[first[i]] for i in kept], [second[i] for i in kept],
+    return FormedTexts(documents, specials, [[first[i]] for i in kept], [second[i] for i in kept],
                   [labels[i] for i in kept])
 
   def _split(self, ends, room, rng) -> Iterator[tuple[tuple[int, int, int], bool]]:
@@ -380,13 +281,3 @@ class SentencePair(_Pairs):
       wrong = rng.random() < 0.5
       yield (ends[i], ends[i + 1], ends[i + 2]), wrong
       i += 1 if wrong and not self.order else 2
-
-
-OPS: dict[str, Callable[..., Any]] = {
-    "split_sentences": SplitSentences,
-    "encode_sentences": EncodeSentences,
-    "full_sentences": FullSentences,
-    "doc_sentences": DocSentences,
-    "segment_pair": SegmentPair,
-    "sentence_pair": SentencePair,
-}

@@ -1,28 +1,22 @@
-"""Text operations: what a config's `data.ops` lists, in order.
-
-Preparing ops run once over all examples, in chunks, and may drop some: from a list of
-examples to a list of examples. They are deterministic, so the examples that are left have
-the same numbers in every run. A layout (`jtx.data.packing`) comes last and makes rows. Images
-have ops (`jtx.data.ops.image`) and a layout of their own.
-"""
+"""Ops on texts before and after they become tokens: fields, cleaning, tokens, lengths."""
 
 import dataclasses
-from typing import Any, Callable, Mapping
+from typing import Any, Mapping
 import unicodedata
 
 import numpy as np
 
 from jtx.data.example import Example, check_text
-from jtx.data.ops import augment, finetune, masking, pretrain
-from jtx.data.ops import image as image_ops
-from jtx.data.packing import Column, Pack, Pad
+from jtx.data.op import Column, ExampleOp
 from jtx.errors import ConfigError, DataError
 
 
 @dataclasses.dataclass(frozen=True)
-class Fields:
+class Fields(ExampleOp):
   """Renames: "src=translation.en" makes `src` of the nested value; other keys are dropped."""
   keep: tuple[str, ...] = ("src=src", "tgt=tgt")
+
+  renames = True
 
   def __post_init__(self):
     for entry in self.keep:
@@ -45,7 +39,7 @@ def _follow(example: Example, path: str) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Clean:
+class Clean(ExampleOp):
   """Unicode NFC and single spaces; drops examples with an empty field."""
   fields: tuple[str, ...] = ("src", "tgt")
 
@@ -58,7 +52,7 @@ class Clean:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lowercase:
+class Lowercase(ExampleOp):
   fields: tuple[str, ...] = ("src", "tgt")
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
@@ -70,7 +64,7 @@ class Lowercase:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tokenize:
+class Tokenize(ExampleOp):
   """Text to token ids, each field by its tokenizer, with the end token appended."""
   fields: tuple[str, ...] = ("src", "tgt")
 
@@ -91,17 +85,20 @@ class Tokenize:
     return self.fields
 
   def texts_of(self, example: Example, field: str) -> list[str]:
-    """What a tokenizer of `field` is trained on."""
     return [example[field]]
 
 
 @dataclasses.dataclass(frozen=True)
-class FilterLength:
+class FilterLength(ExampleOp):
   """Drops examples with a field of too many tokens, the end token counted, or too few."""
   fields: tuple[str, ...] = ("src", "tgt")
   max_length: int = 256
   min_length: int = 1
   max_ratio: float = 0.0  # longest to shortest field; 0 is no limit
+
+  @property
+  def counted(self) -> tuple[str, ...]:
+    return self.fields
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
     def keeps(e):
@@ -109,19 +106,3 @@ class FilterLength:
       return (max(lengths) <= self.max_length and min(lengths) >= self.min_length
               and not (self.max_ratio and max(lengths) > self.max_ratio * min(lengths)))
     return [e for e in examples if keeps(e)]
-
-
-OPS: dict[str, Callable[..., Any]] = {
-    "fields": Fields,
-    "clean": Clean,
-    "lowercase": Lowercase,
-    "tokenize": Tokenize,
-    "filter_length": FilterLength,
-    **finetune.OPS,
-    **pretrain.OPS,
-    **masking.OPS,
-    **image_ops.OPS,
-    **augment.OPS,
-    "pack": Pack,
-    "pad": Pad,
-}

@@ -19,12 +19,11 @@ import numpy as np
 import pytest
 
 from configs import choose, classify, common, nmt_numbers, squad, tag
-from jtx.data import pipeline
-from jtx.data import prepare as preparation
+from jtx.data import make_corpus, pipeline
 from jtx.data.corpus import files as files_lib
 from jtx.data.corpus import reader, writer
 from jtx.data.dataset import Dataset
-from jtx.data.packing import Column
+from jtx.data.op import Column
 from jtx.data.tokenizers.files import load_tokenizers
 from jtx.errors import ConfigError, DataError
 
@@ -80,7 +79,7 @@ def windows_config():
 
 
 def prepare(config, output, workers=0, **options):
-  return preparation.prepare(config.data, config.tokenizer, str(output),
+  return make_corpus.prepare(config.data, config.tokenizer, str(output),
                              run=functools.partial(writer.make_shards, workers=workers),
                              **{"shard_size": 400} | options)
 
@@ -511,7 +510,7 @@ def flip(path, at, bit=1):
 def test_a_worker_that_is_ended_from_outside(tmp_path):
   config = small_config(tmp_path)
   (tmp_path / "D").mkdir()
-  plan = preparation.begin(config.data, config.tokenizer, str(tmp_path / "D"), 4)
+  plan = make_corpus.begin(config.data, config.tokenizer, str(tmp_path / "D"), 4)
   with pytest.raises(DataError, match="a worker process was ended from outside"):
     writer.make_shards(dataclasses.replace(plan, ops=(Deadly(),)), 1)
 
@@ -636,7 +635,7 @@ def test_a_tokenizer_of_a_file_is_known_by_its_content(tmp_path):
 
 def test_two_processes_at_one_folder(made):
   config, output = made
-  with preparation.locked(str(output)):
+  with make_corpus.locked(str(output)):
     with pytest.raises(ConfigError, match="D: another process is preparing it"):
       prepare(config, output, shard_size=6)
   prepare(config, output, shard_size=6)

@@ -7,17 +7,12 @@ import numpy as np
 import pytest
 
 from jtx.config import build, section
-from jtx.data.ops.finetune import (
-  Encode,
-  EncodeChoices,
-  EncodeWindows,
-  EncodeWords,
-  Label,
-  Number,
-  tag_names,
-)
-from jtx.data.ops.text import OPS, Fields, Tokenize
-from jtx.data.packing import Column
+from jtx.data.op import Column
+from jtx.data.ops.finetune import Encode, EncodeChoices, EncodeWords, tag_names
+from jtx.data.ops.labels import Label, Number
+from jtx.data.ops.registry import OPS
+from jtx.data.ops.text import Fields, Tokenize
+from jtx.data.ops.windows import EncodeWindows
 from jtx.data.sources.registry import open_source
 from jtx.data.tokenizers.files import read_tokenizer
 from jtx.errors import ConfigError, DataError

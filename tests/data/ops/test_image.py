@@ -9,11 +9,14 @@ from PIL import Image
 import pytest
 
 from jtx import config
+from jtx.data.op import Column
 from jtx.data.ops import augment
 from jtx.data.ops import image as image_ops
 from jtx.data.ops.augment import POLICY, ColorJitter, RandAugment, RandomErasing, ThreeAugment
-from jtx.data.ops.image import DecodeImage, Flip, Images, InceptionCrop, PadCrop, Resize, random_box
-from jtx.data.packing import Column
+from jtx.data.ops.decode import DecodeImage
+from jtx.data.ops.image import Flip, InceptionCrop, PadCrop, Resize, random_box
+from jtx.data.ops.image_layout import Images
+from jtx.data.ops.registry import OPS
 from jtx.errors import BadExample, ConfigError, DataError
 from tests.helpers import assert_share, chi_square
 
@@ -661,14 +664,15 @@ CHANGES = {
     InceptionCrop: {"size": ({}, 9), "area": ({}, (0.1, 0.2)), "ratio": ({}, (1.0, 1.0)),
                     "eval_resize": ({}, 20), "interpolation": ({}, "bicubic")},
     PadCrop: {"size": ({}, 15), "padding": ({}, 2)},
-    Resize: {"size": ({}, 9), "interpolation": ({}, "bicubic")},
+    Resize: {"size": ({}, 9), "interpolation": ({}, "bicubic"), "width": ({}, 9)},
     Flip: {},
     RandAugment: {"num_ops": ({}, 3), "magnitude": ({}, 3.0)},
     ColorJitter: {"brightness": ({}, 0.1), "contrast": ({}, 0.1), "saturation": ({}, 0.1)},
     ThreeAugment: {"jitter": ({}, 0.1)},
     RandomErasing: {"probability": ({}, 1.0), "area": ({}, (0.02, 0.03)),
                     "ratio": ({}, (1.0, 1.0))},
-    Images: {"size": ({}, 15), "channels": ({}, 3)},
+    Images: {"size": ({}, 15), "channels": ({}, 3), "width": ({}, 15), "pad": ({}, True),
+             "max_boxes": ({}, 2)},
 }
 REQUIRED = {DecodeImage: {"names": TEN}, InceptionCrop: {"size": 8, "eval_resize": 12},
             PadCrop: {"size": 16}, Resize: {"size": 8}, RandomErasing: {"probability": 0.5},
@@ -704,7 +708,7 @@ def test_a_field_changes_what_an_op_makes(op, field):
 
 
 def test_every_op_is_covered():
-  assert {*image_ops.OPS.values(), *augment.OPS.values()} == set(CHANGES)
+  assert {op for op in OPS.values() if op.of_images} == set(CHANGES)
   for op, changes in CHANGES.items():
     assert set(changes) <= set(config.fields(op))
   assert all(field in config.fields(op) for op, field in EXEMPT)

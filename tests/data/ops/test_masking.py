@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jtx.data.ops.masking import Mask, PredictNext
-from jtx.data.ops.pretrain import SPECIAL, WORD
+from jtx.data.ops.sentences import SPECIAL, WORD
 from jtx.data.tokenizers.kinds import TOKENIZERS
 from jtx.errors import ConfigError
 from tests.helpers import assert_share, chi_square

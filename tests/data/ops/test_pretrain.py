@@ -8,20 +8,10 @@ import numpy as np
 import pytest
 import tokenizers as hf
 
-from jtx.data.ops.pretrain import (
-  SENTENCE,
-  SPECIAL,
-  WORD,
-  DocSentences,
-  EncodeSentences,
-  FullSentences,
-  SegmentPair,
-  SentencePair,
-  Specials,
-  SplitSentences,
-)
-from jtx.data.packing import Column
-from jtx.data.recipes import Prepared
+from jtx.data.op import Column
+from jtx.data.ops.pretrain import DocSentences, FullSentences, SegmentPair, SentencePair, Specials
+from jtx.data.ops.sentences import SENTENCE, SPECIAL, WORD, EncodeSentences, SplitSentences
+from jtx.data.prepared import Prepared
 from jtx.data.tokenizers.files import read_tokenizer
 from jtx.data.tokenizers.huggingface import HuggingFace
 from jtx.data.tokenizers.kinds import TOKENIZERS
@@ -177,7 +167,7 @@ def drawn_documents(seed, number, longest_sentence=30, sentences=(1, 4, 25)):
 
 def form(op, tokenizer, documents, length, numbers=None, seed=0):
   numbers = np.arange(len(documents)) if numbers is None else np.array(numbers)
-  formed = op.bind({"text": tokenizer}).form(documents, numbers, length,
+  formed = op.bind({"text": tokenizer}).form(documents, numbers, {"text": length},
                                              np.random.default_rng(seed))
   return formed, [formed.example(i) for i in range(len(formed))]
 

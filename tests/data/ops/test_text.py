@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from jtx.config import build, section
-from jtx.data.ops.text import OPS, Clean, Fields, FilterLength, Lowercase, Tokenize
+from jtx.data.ops.registry import OPS
+from jtx.data.ops.text import Clean, Fields, FilterLength, Lowercase, Tokenize
 from jtx.data.packing import Pack, Pad
 from jtx.errors import ConfigError, DataError
 

@@ -17,12 +17,13 @@ import pytest
 from configs import common
 from jtx import config as config_lib
 from jtx.config import section
-from jtx.data import pipeline, prepare, recipes
+from jtx.data import make_corpus, order, pipeline
 from jtx.data.dataset import Dataset
 from jtx.data.lazy import LazyExamples, Tally
-from jtx.data.ops.image import Images
-from jtx.data.ops.text import OPS
+from jtx.data.ops.image_layout import Images
+from jtx.data.ops.registry import OPS
 from jtx.data.pipeline import Stream, eval_batches, example_batch, iterate
+from jtx.data.prepared import lazy
 from jtx.data.recipes import build_ops
 from jtx.data.sources import images
 from jtx.data.sources.images import check_classes, class_names
@@ -594,7 +595,7 @@ def test_build_ops_says_what_is_wrong(ops, message):
 
 def lazily(*sources, ops=TRAIN):
   recipe = build_ops(ops)
-  return recipes.lazy(sources, recipe), recipe
+  return lazy(sources, recipe), recipe
 
 
 def stream_of(*sources, ops=TRAIN, **edits):
@@ -685,7 +686,7 @@ def test_a_row_is_augmented_by_its_place_in_the_stream():
     batch = stream.batch(step)
     for r in range(8):
       number = int(batch["ids"][r, 0])
-      generator = pipeline.rng(5, "row", 8 * step + r)
+      generator = order.rng(5, "row", 8 * step + r)
       example, = stream.prepared.after_ops([number], generator)
       np.testing.assert_array_equal(example["image"], batch["image"][r])
   assert recipe.augment == stream.prepared.ops
@@ -988,7 +989,7 @@ def test_what_is_for_texts_only_is_refused(tree):
   assert error_of(ConfigError, lambda: dataset(tree, **{"data.train": ("prepared:x",)})) == (
       "data.train=('prepared:x',): a prepared source holds tokens, and data.ops work on images")
   c = data_config(tree)
-  assert error_of(ConfigError, lambda: prepare.prepare(
+  assert error_of(ConfigError, lambda: make_corpus.prepare(
       c.data, c.tokenizer, str(tree / "out"), shard_size=10)) == (
           "data.ops work on images, which are read as training goes on; only texts can be prepared")
   assert error_of(ConfigError, lambda: dataset(tree, **{"data.train": ()})) == (

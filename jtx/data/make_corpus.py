@@ -13,7 +13,7 @@ from absl import logging
 import numpy as np
 
 from jtx.config import ConfigDict, write_json
-from jtx.data import recipes
+from jtx.data import prepared, recipes
 from jtx.data.corpus import files, writer
 from jtx.data.dataset import Dataset
 from jtx.data.sources.registry import Source, open_source
@@ -196,7 +196,7 @@ def finish(plan: writer.Plan) -> dict[str, Any]:
     own = [shard for shard in shards if shard["source"] == number]
     dropped = sum((collections.Counter(shard["dropped"]) for shard in own), collections.Counter())
     source |= {"kept": sum(shard["examples"] for shard in own), "dropped": dict(dropped)}
-    recipes.tell_kept(source["name"], source["read"], source["kept"], dropped)
+    prepared.tell_kept(source["name"], source["read"], source["kept"], dropped)
   remove_temporaries(plan.output)  # a machine of Beam that was lost may have left some
   write_json(manifest, os.path.join(plan.output, files.MANIFEST))
   with contextlib.suppress(FileNotFoundError):

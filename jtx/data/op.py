@@ -1,0 +1,147 @@
+"""The base classes of data ops, which declare their stage and the columns that they read and make.
+
+A config's `data.ops` lists ops in order. An op is a frozen dataclass, whose fields are its config
+keys, of one of the classes below. `jtx.data.recipes.build_ops` goes by what an op declares, so a
+new op needs no change there.
+"""
+
+import enum
+from typing import Any, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from jtx.data.example import Example
+
+TOKENIZER = "text"  # the field whose tokenizer the ops for encoders take
+
+
+class Column(NamedTuple):
+  """What an op puts into an example for the model."""
+  # "tokens"; "aligned:FIELD", as long as FIELD's tokens; "example", one number; or "array",
+  # where an example is a row.
+  kind: str
+  dtype: str = "int32"
+  shape: tuple[int, ...] = ()  # of an array
+
+
+class Stage(enum.Enum):
+  """When an op runs, and on what."""
+  EXAMPLE = "example"  # texts, once before training
+  FORM = "form"  # documents, of which it forms other examples in every epoch
+  IMAGE = "image"  # an image, whenever it is read
+  LAYOUT = "layout"  # examples, of which it makes rows
+  BATCH = "batch"  # a batch, anew whenever it is read
+
+
+class Op:
+  """The declarations of an op."""
+  stage: Stage
+  of_images = False  # works on images, and not on texts
+  columns: Mapping[str, Column] = {}  # that it makes for the model
+  needs: tuple[str, ...] = ()  # columns that it reads
+  counted: tuple[str, ...] = ()  # fields whose tokens it counts
+  named = False  # has `names` of classes or tags; () is for those of the training sources
+
+  def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
+    """The `names` that training sources have.
+
+    Args:
+      sources: of the run.
+      ops: that run over an example before this one does.
+    """
+    raise NotImplementedError
+
+
+class ExampleOp(Op):
+  """Runs once over all examples, in chunks, and may drop some or make several of one.
+
+  It is deterministic, so the examples that are left have the same numbers in every run.
+  """
+  stage = Stage.EXAMPLE
+  tokenizer_fields: tuple[str, ...] = ()  # with a tokenizer each
+  renames = False  # makes the fields that the ops after it read, of other keys
+
+  def __call__(self, examples: list[Example], tokenizers: Mapping[str, Any]) -> list[Example]:
+    raise NotImplementedError
+
+  def texts_of(self, example: Example, field: str) -> list[str]:
+    """What a tokenizer of `field` is trained on."""
+    raise NotImplementedError
+
+
+class FormOp(Op):
+  """Forms examples of documents, right before the layout; see `jtx.data.ops.forms`.
+
+  `needs` are columns of the documents, and `columns` those of the examples, which may have other
+  fields, and several.
+  """
+  stage = Stage.FORM
+
+  def bind(self, tokenizers: Mapping[str, Any]) -> "FormOp":
+    """The op with what it needs to know of the tokenizers."""
+    raise NotImplementedError
+
+  def form(self, documents: Any, numbers: np.ndarray, lengths: Mapping[str, int],
+           rng: np.random.Generator) -> Any:
+    """The examples of some documents, a `jtx.data.ops.forms.Formed`.
+
+    Args:
+      documents: Prepared.
+      numbers: of the documents, in the order of the window.
+      lengths: the most tokens of each field that an example may have.
+      rng: a function of the seed and the window.
+    """
+    raise NotImplementedError("bind it to the tokenizers first")
+
+
+class ImageOp(Op):
+  """Changes an example of an image, each time anew; see `jtx.data.ops.image`."""
+  stage = Stage.IMAGE
+  of_images = True
+  opens = False  # makes a Pillow image of a file or an array, as the first op does
+  output_size: tuple[int, int] | None = None  # height and width, if it makes images of one size
+
+  def augment(self, example: Example, generator: np.random.Generator | None) -> Example:
+    """The example after the op.
+
+    Args:
+      example: with its "image" and "path".
+      generator: in training, a function of the seed and the row; None is for evaluation, in
+        which an op that draws at random does what stands in its place, or nothing.
+    """
+    raise NotImplementedError
+
+
+class LayoutOp(Op):
+  """Makes rows of examples; see `jtx.data.packing`."""
+  stage = Stage.LAYOUT
+  fields: tuple[str, ...]  # of tokens
+  lengths: tuple[int, ...]  # of a row, in tokens of each field
+  max_segments: int  # examples of a row
+  group: bool  # a batch has examples of similar length
+
+  @property
+  def counted(self) -> tuple[str, ...]:
+    return self.fields
+
+  def fit(self, longest: int) -> "LayoutOp":
+    """The layout of a batch whose longest field of any example has `longest` tokens."""
+    raise NotImplementedError
+
+  def plan(self, lengths: np.ndarray) -> list[list[int]]:
+    """Rows of indices into `lengths` [examples, fields], none of which exceeds a row."""
+    raise NotImplementedError
+
+
+class BatchOp(Op):
+  """Alters a batch; what it draws is drawn anew for every row in every epoch."""
+  stage = Stage.BATCH
+
+  def bind(self, tokenizers: Mapping[str, Any]) -> "BatchOp":
+    """The op with what it needs to know of the tokenizers."""
+    raise NotImplementedError
+
+  def alter(self, batch: dict[str, np.ndarray],
+            generators: Sequence[np.random.Generator]) -> dict[str, np.ndarray]:
+    """The batch after the op; a generator a row."""
+    raise NotImplementedError("bind it to the tokenizers first")

@@ -1,0 +1,128 @@
+"""Decoding images: the first op of a list for images."""
+
+import dataclasses
+import functools
+import io
+from typing import Any, Sequence
+
+from absl import logging
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from jtx.data.example import Example
+from jtx.data.op import Column, ImageOp
+from jtx.data.ops import boxes
+from jtx.data.ops.labels import check_names
+from jtx.data.sources.images import class_names, listed
+from jtx.errors import BadExample, ConfigError, DataError
+
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+MODES = {1: "L", 3: "RGB"}  # channels -> what Pillow calls them
+
+
+def check_channels(op: str, channels: int) -> None:
+  if channels not in MODES:
+    raise ConfigError(f"op {op}: channels={channels} must be 1 or 3")
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeImage(ImageOp):
+  """The first op: an "image" of bytes or of an array becomes a Pillow image, a "label" a number.
+
+  Files are converted to RGB or to grey (16 bits to their upper 8); of several frames the first
+  is taken. Arrays must have `channels`: [H, W, 3], or for one channel [H, W] or [H, W, 1], uint8.
+  """
+  channels: int = 3
+  names: tuple[str, ...] = ()  # of the classes, in order; () is those of the training source
+  # The share of images that can't be decoded, of those read so far, with which a run goes on.
+  # Their rows are padding. It is judged from 100 images on, and at the end of an evaluation.
+  max_bad: float = 0.01
+  # JPEGs are decoded at 1/2, 1/4 or 1/8 where both sides stay this long or longer; 0 is never.
+  min_side: int = 0
+
+  columns = {"label": Column("example"), "real": Column("example")}
+  named = opens = True
+
+  def __post_init__(self):
+    check_channels("decode_image", self.channels)
+    check_names("decode_image", self.names)
+    if not 0 <= self.max_bad <= 1:
+      raise ConfigError(f"op decode_image: max_bad={self.max_bad} must be a share, from 0 to 1")
+    if self.min_side < 0:
+      raise ConfigError(f"op decode_image: min_side={self.min_side} must not be negative")
+
+  def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
+    del ops  # it is the first
+    names = class_names(sources)
+    logging.info("%d classes: %s", len(names), listed(names))
+    return names
+
+  def augment(self, example: Example, generator: np.random.Generator | None) -> Example:
+    """The example with a Pillow image, with `label` as int32, and `real`, which is 1.
+
+    Raises:
+      BadExample: the image can't be decoded.
+      DataError: there is no image or label, or one or boxes that do not fit.
+    """
+    del generator  # nothing is drawn
+    for key in ("image", "label"):
+      if key not in example:
+        keys = ", ".join(k for k in example if k not in ("id", "path"))
+        raise DataError(f"op decode_image: {example['path']} has no {key!r}; it has {keys}")
+    image = example["image"]
+    if isinstance(image, bytes):
+      image, size = self._decoded(image, example["path"])
+    else:
+      image = self._of_array(image, example["path"])
+      size = image.size
+    label = self._number(example["label"], example["path"])
+    example = {**example, "image": image, "label": np.int32(label), "real": np.int32(1)}
+    if "boxes" not in example:
+      return example
+    # Boxes are in pixels of the file, of which a JPEG may be decoded at a fraction.
+    return boxes.move_example(boxes.checked(example), boxes.Move((0, 0, *size), image.size))
+
+  def _decoded(self, data: bytes, path: str) -> tuple[Image.Image, tuple[int, int]]:
+    """An image, and the width and height of its file."""
+    try:
+      image = Image.open(io.BytesIO(data), formats=FORMATS)
+      size = image.size
+      if self.min_side:
+        image.draft(None, (self.min_side, self.min_side))
+      if image.mode.startswith("I"):  # which Pillow would not scale, but cut off at 255
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+      image.load()
+      mode = MODES[self.channels]
+      return image if image.mode == mode else image.convert(mode), size
+    except UnidentifiedImageError as e:
+      raise BadExample(path, f"is no image of the formats {', '.join(FORMATS)}") from e
+    except Exception as e:  # a decoder raises all kinds of errors on broken bytes
+      raise BadExample(path, f"can't be decoded ({str(e) or type(e).__name__})") from e
+
+  def _of_array(self, image: Any, path: str) -> Image.Image:
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
+      raise DataError(f"op decode_image: the image of {path} is neither bytes nor a uint8 array")
+    if self.channels == 1 and image.ndim == 3 and image.shape[2] == 1:
+      image = image[..., 0]
+    if not (image.ndim == 2 if self.channels == 1 else image.shape[2:] == (3,)):
+      expected = "[H, W] or [H, W, 1]" if self.channels == 1 else "[H, W, 3]"
+      raise DataError(f"op decode_image: the image of {path} is an array {list(image.shape)}, and"
+                      f" channels={self.channels} needs {expected}")
+    return Image.fromarray(image)
+
+  @functools.cached_property
+  def _numbers(self) -> dict[str, int]:
+    return {name: number for number, name in enumerate(self.names)}
+
+  def _number(self, label: Any, path: str) -> int:
+    if not self.names:
+      raise ConfigError("op decode_image: names is empty; it must name the classes in order")
+    number = label
+    if isinstance(label, str):
+      number = self._numbers.get(label, -1)
+    elif not isinstance(label, (int, np.integer)) or isinstance(label, bool):
+      number = -1
+    if not 0 <= number < len(self.names):
+      raise DataError(f"op decode_image: {path} has the label {label!r}; valid are"
+                      f" {listed(self.names)}, or their numbers 0 to {len(self.names) - 1}")
+    return int(number)

@@ -1,0 +1,58 @@
+"""The registry of data ops: the names that a config's `data.ops` has."""
+
+from typing import Callable
+
+from jtx.data import packing
+from jtx.data.op import Op
+from jtx.data.ops import (
+  augment,
+  decode,
+  finetune,
+  image,
+  image_layout,
+  labels,
+  masking,
+  pretrain,
+  sentences,
+  text,
+  windows,
+)
+
+OPS: dict[str, Callable[..., Op]] = {
+    # Texts and their tokens, once.
+    "fields": text.Fields,
+    "clean": text.Clean,
+    "lowercase": text.Lowercase,
+    "tokenize": text.Tokenize,
+    "filter_length": text.FilterLength,
+    "label": labels.Label,
+    "number": labels.Number,
+    "encode": finetune.Encode,
+    "encode_words": finetune.EncodeWords,
+    "encode_windows": windows.EncodeWindows,
+    "encode_choices": finetune.EncodeChoices,
+    "split_sentences": sentences.SplitSentences,
+    "encode_sentences": sentences.EncodeSentences,
+    # Examples of documents, in every epoch.
+    "full_sentences": pretrain.FullSentences,
+    "doc_sentences": pretrain.DocSentences,
+    "segment_pair": pretrain.SegmentPair,
+    "sentence_pair": pretrain.SentencePair,
+    # Batches.
+    "mask": masking.Mask,
+    "predict_next": masking.PredictNext,
+    # Images, whenever they are read.
+    "decode_image": decode.DecodeImage,
+    "inception_crop": image.InceptionCrop,
+    "pad_crop": image.PadCrop,
+    "resize": image.Resize,
+    "flip": image.Flip,
+    "images": image_layout.Images,
+    "randaugment": augment.RandAugment,
+    "color_jitter": augment.ColorJitter,
+    "three_augment": augment.ThreeAugment,
+    "random_erasing": augment.RandomErasing,
+    # Layouts of tokens.
+    "pack": packing.Pack,
+    "pad": packing.Pad,
+}

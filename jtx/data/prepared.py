@@ -1,0 +1,150 @@
+"""Examples after the ops that run once: tokenised texts in memory, or images yet to be read."""
+
+import collections
+import dataclasses
+from typing import Any, Iterator, Mapping, Sequence
+
+from absl import logging
+import numpy as np
+
+from jtx.data import recipes
+from jtx.data.lazy import LazyExamples, Tally
+from jtx.data.op import Column
+from jtx.data.ops.registry import OPS
+from jtx.data.sources.images import check_classes
+from jtx.errors import DataError
+
+CHUNK = 4096  # examples prepared at a time
+TOO_LONG = "longer than a row"  # why an example is dropped, where no op did it
+
+
+def texts(sources: Sequence, ops: Sequence[Any], fields: Sequence[str]) -> Iterator[str]:
+  """The text of tokenizer fields before it becomes tokens, for training a tokenizer."""
+  maker = recipes.maker_of(ops)
+  for source in sources:
+    for examples in _chunks(source):
+      for op in recipes.text_ops(ops):
+        examples = op(examples, None)
+      for e in examples:
+        for f in fields:
+          yield from maker.texts_of(e, f)
+
+
+def _chunks(source, offset: int = 0) -> Iterator[list[dict[str, Any]]]:
+  for start in range(0, len(source), CHUNK):
+    stop = min(start + CHUNK, len(source))
+    yield [{**source[i], "id": offset + i} for i in range(start, stop)]
+
+
+@dataclasses.dataclass
+class Prepared:
+  """Tokenised examples, source after source, as flat arrays."""
+  columns: dict[str, Column]
+  # Of tokens and what is aligned with them: all examples one after the other. Else [examples].
+  values: dict[str, np.ndarray]
+  offsets: dict[str, np.ndarray]  # field -> int64 [examples + 1] into its values
+  ids: np.ndarray  # [examples] int64: number of the example among all of all sources
+  sizes: list[int]  # examples kept of each source
+
+  def __len__(self) -> int:
+    return len(self.ids)
+
+  def example(self, i: int) -> dict[str, np.ndarray]:
+    result = {}
+    for name, values in self.values.items():
+      field = recipes.field_of(name, self.columns[name])
+      result[name] = (values[i] if field is None
+                      else values[self.offsets[field][i]:self.offsets[field][i + 1]])
+    return result
+
+  def lengths(self, examples: np.ndarray, fields: Sequence[str]) -> np.ndarray:
+    """[examples, fields] token counts."""
+    return np.stack([self.offsets[f][examples + 1] - self.offsets[f][examples] for f in fields], -1)
+
+
+def prepare(sources: Sequence, recipe: recipes.Recipe, tokenizers: dict) -> Prepared:
+  """Runs the preparing ops over all sources, and drops examples that are longer than a row.
+
+  Documents, of which examples are formed later, may be of any length.
+
+  Raises:
+    DataError: a source has no example left.
+  """
+  columns, fields = recipe.prepared_columns(), recipe.prepared_fields()
+  values: dict[str, list[np.ndarray]] = {name: [] for name in columns}
+  lengths: dict[str, list[int]] = {f: [] for f in fields}
+  ids, sizes, offset = [], [], 0
+  for source in sources:
+    before = len(ids)
+    dropped = collections.Counter()
+    for examples in _chunks(source, offset):
+      examples = _run(recipe, examples, tokenizers, dropped)
+      for name, column in columns.items():
+        values[name].append(join([e[name] for e in examples], column))
+      for f in fields:
+        lengths[f] += [len(e[f]) for e in examples]
+      ids += [e["id"] for e in examples]
+    offset += len(source)
+    sizes.append(len(ids) - before)
+    tell_kept(source.name, len(source), sizes[-1], dropped)
+  return Prepared(columns, {name: np.concatenate(parts) for name, parts in values.items()},
+                  {f: np.cumsum([0, *n], dtype=np.int64) for f, n in lengths.items()},
+                  np.array(ids, np.int64), sizes)
+
+
+def lazy(sources: Sequence, recipe: recipes.Recipe, warned: set[str] | None = None) -> LazyExamples:
+  """The examples of sources of images, none of which is read yet.
+
+  Args:
+    sources: one after the other.
+    recipe: with the names of the classes.
+    warned: paths of broken images that were warned of before.
+
+  Raises:
+    DataError: a source has other classes than the run.
+  """
+  decode = recipe.augment[0]
+  for source in sources:
+    check_classes(source, decode.names)
+    logging.info("%s: %d images of %d classes", source.name, len(source), len(decode.names))
+  return LazyExamples(sources, recipe.augment, recipe.prepared_columns(),
+                      Tally(decode.max_bad, warned))
+
+
+def tell_kept(name: str, read: int, kept: int, dropped: Mapping[str, int]) -> None:
+  """Logs how many examples of a source are left, and how many were dropped by what.
+
+  Raises:
+    DataError: none is left.
+  """
+  told = ", ".join(f"{reason}: {count}" for reason, count in dropped.items() if count)
+  if not kept:
+    raise DataError(f"{name}: data.ops dropped all of its {read} examples ({told})")
+  logging.info("%s: %d of %d examples%s", name, kept, read, f" (dropped: {told})" if told else "")
+
+
+def join(values: Sequence[Any], column: Column) -> np.ndarray:
+  if column.kind == "example":
+    return np.array(values, column.dtype)
+  return np.concatenate([np.zeros(0, column.dtype), *values])
+
+
+def _run(recipe: recipes.Recipe, examples: list[dict[str, Any]], tokenizers: dict,
+         dropped: collections.Counter) -> list[dict[str, Any]]:
+  """The examples that all ops and a row of the layout leave; counts the others by reason."""
+  examples = run_ops(recipe.prepare, examples, tokenizers, dropped)
+  limits = recipe.row_limits().items()
+  fits = [e for e in examples if all(len(e[f]) <= n for f, n in limits)]
+  dropped[TOO_LONG] += len(examples) - len(fits)
+  return fits
+
+
+def run_ops(ops: Sequence[Any], examples: list[dict[str, Any]], tokenizers: dict,
+            dropped: collections.Counter) -> list[dict[str, Any]]:
+  """The examples that preparing ops leave; counts those that they drop by the op's name."""
+  names = {constructor: name for name, constructor in OPS.items()}
+  for op in ops:
+    count = len(examples)
+    examples = op(examples, tokenizers)
+    dropped[names[type(op)]] += max(count - len(examples), 0)  # some make several of one
+  return examples
