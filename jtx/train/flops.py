@@ -5,7 +5,7 @@ nothing on some platforms; this count multiplies. It is the numerator of model F
 utilisation (PaLM, appendix B), which leaves out element-wise work, softmax and norms.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import math
 from typing import Any
 
@@ -88,3 +88,27 @@ def _conv_flops(eqn: Any) -> int:
   out_features = kernel.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
   zeros = math.prod(eqn.params["lhs_dilation"])
   return 2 * out.size * (kernel.size // out_features) // zeros
+
+
+class StepFlops:
+  """Floating-point operations of a train step on a batch, counted once for its shapes.
+
+  Args:
+    forward: (parameters, batch, extra) to the objective's sums.
+    params: abstract parameters.
+    extra: arrays that are not trained, by name.
+  """
+
+  def __init__(self, forward: Callable[..., Any], params: Any, extra: Mapping[str, Any]):
+    self._forward, self._params, self._extra = forward, params, extra
+    self._known: dict[Any, float] = {}
+
+  def __call__(self, batch: Mapping[str, Any]) -> float:
+    key = tuple(x.shape for x in jax.tree.leaves(dict(batch)))
+    if key not in self._known:
+      # A backward pass is two products for each of the forward's (Kaplan et al. 2020, 2.1), but
+      # not through what isn't trained.
+      alone, whole = (count(self._forward, self._params, batch, extra)
+                      for extra in ({}, self._extra))
+      self._known[key] = 2 * alone + whole
+    return self._known[key]

@@ -12,18 +12,16 @@ from jtx import build, storage
 from jtx import config as config_lib
 from jtx.config import ConfigDict
 from jtx.data import pipeline
-from jtx.data.dataset import Dataset
 from jtx.data.tokenizers.files import save_tokenizers
-from jtx.errors import ConfigError, TrainError
+from jtx.errors import ConfigError
 from jtx.evals.run import evaluate, make_evaluators
 from jtx.evals.task import Task
 from jtx.objectives.sums import summarize
 from jtx.parallel import preemption, processes, sharding
 from jtx.saved import workdir as workdirs
-from jtx.saved.checkpoint import Checkpointer
 from jtx.saved.folder import open_saved
-from jtx.train import metrics, phases
-from jtx.train.step import Program, TrainState, to_dict
+from jtx.train import metrics, phases, states
+from jtx.train.step import Program
 from jtx.train.teacher import with_teacher
 
 
@@ -86,10 +84,11 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   if checkpoints.latest_step() is None:
     state, start, cursor, pending = program.init(), 0, (0, 0), ()
     if config.init_from:
-      state = program.replace_params(state, open_saved(config.init_from).params_for(model)[0])
+      params = open_saved(config.init_from).params_for(model)[0]
+      state = states.with_params(program, state, params)
   else:
-    restored, meta, start = checkpoints.restore(program.abstract_state_dict())
-    state, cursor = TrainState(**restored), tuple(meta["cursor"])
+    state, meta, start = states.restore(program, checkpoints)
+    cursor = tuple(meta["cursor"])
     pending = meta.get("pending", ())  # evaluations that were due; older checkpoints have none
     if meta["config"]["checkpoint"].get("best") != config.checkpoint.best:
       checkpoints.scores.clear()  # they are of another number
@@ -129,7 +128,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
     if step % config.log_every == 0 or last:
       host = processes.to_host(state.sums)
-      check_finite(state, checkpoints)
+      states.check_finite(state, checkpoints)
       scalars = summarize(host)
       scalars["lr"] = float(program.schedule(step - 1))
       writer.write(step, scalars)
@@ -148,12 +147,12 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
     if step % config.checkpoint.every == 0 or last or stop:
       with progress.pause(), watchdog.pause():
-        save(checkpoints, state, config, data, stream, step, pending=due)
+        states.save(checkpoints, state, config, data, stream, step, pending=due)
     if stop:
       break
 
   if notice.reason:
-    save(checkpoints, state, config, data, stream, step)
+    states.save(checkpoints, state, config, data, stream, step)
   watchdog.stop()
   checkpoints.wait()
   notice.at_once()
@@ -164,7 +163,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     banner("done", f"the run of {workdir} is complete")
     results = json.loads(storage.read_text(results_path))
   else:
-    params = program.averaged_params(checkpoints, config.checkpoint.average)
+    params = states.averaged_params(program, checkpoints, config.checkpoint.average)
     results = {"step": config.steps,
                **evaluate(task, params, evaluators, config.steps, workdir, writer.write)}
     if processes.is_main():
@@ -184,26 +183,3 @@ def banner(section: str, text: str) -> None:
 def without_ids(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   """A batch without the example numbers, which stay on the host."""
   return {k: v for k, v in batch.items() if k != "ids"}
-
-
-def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:
-  bad = int(state.bad_step)
-  if bad < 0:
-    return
-  checkpoints.wait()
-  good = checkpoints.latest_step()
-  kept = "there is no checkpoint yet"
-  if good is not None:
-    kept = f"the checkpoint of step {good} is the last good one"
-  raise TrainError(f"the loss or its gradient became NaN or infinite at step {bad}, and nothing was"
-                   f" saved since; {kept}; try a lower optim.lr, optim.clip_norm or more warm-up")
-
-
-def save(checkpoints: Checkpointer, state: TrainState, config: ConfigDict, data: Dataset,
-         stream: pipeline.Phases, step: int, pending: Iterable[str] = ()) -> None:
-  """Starts to write a checkpoint; `pending` are the names of evaluators that are due."""
-  check_finite(state, checkpoints)
-  checkpoints.save(step, to_dict(state), {
-      "config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),
-      "labels": list(data.labels), "cursor": [int(i) for i in stream.cursor(step)],
-      "pending": list(pending)})

@@ -1,13 +1,10 @@
 """The train step: the state that it updates, and the jitted program of a config on a mesh."""
 
-import dataclasses
 import functools
 import math
 from typing import Any, Mapping
 
-from absl import logging
 import flax.struct
-from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
 import jax.numpy as jnp
 import optax
@@ -15,7 +12,6 @@ import optax
 from jtx import build
 from jtx.config import ConfigDict
 from jtx.parallel import sharding
-from jtx.saved.checkpoint import Checkpointer
 from jtx.train import flops, optim
 
 
@@ -30,10 +26,6 @@ class TrainState:
   # survive a restart between two log lines.
   sums: dict[str, jax.Array]
   bad_step: jax.Array  # the first step whose loss or gradient was not finite, or -1
-
-
-def to_dict(state: TrainState) -> dict[str, Any]:
-  return {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
 
 
 def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransformation,
@@ -106,10 +98,9 @@ class Program:
     param_shardings = sharding.param_shardings(boxed, mesh)
 
     forward = lambda p, b, extra: objective(model, p, b, train=False, **extra)
-    self.forward, self.abstract_params = forward, params
     sums = jax.eval_shape(forward, params, example, self.extra)
     self.metric_names = (*sums, "grad_norm")
-    self.known_flops: dict[Any, float] = {}
+    self.flops = flops.StepFlops(forward, params, self.extra)
     self.flops_per_step = self.flops(example)
 
     def init(seed):
@@ -136,55 +127,13 @@ class Program:
   def init(self) -> TrainState:
     return self.jitted_init(self.config.seed)
 
-  def replace_params(self, state: TrainState, params: Any) -> TrainState:
-    """A fresh state with other parameters; those that `params` does not have stay.
-
-    Args:
-      state: as `init` makes it.
-      params: nested dict of arrays.
-    """
-    fresh = flatten_dict(state.params, sep="/")
-    places = flatten_dict(self.shardings.params, sep="/")
-    given = {path: jax.device_put(x, places[path])
-             for path, x in flatten_dict(params, sep="/").items()}
-    left = sorted(fresh.keys() - given.keys())
-    logging.info("init     %d of %d parameters from %s%s", len(given), len(fresh),
-                 self.config.init_from, "; fresh: " + ", ".join(left) if left else "")
-    params = unflatten_dict(fresh | given, sep="/")
-    # The average starts from them too, in arrays of its own: the step gives its state away.
-    ema = jax.tree.map(jnp.copy, params) if self.config.optim.ema else {}
-    return state.replace(params=params, ema=ema)
-
   def step(self, state: TrainState, batch: Mapping[str, jax.Array]) -> TrainState:
     # Without the mesh in scope the constraints on activations would silently do nothing.
     with jax.set_mesh(self.mesh):
       return self.jitted_step(state, batch, self.extra)
 
-  def flops(self, batch: Mapping[str, Any]) -> float:
-    """Floating-point operations of a step on a batch of these shapes."""
-    key = tuple(x.shape for x in jax.tree.leaves(dict(batch)))
-    if key not in self.known_flops:
-      # A backward pass is two products for each of the forward's (Kaplan et al. 2020, 2.1), but
-      # not through what isn't trained.
-      alone, whole = (flops.count(self.forward, self.abstract_params, batch, extra)
-                      for extra in ({}, self.extra))
-      self.known_flops[key] = 2 * alone + whole
-    return self.known_flops[key]
-
   def zero_sums(self) -> dict[str, jax.Array]:
     return {name: jnp.zeros(2) for name in self.metric_names}
-
-  def abstract_state_dict(self) -> dict[str, Any]:
-    """What to restore a checkpoint as, and where on the mesh."""
-    place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-    return to_dict(jax.tree.map(place, self.abstract_state, self.shardings))
-
-  def averaged_params(self, checkpoints: Checkpointer, number: int) -> Any:
-    """The mean of the last `number` checkpoints (of their EMA, where there is one)."""
-    key = "ema" if self.config.optim.ema else "params"
-    number = min(number, len(checkpoints.all_steps()))  # a short run has fewer
-    abstract = self.abstract_state_dict()[key]
-    return checkpoints.restore_params(abstract, average=number, key=key)[0]
 
   def describe(self, model) -> str:
     count = sum(math.prod(x.shape) for x in jax.tree.leaves(self.abstract_state.params))

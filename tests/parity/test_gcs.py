@@ -16,7 +16,7 @@ from jtx import storage
 from jtx.errors import ConfigError
 from jtx.saved import pretrained
 from jtx.sweeps import report
-from jtx.train import loop
+from jtx.train import loop, states
 
 server = pytest.importorskip("gcp_storage_emulator.server")
 pytest.importorskip("gcsfs")
@@ -72,14 +72,14 @@ def test_a_run_in_a_bucket_is_that_in_a_folder_and_goes_on_where_it_was(tmp_path
     pass
 
   with pytest.MonkeyPatch.context() as patch:
-    save = loop.save
+    save = states.save
 
     def save_and_stop(checkpoints, *args, **kwargs):
       save(checkpoints, *args, **kwargs)
       checkpoints.wait()
       raise Stopped
 
-    patch.setattr(loop, "save", save_and_stop)
+    patch.setattr(states, "save", save_and_stop)
     with pytest.raises(Stopped):
       loop.run(config(4), there, devices)
   assert [line["step"] for line in lines(there) if "loss" in line][-1] == 2

@@ -18,8 +18,8 @@ from jtx import build
 from jtx.errors import ConfigError, DataError
 from jtx.saved import checkpoint
 from jtx.saved.workdir import load_run
-from jtx.train import loop
-from jtx.train.step import Program, TrainState, to_dict
+from jtx.train import loop, states
+from jtx.train.step import Program
 from tests.helpers import logged, losses, one_fast, tiny_config
 
 
@@ -122,13 +122,12 @@ def one_step(config, devices=None):
 def test_a_checkpoint_goes_to_any_mesh(tmp_path):
   program, state = one_step(tiny_config(mesh={"data": 1, "fsdp": 4, "tensor": 2}), jax.devices())
   checkpoints = checkpoint.Checkpointer(tmp_path)
-  checkpoints.save(1, to_dict(state), {})
+  checkpoints.save(1, states.to_dict(state), {})
   checkpoints.wait()
   for devices, mesh in ((1, {}), (2, {"data": 1, "tensor": 2}), (4, {"data": 2, "fsdp": 2}),
                         (8, {"data": 1, "fsdp": 8}), (8, {"data": 2, "tensor": 2, "context": 2})):
     other = make_program(tiny_config(mesh=mesh), jax.devices()[:devices])
-    restored, _, _ = checkpoints.restore(other.abstract_state_dict())
-    restored = TrainState(**restored)
+    restored, _, _ = states.restore(other, checkpoints)
     assert jax.tree.map(lambda x: x.sharding, restored) == other.shardings
     for ours, theirs in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
       np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))

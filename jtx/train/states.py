@@ -1,0 +1,87 @@
+"""Train states from and to checkpoints, and from the parameters of a trained model."""
+
+import dataclasses
+import json
+from typing import Any, Iterable, Mapping
+
+from absl import logging
+from flax.traverse_util import flatten_dict, unflatten_dict
+import jax
+import jax.numpy as jnp
+
+from jtx.config import ConfigDict
+from jtx.data import pipeline
+from jtx.data.dataset import Dataset
+from jtx.errors import TrainError
+from jtx.saved.checkpoint import Checkpointer
+from jtx.train.step import Program, TrainState
+
+
+def with_params(program: Program, state: TrainState, params: Any) -> TrainState:
+  """A fresh state with other parameters; those that `params` does not have stay.
+
+  Args:
+    program: of the run.
+    state: as `program.init` makes it.
+    params: nested dict of arrays.
+  """
+  fresh = flatten_dict(state.params, sep="/")
+  places = flatten_dict(program.shardings.params, sep="/")
+  given = {path: jax.device_put(x, places[path])
+           for path, x in flatten_dict(params, sep="/").items()}
+  left = sorted(fresh.keys() - given.keys())
+  logging.info("init     %d of %d parameters from %s%s", len(given), len(fresh),
+               program.config.init_from, "; fresh: " + ", ".join(left) if left else "")
+  params = unflatten_dict(fresh | given, sep="/")
+  # The average starts from them too, in arrays of its own: the step gives its state away.
+  ema = jax.tree.map(jnp.copy, params) if program.config.optim.ema else {}
+  return state.replace(params=params, ema=ema)
+
+
+def restore(program: Program,
+            checkpoints: Checkpointer) -> tuple[TrainState, Mapping[str, Any], int]:
+  """The newest good checkpoint: its state on the program's mesh, what is beside it, its step."""
+  restored, meta, step = checkpoints.restore(abstract(program))
+  return TrainState(**restored), meta, step
+
+
+def averaged_params(program: Program, checkpoints: Checkpointer, number: int) -> Any:
+  """The mean of the last `number` checkpoints (of their EMA, where there is one)."""
+  key = "ema" if program.config.optim.ema else "params"
+  number = min(number, len(checkpoints.all_steps()))  # a short run has fewer
+  return checkpoints.restore_params(abstract(program)[key], average=number, key=key)[0]
+
+
+def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:
+  """Raises TrainError where a loss or gradient was not finite since the last checkpoint."""
+  bad = int(state.bad_step)
+  if bad < 0:
+    return
+  checkpoints.wait()
+  good = checkpoints.latest_step()
+  kept = "there is no checkpoint yet"
+  if good is not None:
+    kept = f"the checkpoint of step {good} is the last good one"
+  raise TrainError(f"the loss or its gradient became NaN or infinite at step {bad}, and nothing was"
+                   f" saved since; {kept}; try a lower optim.lr, optim.clip_norm or more warm-up")
+
+
+def save(checkpoints: Checkpointer, state: TrainState, config: ConfigDict, data: Dataset,
+         stream: pipeline.Phases, step: int, pending: Iterable[str] = ()) -> None:
+  """Starts to write a checkpoint; `pending` are the names of evaluators that are due."""
+  check_finite(state, checkpoints)
+  checkpoints.save(step, to_dict(state), {
+      "config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),
+      "labels": list(data.labels), "cursor": [int(i) for i in stream.cursor(step)],
+      "pending": list(pending)})
+
+
+def to_dict(state: TrainState) -> dict[str, Any]:
+  """The parts of a state by name, as a checkpoint has them."""
+  return {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
+
+
+def abstract(program: Program) -> dict[str, Any]:
+  """The state's shapes and dtypes, and where on the mesh they are."""
+  place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+  return to_dict(jax.tree.map(place, program.abstract_state, program.shardings))
