@@ -109,11 +109,10 @@ def train_peer(config, dataset, peer: str):
   import torch
   import transformers
 
-  from jtx import build
-  from jtx.config import build as build_section
-  from jtx.train import schedules
+  from jtx.config import build
+  from jtx.train import phases, schedules
   torch.manual_seed(config.seed)
-  config = build.with_steps(config, dataset)
+  config = phases.with_steps(config, dataset)
   model = getattr(transformers, f"AutoModelFor{peer}").from_pretrained(config.init_from)
   adam = config.optim.optimizer
 
@@ -125,7 +124,7 @@ def train_peer(config, dataset, peer: str):
   optimizer = torch.optim.AdamW(groups, lr=config.optim.lr, betas=(adam.b1, adam.b2),
                                 eps=adam.eps)
   # Ours counts the first update as 1, where get_linear_schedule_with_warmup begins with 0.
-  rate = build_section(schedules.SCHEDULES, config.optim.schedule, config.optim.lr, config.steps)
+  rate = build(schedules.SCHEDULES, config.optim.schedule, config.optim.lr, config.steps)
   schedule = torch.optim.lr_scheduler.LambdaLR(
       optimizer, lambda step: float(rate(step)) / config.optim.lr)
   stream = dataset.train_stream(config.seed, config.batch_size, range(config.batch_size))

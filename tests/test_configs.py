@@ -15,6 +15,7 @@ import pytest
 from configs import common
 from jtx import build
 from jtx import config as config_lib
+from jtx.compile.declared import declared_data
 from jtx.config import flatten
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
@@ -62,7 +63,7 @@ def make_program(config, mesh_shape, vocab_size=None, outputs=3):
                             jax.devices()[:math.prod(mesh_shape.values())])
   sharding.check_batch(config.batch_size, mesh, "batch_size")
   known = config.tokenizer.kind.get("vocab_size")
-  recipe, info = build.declared_data(config, None if known else vocab_size or 30_000, outputs)
+  recipe, info = declared_data(config, None if known else vocab_size or 30_000, outputs)
   model, objective = build.make_model(config, info)
   make_evaluators(config)
   example = pipeline.example_batch(recipe, config.batch_size)

@@ -18,6 +18,7 @@ from jax.experimental import topologies
 
 from jtx import build
 from jtx.compile import hlo
+from jtx.compile.declared import declared_data
 from jtx.config import ConfigDict
 from jtx.data import pipeline
 from jtx.errors import ConfigError, nearest
@@ -149,7 +150,7 @@ def _program(config: ConfigDict, mesh: Any, phase: Any, vocab_size: int | None,
              outputs: int | None) -> tuple[Any, tuple[Any, Any, Any]]:
   """The program of a run on `mesh`, and the abstract arguments of its step in a phase."""
   phases.check_batches(config, mesh)
-  recipe, info = build.declared_data(config, vocab_size, outputs)
+  recipe, info = declared_data(config, vocab_size, outputs)
   model, objective = build.make_model(config, info)
   objective, extra = with_teacher(objective, mesh, abstract=True)
   example = pipeline.example_batch(recipe.with_length(phase.length), phase.batch_size)

@@ -69,7 +69,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   # --------------------------------------------------------------------- data
   data = workdirs.open_data(config, workdir, checkpoints)
-  config = build.with_steps(config, data)
+  config = phases.with_steps(config, data)
 
   # --------------------------------------------------- model, objective, state
   model, objective = build.make_model(config, data.info)

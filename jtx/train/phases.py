@@ -1,5 +1,6 @@
-"""The phases of a run: stretches of training with their own length of rows and batch size."""
+"""The steps of a run, and its phases: stretches with their own length of rows and batch size."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -9,6 +10,20 @@ from jtx.data import pipeline
 from jtx.data.dataset import Dataset
 from jtx.errors import ConfigError
 from jtx.parallel.sharding import check_batch, local_rows
+
+
+def with_steps(config: ConfigDict, data: Dataset) -> ConfigDict:
+  """The config with the `steps` that its `epochs`, where they are set, come to."""
+  if config.epochs is None:
+    return config
+  if config.phases:
+    raise ConfigError("config.epochs and config.phases exclude each other: a phase is a share of"
+                      " config.steps")
+  if config.epochs <= 0:
+    raise ConfigError(f"config.epochs={config.epochs}: must be above 0, or unset to go by steps")
+  config = config.copy_and_resolve_references()
+  config.steps = max(math.ceil(config.epochs * data.num_train_rows() / config.batch_size), 1)
+  return config.lock()
 
 
 class Phase(NamedTuple):

@@ -4,8 +4,8 @@ import jax
 import pytest
 
 from configs import bert_base, distilbert, mae, vit
-from jtx import build
 from jtx.compile import aot
+from jtx.compile.declared import declared_data
 from jtx.errors import ConfigError
 from jtx.parallel import sharding
 from tests.helpers import compiled, tiny_config
@@ -38,16 +38,16 @@ def test_meshes_split_the_batch_of_all_phases():
 
 def test_nothing_is_read_of_the_data():
   config = bert_base.get_config()
-  recipe, info = build.declared_data(config)
+  recipe, info = declared_data(config)
   assert info["vocab_size"] == 30_522 and recipe.layout.lengths
   config.tokenizer.kind = {"name": "file", "path": "nowhere"}
   with pytest.raises(ConfigError, match="vocab_size is needed: .*kind=file follows"):
-    build.declared_data(config)
-  assert build.declared_data(config, 7)[1]["vocab_size"] == 7
+    declared_data(config)
+  assert declared_data(config, 7)[1]["vocab_size"] == 7
   with pytest.raises(ConfigError, match="outputs is needed: the names of classes"):
-    build.declared_data(vit.get_config())
-  assert build.declared_data(vit.get_config(), outputs=7)[1] == {"head.outputs": 7}
-  assert build.declared_data(mae.get_config())[1] == {}  # which tells no classes
+    declared_data(vit.get_config())
+  assert declared_data(vit.get_config(), outputs=7)[1] == {"head.outputs": 7}
+  assert declared_data(mae.get_config())[1] == {}  # which tells no classes
 
 
 @pytest.mark.parametrize("topology,message", [

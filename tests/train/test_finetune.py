@@ -19,7 +19,7 @@ from jtx.saved import checkpoint, pretrained
 from jtx.saved import workdir as workdirs
 from jtx.saved.folder import open_saved
 from jtx.saved.workdir import load_run
-from jtx.train import loop
+from jtx.train import loop, phases
 from jtx.train.step import Program
 from tests.models.test_encoder import BLOCK, batch_of
 
@@ -126,13 +126,13 @@ def test_tags_come_from_the_training_data_and_stay_with_the_checkpoint(folder, t
 def test_epochs_are_steps(epochs, batch_size, steps, folder):
   config = config_for("classify", folder, epochs=epochs, batch_size=batch_size)
   data = workdirs.open_data(config, "nowhere", checkpoint.Checkpointer("nowhere/checkpoints"))
-  assert build.with_steps(config, data).steps == steps
+  assert phases.with_steps(config, data).steps == steps
 
 
 def test_epochs_must_be_above_0(folder):
   config = config_for("classify", folder, epochs=0.0)
   with pytest.raises(ConfigError, match="config.epochs=0.0: must be above 0"):
-    build.with_steps(config, None)
+    phases.with_steps(config, None)
 
 
 def test_a_head_of_another_number_of_classes_than_the_data(folder):

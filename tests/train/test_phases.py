@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from configs import common
-from jtx import build
 from jtx.data.dataset import Dataset
 from jtx.errors import ConfigError
 from jtx.parallel import sharding
@@ -59,7 +58,7 @@ def test_bad_phases(entries):
 def test_phases_and_epochs_exclude_each_other():
   config = tiny_config(phases=((1.0, 32, 8),), epochs=2.0)
   with pytest.raises(ConfigError) as e:
-    build.with_steps(config, None)
+    phases.with_steps(config, None)
   assert str(e.value) == (
       "config.epochs and config.phases exclude each other: a phase is a share of config.steps")
 

@@ -1,0 +1,38 @@
+"""A config's data as far as the config alone declares it, for compiles that read no data."""
+
+from jtx.build import labelled
+from jtx.config import ConfigDict
+from jtx.data import recipes
+from jtx.data.tokenizers.kinds import wordpiece
+from jtx.errors import ConfigError
+
+
+def declared_data(config: ConfigDict, vocab_size: int | None = None,
+                  outputs: int | None = None) -> tuple[recipes.Recipe, dict[str, int]]:
+  """The recipe and the `info` of a config's data as far as the config tells; no source is read.
+
+  Args:
+    config: of a run.
+    vocab_size: of tokenizers, where it follows from the data or a file.
+    outputs: classes or tags, where they follow from the data.
+
+  Raises:
+    ConfigError: one of them is needed and None.
+  """
+  # Of a tokenizer the ops need no more than that it has the special tokens.
+  stand_in = wordpiece(iter(["a few words"]), vocab_size=40, min_frequency=1, mask=True)
+  recipe = recipes.build_ops(config.data.ops).bind({"text": stand_in})
+  info = {}
+  if not recipe.augment:
+    kind = config.tokenizer.kind
+    size = kind.vocab_size if "vocab_size" in kind else vocab_size
+    if size is None:
+      raise ConfigError(f"vocab_size is needed: that of config.tokenizer.kind={kind.name} follows"
+                        " from the data or a file")
+    info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}
+  names = recipe.names
+  if names is not None and labelled(config.model.get("head", {})):
+    if not names and outputs is None:
+      raise ConfigError("outputs is needed: the names of classes or tags follow from the data")
+    info["head.outputs"] = len(names) or outputs
+  return recipe, info
