@@ -74,12 +74,13 @@ def pretrain(c, args, preset: str, architecture: str, form, phases, tokenizer) -
   fields = huggingface.model_fields(published, architecture, preset)
   c.model = common.model("encoder", **fields)
   c.model.vocab_size = None  # the tokenizer's
-  if args.position not in ("", c.model.position.name):
+  stack = c.model.stack
+  if args.position not in ("", stack.position.name):
     common.choose(POSITIONS, args.position, "position")
-    c.model.position = common.position(args.position)
+    stack.position = common.position(args.position)
   longest = max(length for _, length, _ in phases)
-  if "max_length" in c.model.position and longest > c.model.position.max_length:
-    c.model.position.max_length = longest
+  if "max_length" in stack.position and longest > stack.position.max_length:
+    stack.position.max_length = longest
   c.objective = common.objective("mlm")
   c.phases, c.batch_size = phases, phases[0][2]
   c.tokenizer.kind = tokenizer
@@ -101,9 +102,9 @@ def ops(form, length: int = 128, language: str = "en", last=None):
 
 def shrink(c) -> None:
   """Makes a pretraining config run in seconds, on embedded data."""
-  common.apply(c, {"model": dict(width=32, num_layers=2, block=dict(num_heads=2, ffn_dim=64))})
-  if c.model.embedding_width:
-    c.model.embedding_width = 16
+  common.apply(c, {"model.stack": common.TINY_STACK})
+  if c.model.embedding.width:
+    c.model.embedding.width = 16
   c.steps, c.batch_size, c.log_every = 4, 8, 2
   c.phases = ((0.5, 32, 8), (0.5, 64, 4))
   c.optim.accumulate = 1
@@ -132,7 +133,7 @@ def sweep_tasks():
   """Without next-sentence prediction, and from left to right (Devlin et al. 2019, table 5)."""
   yield {"objective.pairs": True}
   yield NO_PAIRS
-  yield {**NO_PAIRS, "model.causal": True,
+  yield {**NO_PAIRS, "model.stack.causal": True,
          "data.ops": ops(common.op("segment_pair"), last=common.op("predict_next"))}
 
 

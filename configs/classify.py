@@ -43,3 +43,14 @@ def get_config(arg: str = ""):
   if args.tiny:
     common.shrink_encoder(c)
   return c
+
+
+def sweep_attention():
+  """What a token attends to: all, a window, a window and [CLS] (Longformer), or what is before it.
+
+  In the last the first text of a pair is a prefix that all tokens see (Raffel et al. 2020).
+  """
+  yield {"model.stack.pattern": ("global",)}
+  yield {"model.stack.pattern": ("local",), "model.stack.window": 16}
+  yield {"model.stack.pattern": ("global_tokens",), "model.stack.window": 16}
+  yield {"model.stack.pattern": ("prefix",), "model.stack.causal": True}

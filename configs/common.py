@@ -88,6 +88,25 @@ def get_config() -> ConfigDict:
   return c
 
 
+def encoder_decoder(**stack: Any) -> ConfigDict:
+  """The model `encdec` with these fields of both stacks.
+
+  The decoder's keys follow the encoder's until they are set: `model.encoder.width=64` is of both.
+  """
+  section = model("encdec", encoder=stack, decoder=stack)
+  follow(section.decoder, section.encoder)
+  return section
+
+
+def follow(section: ConfigDict, other: ConfigDict) -> None:
+  """Makes the keys of a section follow those of another."""
+  for key in other:
+    if isinstance(other[key], ConfigDict):
+      follow(section[key], other[key])
+    elif key not in ("name", "causal"):
+      section[key] = other.get_oneway_ref(key)
+
+
 def parse_args(arg: str, **defaults: Any) -> ConfigDict:
   """The arguments of `--config=file.py:arg`: "large,seq=512,tiny", typed by `defaults`.
 
@@ -168,11 +187,15 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
       raise ConfigError("config arguments freeze and decay have no place beside features, for which"
                         " the encoder is not trained at all")
     edits = choose(FEATURES, args.features, "features")
-    layers = edits["layers"] or tuple(range(1, c.model.num_layers + 1))
+    layers = edits["layers"] or tuple(range(1, c.model.stack.num_layers + 1))
     apply(c, {"model.features": {**edits, "layers": layers}})
     c.optim.lr_mults = ((r"^(?!extractor|task_head)", 0.0),)  # nor does it decay
   c.batch_size, c.epochs, c.log_every = args.batch, args.epochs, 50
   c.data.window = 0  # so that every epoch has every example
+
+
+TINY_STACK = dict(width=32, num_layers=2,
+                  block=dict(attention=dict(num_heads=2), ffn=dict(dim=64)))
 
 
 def open_encoder(c: ConfigDict, args: ConfigDict, task: str) -> None:
@@ -194,7 +217,7 @@ def open_encoder(c: ConfigDict, args: ConfigDict, task: str) -> None:
   if not args.init:
     c.model.vocab_size = None  # the tokenizer's
   if args.tiny:
-    apply(c, {"model": dict(width=32, num_layers=2, block=dict(num_heads=2, ffn_dim=64))})
+    apply(c, {"model.stack": TINY_STACK})
 
 
 def padded(args: ConfigDict, *fields: str) -> ConfigDict:
@@ -227,11 +250,11 @@ def layer_mults(encoder: ConfigDict, freeze: int, decay: float) -> tuple[tuple[s
 
   The embeddings are below layer 0 (Howard and Ruder 2018; Clark et al. 2020, ELECTRA).
   """
-  L = encoder.num_layers
-  if encoder.share_layers and (freeze or decay != 1):
+  L = encoder.stack.num_layers
+  if encoder.stack.share and (freeze or decay != 1):
     raise ConfigError("freeze and decay are for layers of their own, and these are shared")
   paths = [f"encoder/layers/{i}/" for i in range(L)]
-  if not encoder.block.attention_norm:  # the first is a segment of its own
+  if not encoder.stack.block.norm.attention:  # the first is a segment of its own
     paths = ["encoder/layers_0/0/", *(f"encoder/layers_1/{i}/" for i in range(L - 1))]
   mults = {"^(embed|type_embedding|position_embedding)": 0.0 if freeze else decay**(L + 1)}
   mults |= {f"^{path}": 0.0 if i < freeze else decay**(L - i) for i, path in enumerate(paths)}

@@ -21,8 +21,8 @@ def get_config(arg: str = ""):
     args.train, args.val = "tfds:imagenet2012:train", args.val or "tfds:imagenet2012:validation"
   c = common.get_config()
   vit.build(c, args, args.size, 16, 224)
-  common.apply(c, {"model": dict(image=vit.IMAGENET, block=dict(
-      init_std=0.02, residual=dict(drop_path=0.1)))})
+  common.apply(c, {"model": dict(image=vit.IMAGENET, stack=dict(block=dict(
+      init_std=0.02, residual=dict(drop_path=0.1))))})
   mixing = dict(mixup=0.8, cutmix=1.0, label_smoothing=0.1)
   c.objective = common.objective("classify", **mixing)
   if args.teacher:

@@ -23,8 +23,9 @@ def get_config(arg: str = ""):
     args.train, args.val = "tfds:imagenet2012:train", args.val or "tfds:imagenet2012:validation"
   c = common.get_config()
   vit.build(c, args, args.size, 14 if args.size == "h" else 16, 224)
-  common.apply(c, {"model": dict(image=vit.IMAGENET, block=dict(init_std=0.02, residual=dict(
-      layer_scale=1e-4, drop_path=DROP_PATH[args.size], uniform=True)))})
+  common.apply(c, {"model": dict(image=vit.IMAGENET, stack=dict(block=dict(
+      init_std=0.02, residual=dict(layer_scale=1e-4, drop_path=DROP_PATH[args.size],
+                                   uniform=True))))})
   c.objective = common.objective("classify", loss="sigmoid", mixup=0.8, cutmix=1.0)
   c.data.ops = vit.ops("inception", 224, more=(common.op("three_augment"),))
   c.data.ops[1].interpolation = "bicubic"

@@ -23,8 +23,8 @@ def get_config(arg: str = ""):
   bert.pretrain(c, args, "distilbert", "DistilBertForMaskedLM", common.op("full_sentences"),
                 phases=((1.0, 512, 4096),),
                 tokenizer=common.tokenizer("wordpiece", vocab_size=30_522, mask=True))
-  common.apply(c, {"model": dict(num_layers=args.layers, width=args.width, block=dict(
-      num_heads=args.width // 64, ffn_dim=4 * args.width))})
+  common.apply(c, {"model.stack": dict(num_layers=args.layers, width=args.width, block=dict(
+      attention=dict(num_heads=args.width // 64), ffn=dict(dim=4 * args.width)))})
   c.objective = common.objective("distill", teacher=args.teacher)
   c.optim.lr, c.optim.clip_norm, c.optim.accumulate = 5e-4, 5.0, 8
   c.optim.optimizer = common.optimizer("adamw", b2=0.98, eps=1e-6, weight_decay=0.0)

@@ -29,7 +29,7 @@ def get_config(arg: str = ""):
                                  decoder=dict(num_layers=8, masked=args.masked))})
   if args.channels == 3:
     common.apply(c, {"model.image": vit.IMAGENET})
-  c.model.position = common.grid_position("learned", init="sincos", trained=False)
+  c.model.stack.position = common.grid_position("learned", init="sincos", trained=False)
   c.objective = common.objective("mae")
   c.data.ops = vit.ops(args.crop, args.res, args.channels)
   if args.crop == "inception":

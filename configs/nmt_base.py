@@ -14,8 +14,10 @@ newstest2014 BLEU 27.3 En-De and 38.1 En-Fr (big: 28.4 and 41.8). Not yet reprod
 from configs import common
 
 SIZES = {
-    "base": dict(width=512, num_layers=6, block=dict(num_heads=8, ffn_dim=2048, dropout=0.1)),
-    "big": dict(width=1024, num_layers=6, block=dict(num_heads=16, ffn_dim=4096, dropout=0.3)),
+    "base": dict(width=512, num_layers=6, block=dict(
+        attention=dict(num_heads=8), ffn=dict(dim=2048), dropout=0.1)),
+    "big": dict(width=1024, num_layers=6, block=dict(
+        attention=dict(num_heads=16), ffn=dict(dim=4096), dropout=0.3)),
 }
 STEPS = {"base": 100_000, "big": 300_000}
 AVERAGE = {"base": 5, "big": 20}  # last checkpoints, 10 minutes apart in the paper
@@ -23,7 +25,8 @@ PAIRS = {"de-en": 37_000, "fr-en": 32_000}  # vocabulary, shared
 
 PRESETS = ("", "big", "pair=fr-en", "tiny", "big,tiny")  # every argument, for the tests
 
-TINY = dict(width=32, num_layers=2, unroll=1, block=dict(num_heads=4, ffn_dim=64))
+TINY = dict(width=32, num_layers=2, unroll=1,
+            block=dict(attention=dict(num_heads=4), ffn=dict(dim=64)))
 
 
 def get_config(arg: str = ""):
@@ -32,11 +35,11 @@ def get_config(arg: str = ""):
   size = common.choose(SIZES, args.size, "size")
 
   c = common.get_config()
-  c.model = common.model("encdec", **size)
+  c.model = common.encoder_decoder(**size)
   c.objective = common.objective("seq2seq", label_smoothing=0.1)
   c.steps = STEPS[args.size]
   c.optim.optimizer = common.optimizer("adam", b1=0.9, b2=0.98, eps=1e-9)
-  c.optim.schedule = common.schedule("noam", width=size["width"], warmup=4000)
+  c.optim.schedule = common.schedule("noam", warmup=4000)
   c.optim.lr = 1.0  # the schedule's factor
 
   # 96 rows of 256 + 256 tokens: about 25,000 source and 25,000 target tokens a batch.
@@ -66,7 +69,7 @@ def get_config(arg: str = ""):
 
 def shrink(c) -> None:
   """Makes a config step in seconds, on embedded data."""
-  common.apply(c, {"model": TINY})
+  common.apply(c, {"model.encoder": TINY})
   c.steps, c.batch_size, c.log_every = 4, 8, 2
   c.checkpoint.every = c.checkpoint.keep = c.checkpoint.average = 2
   c.tokenizer.kind = common.tokenizer(c.tokenizer.kind.name, vocab_size=300)
@@ -81,20 +84,23 @@ def shrink(c) -> None:
 
 def sweep_table3():
   """Rows A to E and big of table 3; the rest of each row is base."""
+  attention = "model.encoder.block.attention"  # the decoder follows
   for heads in (1, 4, 16, 32):
-    yield {"model.block.num_heads": heads}
+    yield {f"{attention}.num_heads": heads}
   for head_dim in (16, 32):
-    yield {"model.block.head_dim": head_dim, "model.block.v_head_dim": 64}
+    yield {f"{attention}.head_dim": head_dim, f"{attention}.v_head_dim": 64}
   for layers in (2, 4, 8):
-    yield {"model.num_layers": layers}
+    yield {"model.encoder.num_layers": layers}
   for width in (256, 1024):
-    yield {"model.width": width, "optim.schedule.width": width}
+    yield {"model.encoder.width": width}
   for ffn_dim in (1024, 4096):
-    yield {"model.block.ffn_dim": ffn_dim}
+    yield {"model.encoder.block.ffn.dim": ffn_dim}
   for rate in (0.0, 0.2):
-    yield {"model.block.dropout": rate}
+    yield {"model.encoder.block.dropout": rate}
   for smoothing in (0.0, 0.2):
     yield {"objective.label_smoothing": smoothing}
-  yield {"model.position": common.position("learned", max_length=256)}
-  yield {"model.width": 1024, "model.block.num_heads": 16, "model.block.ffn_dim": 4096,
-         "model.block.dropout": 0.3, "optim.schedule.width": 1024, "steps": STEPS["big"]}
+  learned = common.position("learned", max_length=256)
+  yield {"model.encoder.position": learned, "model.decoder.position": learned}
+  yield {"model.encoder.width": 1024, f"{attention}.num_heads": 16,
+         "model.encoder.block.ffn.dim": 4096, "model.encoder.block.dropout": 0.3,
+         "steps": STEPS["big"]}

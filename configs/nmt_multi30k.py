@@ -17,7 +17,7 @@ PRESETS = nmt_text.PRESETS
 def get_config(arg: str = ""):
   args = common.parse_args(arg, src="en", tgt="de", length=64, tiny=False)
   c = nmt_text.get_config(f"src={args.src},tgt={args.tgt},length={args.length}")
-  common.apply(c, {"model": dict(width=128, block=dict(ffn_dim=256))})
+  common.apply(c, {"model.encoder": dict(width=128, block=dict(ffn=dict(dim=256)))})
   c.optim.lr = 3e-3
   c.steps = 5000
   c.checkpoint.every = 250

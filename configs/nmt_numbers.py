@@ -17,9 +17,10 @@ PRESETS = ("", "tiny")
 def get_config(arg: str = ""):
   args = common.parse_args(arg, tiny=False)
   c = common.get_config()
-  c.model = common.model(
-      "encdec", width=64, num_layers=2, unroll=-1,
-      block=dict(num_heads=4, ffn_dim=256, norm="rmsnorm", norm_position="pre", dropout=0.0))
+  c.model = common.encoder_decoder(
+      width=64, num_layers=2, unroll=-1, block=dict(
+          attention=dict(num_heads=4), ffn=dict(dim=256),
+          norm=dict(kind="rmsnorm", position="pre"), dropout=0.0))
   c.objective = common.objective("seq2seq", label_smoothing=0.0)
   c.optim.optimizer = common.optimizer("adamw", b1=0.9, b2=0.98, weight_decay=0.01)
   c.optim.schedule = common.schedule("cosine", warmup=50)
@@ -52,6 +53,7 @@ def sweep_architecture():
   for position in ("sinusoidal", "rope", "alibi", "t5"):
     for norm_position in ("post", "pre"):
       for kv_heads in (4, 1):
-        yield {**shorter, "model.position": common.position(position),
-               "model.block.norm_position": norm_position,
-               "model.block.num_kv_heads": kv_heads}
+        yield {**shorter, "model.encoder.position": common.position(position),
+               "model.decoder.position": common.position(position),
+               "model.encoder.block.norm.position": norm_position,
+               "model.encoder.block.attention.num_kv_heads": kv_heads}

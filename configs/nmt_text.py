@@ -6,8 +6,8 @@
 A line of train.en and the same line of train.de are a pair. Arguments: src and tgt, the
 endings of the files; length, the most tokens of a sentence; tiny. The model is small
 (about 7 M parameters) and the dropout strong, which suits tens of thousands of pairs;
-with millions take
---config.model.width=512 --config.model.block.ffn_dim=2048 --config.model.block.dropout=0.1.
+with millions take --config.model.encoder.width=512 --config.model.encoder.block.ffn.dim=2048
+--config.model.encoder.block.dropout=0.1; the decoder follows.
 """
 
 from configs import common, nmt_base
@@ -18,9 +18,9 @@ PRESETS = ("", "src=de,tgt=en,length=32", "tiny")
 def get_config(arg: str = ""):
   args = common.parse_args(arg, src="en", tgt="de", length=128, tiny=False)
   c = common.get_config()
-  c.model = common.model(
-      "encdec", width=256, num_layers=4, unroll=4,
-      block=dict(num_heads=4, ffn_dim=512, norm_position="pre", dropout=0.3))
+  c.model = common.encoder_decoder(
+      width=256, num_layers=4, unroll=4, block=dict(
+          attention=dict(num_heads=4), ffn=dict(dim=512), norm=dict(position="pre"), dropout=0.3))
   c.objective = common.objective("seq2seq", label_smoothing=0.1, logits_chunk=512)
   c.optim.optimizer = common.optimizer("adamw", b1=0.9, b2=0.98, weight_decay=0.01)
   c.optim.schedule = common.schedule("cosine", warmup=500)

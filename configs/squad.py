@@ -27,8 +27,9 @@ def get_config(arg: str = ""):
   version = "v2.0" if args.v2 else "v1.1"
   c = common.get_config()
   common.finetune(c, args, "span")
-  if not args.init and "max_length" in c.model.position:
-    c.model.position.max_length = max(args.max_length, c.model.position.max_length)
+  position = c.model.stack.position
+  if not args.init and "max_length" in position:
+    position.max_length = max(args.max_length, position.max_length)
   c.objective = common.objective("span")
   train, args.dev = args.train or f"train-{version}.json", args.dev or f"dev-{version}.json"
   if args.holdout:

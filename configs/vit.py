@@ -57,9 +57,9 @@ def build(c, args, size: str, patch: int, res: int, channels: int = 3, pool: str
   """The model, its data and evaluation."""
   width, num_layers, heads = common.choose(SIZES, size, "size")
   c.model = common.model(
-      "vit", width=width, num_layers=num_layers, patch_size=patch,
-      image=dict(size=res, channels=channels),
-      block=dict(num_heads=heads, ffn_dim=4 * width),
+      "vit", patch_size=patch, image=dict(size=res, channels=channels),
+      stack=dict(width=width, num_layers=num_layers,
+                 block=dict(attention=dict(num_heads=heads), ffn=dict(dim=4 * width))),
       head=dict(task="classes", pool=pool, zero=True))
   if channels != 3:
     common.apply(c, {"model.image": dict(mean=(0.5,), std=(0.5,))})
@@ -75,8 +75,8 @@ def from_trained(c, path: str) -> None:
   fields = open_saved(path).trunk_fields("vit")
   fields["image"] = {**fields["image"], "size": c.model.image.size}
   common.apply(c, {"model": fields})
-  if "trained" in c.model.position:
-    c.model.position.trained = True  # MAE's are not, while it pretrains
+  if "trained" in c.model.stack.position:
+    c.model.stack.position.trained = True  # MAE's are not, while it pretrains
   c.init_from = path
 
 
@@ -121,7 +121,7 @@ def recipe(c, args, *, batch: int, epochs: float, lr: float, weight_decay: float
   c.optim.optimizer = common.optimizer("adamw", weight_decay=weight_decay, **optimizer)
   c.optim.schedule = common.schedule("cosine", warmup=warmup)
   c.optim.lr, c.optim.clip_norm = args.lr or lr * c.batch_size / batch, 1.0
-  c.optim.lr_mults = layer_mults(c.model.num_layers, args.freeze, args.decay)
+  c.optim.lr_mults = layer_mults(c.model.stack.num_layers, args.freeze, args.decay)
 
 
 def layer_mults(L: int, freeze: int, decay: float) -> tuple[tuple[str, float], ...]:
@@ -137,14 +137,13 @@ def layer_mults(L: int, freeze: int, decay: float) -> tuple[tuple[str, float], .
 
 def shrink(c, args) -> None:
   """Makes a config run in seconds, on digits of 8 x 8 in shades of grey."""
-  common.apply(c, {"model": dict(width=32, num_layers=2, patch_size=2,
-                                 image=dict(size=8, channels=1, mean=(0.5,), std=(0.5,)),
-                                 block=dict(num_heads=2, ffn_dim=64))})
+  common.apply(c, {"model": dict(patch_size=2, stack=common.TINY_STACK,
+                                 image=dict(size=8, channels=1, mean=(0.5,), std=(0.5,)))})
   if c.model.decoder.num_layers:
     common.apply(c, {"model.decoder": dict(num_layers=1, width=32, num_heads=2, ffn_dim=64)})
   if c.model.stem.stages:
     common.apply(c, {"model": dict(patch_size=1, stem=dict(stages=(1,), width=8, groups=4))})
-  c.optim.lr_mults = layer_mults(c.model.num_layers, args.freeze, args.decay)
+  c.optim.lr_mults = layer_mults(c.model.stack.num_layers, args.freeze, args.decay)
   c.steps, c.epochs, c.batch_size, c.log_every = 4, None, 8, 2
   c.checkpoint.every = c.checkpoint.keep = 2
   for op in c.data.ops:
@@ -163,6 +162,6 @@ def sweep_positions():
   """Appendix D.4: positions of all kinds, and where they are added."""
   for name in ("none", "learned", "learned_2d", "sincos_2d"):
     for at in ("stem", "layers", "shared")[:1 if name == "none" else 3]:
-      yield {"model.position": common.grid_position(name), "model.position_at": at}
+      yield {"model.stack.position": common.grid_position(name), "model.stack.position_at": at}
   for name in ("relative", "rope_2d"):  # these act in every layer anyway
-    yield {"model.position": common.grid_position(name)}
+    yield {"model.stack.position": common.grid_position(name)}

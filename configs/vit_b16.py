@@ -39,7 +39,7 @@ def get_config(arg: str = ""):
 
 
 def in1k(c, args, res: int) -> None:
-  c.model.position = common.grid_position("sincos_2d")
+  c.model.stack.position = common.grid_position("sincos_2d")
   c.model.prefix.cls = False
   c.objective = common.objective("classify", mixup=0.2)
   c.data.ops = vit.ops("inception", res, more=(
@@ -48,7 +48,7 @@ def in1k(c, args, res: int) -> None:
 
 
 def in21k(c, args, res: int) -> None:
-  common.apply(c, {"model": dict(block=dict(dropout=0.1), head=dict(transform="tanh"))})
+  common.apply(c, {"model": dict(stack=dict(block=dict(dropout=0.1)), head=dict(transform="tanh"))})
   c.objective = common.objective("classify", loss="sigmoid")
   c.data.ops = vit.ops("inception", res)
   vit.recipe(c, args, batch=4096, epochs=90.0, lr=1e-3, weight_decay=0.03, warmup=10_000.0)

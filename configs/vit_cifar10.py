@@ -21,8 +21,8 @@ def get_config(arg: str = ""):
   c = common.get_config()
   vit.build(c, args, "s", 4, 32, pool="mean")
   common.apply(c, {"model": dict(
-      num_layers=7, unroll=-1, position=dict(init="sincos"),
-      block=dict(num_heads=12, ffn_dim=384, init_std=0.02),
+      stack=dict(num_layers=7, unroll=-1, position=dict(init="sincos"), block=dict(
+          attention=dict(num_heads=12), ffn=dict(dim=384), init_std=0.02)),
       image=dict(mean=(0.4914, 0.4822, 0.4465), std=(0.247, 0.2435, 0.2616)))})
   c.objective = common.objective("classify", label_smoothing=0.1)
   c.data.ops = vit.ops("pad", 32, more=(common.op("randaugment", num_ops=2, magnitude=3.0),))

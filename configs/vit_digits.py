@@ -21,8 +21,9 @@ def get_config(arg: str = ""):
   args = common.parse_args(arg, res=8, patch=2, teacher="", **vit.ARGS)
   c = common.get_config()
   vit.build(c, args, "ti", args.patch, args.res, channels=1, pool="mean")
-  common.apply(c, {"model": dict(width=64, num_layers=4, unroll=-1, position=dict(init="sincos"),
-                                 block=dict(num_heads=4, ffn_dim=128))})
+  common.apply(c, {"model.stack": dict(
+      width=64, num_layers=4, unroll=-1, position=dict(init="sincos"),
+      block=dict(attention=dict(num_heads=4), ffn=dict(dim=128)))})
   c.objective = common.objective("classify", label_smoothing=0.1)
   if args.teacher:
     c.objective = common.objective("distill_classes", label_smoothing=0.1, kind="soft",

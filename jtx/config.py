@@ -81,6 +81,24 @@ def section(registry: Registry, name: str, /, **edits: Any) -> ConfigDict:
   return edit(result, edits, where=name)
 
 
+def completed(registry: Registry, cfg: ConfigDict) -> ConfigDict:
+  """The section `cfg` with the defaults of the keys that it lacks, in nested sections too."""
+  return _complete(section(registry, cfg.name), cfg, lookup(registry, cfg.name, "config"))
+
+
+def _complete(result: ConfigDict, cfg: ConfigDict, constructor: Callable[..., Any]) -> ConfigDict:
+  known = fields(constructor)
+  for key in cfg:
+    kind = _plain_type(known[key].type) if key in known else None
+    if isinstance(cfg[key], ConfigDict) and hasattr(kind, "registry"):
+      result[key] = completed(kind.registry(), cfg[key])
+    elif isinstance(cfg[key], ConfigDict) and dataclasses.is_dataclass(kind):
+      _complete(result[key], cfg[key], kind)
+    else:
+      edit(result, {key: cfg[key]})
+  return result
+
+
 def fields_section(constructor: Callable[..., Any], **edits: Any) -> ConfigDict:
   """As `section`, for a constructor that is not chosen by name."""
   result = ConfigDict()

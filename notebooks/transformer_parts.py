@@ -566,12 +566,11 @@ curve(grid_1d, {f"x W1 = {u}": np.asarray(jax.nn.silu(grid_1d) * u) for u in (-1
 
 # %%
 total, warmup = 2000, 200
-required = {"noam": {"width": 512}}
 steps = np.arange(total)
 rates = {}
 for name, schedule in schedules.SCHEDULES.items():
   peak = math.sqrt(512 * warmup) if name == "noam" else 1.0  # brings noam's maximum to 1
-  rates[name] = np.asarray(schedule(peak, total, warmup=warmup, **required.get(name, {}))(steps))
+  rates[name] = np.asarray(schedule(peak, total, 512, warmup=warmup)(steps))
   np.testing.assert_allclose([rates[name].max(), rates[name][warmup - 1]], 1, rtol=1e-3)
 curve(steps, rates, "updates made", "learning rate, of its maximum")
 
@@ -585,7 +584,7 @@ curve(steps, rates, "updates made", "learning rate, of its maximum")
 steps = np.arange(20_000)
 rates = {}
 for width, warmup in ((512, 4000), (512, 8000), (256, 4000), (1024, 4000)):
-  rate = np.asarray(schedules.noam(1.0, len(steps), width=width, warmup=warmup)(steps))
+  rate = np.asarray(schedules.noam(1.0, len(steps), width, warmup=warmup)(steps))
   assert rate.argmax() == warmup - 1  # update n = 1 has made none before
   np.testing.assert_allclose(rate.max(), (width * warmup) ** -0.5, rtol=1e-5)
   rates[f"width {width}, warm-up {warmup}"] = rate

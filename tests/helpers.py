@@ -1,6 +1,7 @@
 """What tests of several files share."""
 
 import contextlib
+import dataclasses
 import importlib
 import json
 import pathlib
@@ -12,6 +13,12 @@ import numpy as np
 import pytest
 
 from configs import nmt_numbers
+from jtx.models.encdec import EncDec
+from jtx.models.encoder import Encoder
+from jtx.models.vit import Vit
+from jtx.nn.attention import PROJECTIONS
+from jtx.nn.block import BlockConfig
+from jtx.nn.stack import StackConfig
 
 ROOT = pathlib.Path(__file__).absolute().parent.parent
 
@@ -21,7 +28,7 @@ def tiny_config(**edits):
   from configs import common
   config = nmt_numbers.get_config("tiny")
   config.evals = {}
-  config.model.block.dropout = 0.1
+  config.model.encoder.block.dropout = 0.1  # the decoder follows
   config.log_every = 1
   config.steps = 10
   config.checkpoint.every = 5
@@ -76,3 +83,78 @@ def compiled(*args) -> tuple[subprocess.CompletedProcess, dict | list | None]:
   command = [sys.executable, "-m", "experiments.compile", *args]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
   return done, json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+
+# ------------------------------------------------------- small models of flat keywords
+
+_ATTENTION = dict(num_heads="num_heads", num_kv_heads="num_kv_heads", head_dim="head_dim",
+                  v_head_dim="v_head_dim", score="score", attention_dropout="dropout",
+                  kernel="kernel", biases="biases", scale="scale", soft_cap="soft_cap",
+                  qk_norm="qk_norm")
+_FFN = dict(ffn_dim="dim", activation="activation", gated="gated", ffn_bias="bias",
+            ffn_dropout="dropout")
+_NORM = dict(norm="kind", norm_position="position", norm_eps="eps", norm_bias="bias",
+             attention_norm="attention")
+
+
+def block(base: BlockConfig = BlockConfig(), **flat) -> BlockConfig:
+  """A BlockConfig of keywords without their sections.
+
+  `attention_bias=True` is of all four projections, `use_bias` of feed-forward and norms.
+  """
+  if "use_bias" in flat:
+    flat |= dict.fromkeys(("ffn_bias", "norm_bias"), flat.pop("use_bias"))
+  if "attention_bias" in flat:
+    flat["biases"] = PROJECTIONS if flat.pop("attention_bias") else ()
+  edits = {}
+  for section, names in (("attention", _ATTENTION), ("ffn", _FFN), ("norm", _NORM)):
+    own = {names[key]: flat.pop(key) for key in tuple(flat) if key in names}
+    edits[section] = dataclasses.replace(getattr(base, section), **own)
+  return dataclasses.replace(base, **edits, **flat)
+
+
+def stack_of(base: StackConfig, flat: dict) -> StackConfig:
+  """`base` with those of the keywords that are a stack's, which are taken out of `flat`."""
+  names = {f.name for f in dataclasses.fields(base)}
+  return dataclasses.replace(base, **{key: flat.pop(key) for key in tuple(flat) if key in names})
+
+
+def encoder(base: Encoder | None = None, **flat) -> Encoder:
+  """An Encoder of keywords without their sections: those of its stack, and of its embeddings."""
+  base = Encoder(vocab_size=flat["vocab_size"]) if base is None else base
+  names = dict(num_token_types="types", embedding_width="width", embedding_norm="norm",
+               scale_embeddings="scale")
+  embedding = {names[key]: flat.pop(key) for key in tuple(flat) if key in names}
+  if "share_layers" in flat:
+    flat["share"] = flat.pop("share_layers")
+  stack = stack_of(base.stack, flat)
+  return base.clone(stack=stack, embedding=dataclasses.replace(base.embedding, **embedding), **flat)
+
+
+def encdec(base: EncDec | None = None, **flat) -> EncDec:
+  """An EncDec of keywords without their sections; those of a stack are of both.
+
+  `num_decoder_layers` and `decoder`, a dict, are of the decoder alone.
+  """
+  base = EncDec(vocab_size=flat["vocab_size"]) if base is None else base
+  ties = {"all": ("source", "output", "positions"), "output": ("output", "positions"),
+          "none": ("positions",)}
+  embedding = {}
+  if "share_embeddings" in flat:
+    embedding["tie"] = ties[flat.pop("share_embeddings")]
+  names = dict(scale_embeddings="scale", output_bias="output_bias", tie="tie",
+               output_scale="output_scale", embedding_norm="norm")
+  embedding |= {names[key]: flat.pop(key) for key in tuple(flat) if key in names}
+  of_decoder = flat.pop("decoder", {})
+  if "num_decoder_layers" in flat:
+    of_decoder = {"num_layers": flat.pop("num_decoder_layers"), **of_decoder}
+  both = dict(flat)
+  return base.clone(
+      encoder=stack_of(base.encoder, flat), decoder=stack_of(base.decoder, both | of_decoder),
+      embedding=dataclasses.replace(base.embedding, **embedding), **flat)
+
+
+def vit(base: Vit | None = None, **flat) -> Vit:
+  """A Vit of keywords without their section."""
+  base = Vit() if base is None else base
+  return base.clone(stack=stack_of(base.stack, flat), **flat)

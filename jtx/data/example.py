@@ -1,4 +1,4 @@
-"""Examples: dicts that ops work on, whose "id" is a number."""
+"""What ops work on: an example is a dict, and "id" is its number."""
 
 from typing import Any, Sequence
 

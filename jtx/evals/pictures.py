@@ -34,7 +34,7 @@ class Pictures:
 
   def draw(self, model: Any, params: Any, images: np.ndarray) -> Iterator[tuple[str, Any]]:
     yield "attention", attention(model, params, images)
-    if isinstance(model.position, LearnedGrid) and model.position_at == "stem":
+    if isinstance(model.stack.position, LearnedGrid) and model.stack.position_at == "stem":
       table = np.asarray(params["position_embedding"])[-model.grid.height * model.grid.width:]
       yield "positions", grid_similarity(table, model.grid[:2])
     if model.decoder.num_layers:

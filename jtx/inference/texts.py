@@ -16,8 +16,8 @@ from jtx.data import batching
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
 from jtx.inference.predictions import Prediction, prediction
-from jtx.models.encoder import POOLS
-from jtx.models.encoder import pool as pool_texts
+from jtx.models.text_head import POOLS
+from jtx.models.text_head import pool as pool_texts
 from jtx.parallel import processes, sharding
 
 Example = Mapping[str, Any]  # with `text` [T] and `text_types` [T], int32
@@ -59,8 +59,8 @@ class Predictor:
     """The function's values in the order of the examples; of tokens, as many as the text has."""
     results: list[Any] = [None] * len(examples)
     lengths = [len(e["text"]) for e in examples]
-    self.model.position.check_length(max(lengths, default=0))
-    limit = self.model.position.limit or batching.NO_LIMIT
+    self.model.stack.position.check_length(max(lengths, default=0))
+    limit = self.model.longest or batching.NO_LIMIT
     for group in batching.groups(lengths, self.batch_size):
       length = batching.bucket(lengths[group[-1]], limit)
       batch = batching.pad("text", [examples[i]["text"] for i in group], self.batch_size, length,
@@ -82,7 +82,7 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], second: Sequence[str] | N
 
 def longest(model: nn.Module, max_length: int) -> int:
   """`max_length`, or the model's positions where they are fewer."""
-  limit = model.position.limit
+  limit = model.longest
   return max_length if limit is None else min(max_length, limit)
 
 
@@ -118,7 +118,8 @@ class TextEmbedder:
   def __call__(self, texts: Sequence[str]) -> np.ndarray:
     """[N] texts to float32 [N, D]."""
     values = self.predictor(encode(self.tokenizer, list(texts), None, self.max_length))
-    return np.stack(values) if values else np.zeros((0, self.predictor.model.width), np.float32)
+    width = self.predictor.model.stack.width
+    return np.stack(values) if values else np.zeros((0, width), np.float32)
 
 
 class TextClassifier:

@@ -1,7 +1,6 @@
 """Translation of texts: tokenising, length buckets and the jitted decoder."""
 
-import functools
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Mapping, NamedTuple, Sequence
 
 import flax.linen as nn
 import jax
@@ -10,7 +9,8 @@ import numpy as np
 
 from jtx.config import ConfigDict, build
 from jtx.data import batching
-from jtx.inference.decode import METHODS, Beam, Decoded, Sample, cache_lengths, decode
+from jtx.inference.decode import METHODS, Sample
+from jtx.inference.generate import generate
 from jtx.parallel import processes, sharding
 
 
@@ -68,13 +68,15 @@ class Translator:
     if isinstance(self.method, Sample):
       seeds = jnp.array([*numbers, *[0] * (size - len(numbers))])
       keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self.method.seed), seeds)
+    batch["prompt"] = np.full((size, 1), self.tokenizers["tgt"].bos_id, np.int32)
+    batch["present"] = batch["src_segment_ids"].any(1)
     if self.sharding is not None:
       batch = sharding.spread(batch, size, self.sharding)
     target_length = min(2 * length + batching.MIN_BUCKET, self.options.max_target_length)
     target = self.tokenizers["tgt"]
-    out = processes.to_host(search(
-        self.model, self.method, self.params, batch, keys, target_length, target.bos_id,
-        target.eos_id, target.pad_id))
+    out = processes.to_host(generate(
+        self.model, self.method, target_length, target.eos_id, target.pad_id, params=self.params,
+        prompt=batch.pop("prompt"), present=batch.pop("present"), batch=batch, keys=keys))
     return [[self.hypothesis(ids, score) for ids, score in zip(*row)]
             for row in zip(out.tokens[:len(tokens)], out.scores)]
 
@@ -82,15 +84,3 @@ class Translator:
     ends = np.flatnonzero(ids == self.tokenizers["tgt"].eos_id)
     ids = ids[:ends[0]] if len(ends) else ids
     return Hypothesis(self.tokenizers["tgt"].decode(ids), float(score), tuple(ids.tolist()))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 5, 6, 7, 8))
-def search(model: nn.Module, method: Beam | Sample, params: Any, batch: Mapping[str, jax.Array],
-           keys: jax.Array | None, length: int, bos_id: int, eos_id: int, pad_id: int) -> Decoded:
-  """Decodes a batch; compiled once for each of the static arguments and shapes."""
-  variables = {"params": params}
-  logits, state = model.apply(variables, batch, method.rows, length, bos_id,
-                              cache_lengths(length)[0], method="start")
-  step = lambda tokens, state, index: model.apply(variables, tokens, state, index, method="step")
-  return decode(method, logits, state, step, max_length=length, eos_id=eos_id, pad_id=pad_id,
-                present=batch["src_segment_ids"].any(1), keys=keys)

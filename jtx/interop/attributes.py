@@ -16,13 +16,14 @@ from jtx.config import ConfigDict, build, edits_of, fields, section
 from jtx.errors import ConfigError, nearest
 from jtx.interop.tables import Family
 from jtx.models import MODELS
-from jtx.models.encoder import Encoder, HeadConfig
+from jtx.models.encoder import Encoder
+from jtx.models.text_head import HeadConfig
 from jtx.models.image_head import ImageHeadConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.vit import Vit
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Rope
-from jtx.nn.stack import WINDOWED
+from jtx.nn.stack import StackConfig
 
 # Names of activations, ours by theirs; where ours has several, the first is written.
 ACTIVATIONS = {
@@ -91,9 +92,9 @@ FIXED = {
 }
 
 # Fields that change nothing, or nothing but training.
-RUN_FIELDS = ("unroll", "remat", "dtype", "block.kernel")
+RUN_FIELDS = ("dtype", "unroll", "remat", "block.attention.kernel")
 TRAINING_FIELDS = (
-    "block.dropout", "block.attention_dropout", "block.ffn_dropout", "block.init_std",
+    "block.dropout", "block.attention.dropout", "block.ffn.dropout", "block.init_std",
     "block.residual.drop_path", "block.residual.uniform", "position.init", "position.init_std",
     "position.trained", "head.dropout", "head.zero")
 LABELLED = ("classes", "tags", "distilled")
@@ -180,9 +181,9 @@ def model_fields(family: Family, config: Mapping[str, Any], mlm: bool, task: str
     result = fields_of(family, values, mlm, task, outputs)
   except ConfigError as e:
     raise ConfigError(f"{where}: {e}") from None
-  if result["width"] % result["block"]["num_heads"]:
-    raise ConfigError(f"{where}: {result['block']['num_heads']} attention heads do not divide the"
-                      f" width {result['width']}")
+  width, heads = result["stack"]["width"], result["stack"]["block"]["attention"]["num_heads"]
+  if width % heads:
+    raise ConfigError(f"{where}: {heads} attention heads do not divide the width {width}")
   return result
 
 
@@ -213,11 +214,25 @@ def model_section(model: Any) -> ConfigDict:
 def structure(model: Any) -> dict[str, Any]:
   """The fields of a model by path, written one way where several mean the same."""
   result = _flat(IN_ONE_WAY[type(model)](model) if type(model) in IN_ONE_WAY else model)
-  block = model.block
-  head_dim = block.head_dim or model.width // block.num_heads
-  result |= {"block.head_dim": head_dim, "block.v_head_dim": block.v_head_dim or head_dim,
-             "block.num_kv_heads": block.num_kv_heads or block.num_heads}
-  return {key: value for key, value in result.items() if key not in RUN_FIELDS}
+  for name, stack in stack_fields(model).items():
+    attention, path = stack.block.attention, f"{name}.block.attention"
+    head_dim = attention.head_dim or stack.width // attention.num_heads
+    result |= {f"{path}.head_dim": head_dim, f"{path}.v_head_dim": attention.v_head_dim or head_dim,
+               f"{path}.num_kv_heads": attention.kv_heads,
+               f"{path}.biases": frozenset(attention.biases)}
+  return {key: value for key, value in result.items() if in_stack(key) not in RUN_FIELDS}
+
+
+def stack_fields(model: Any) -> dict[str, StackConfig]:
+  """The fields of a model that are stacks, by name."""
+  return {key: value for key in fields(type(model))
+          if isinstance(value := getattr(model, key), StackConfig)}
+
+
+def in_stack(path: str) -> str:
+  """The path of a field inside of its stack; others are what they are."""
+  name, _, rest = path.partition(".")
+  return rest if name in ("stack", "encoder", "decoder") and rest else path
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -237,14 +252,17 @@ def encoder_in_one_way(model: Encoder) -> Encoder:
     head = HeadConfig()
   elif head.transform == "none":
     head = dataclasses.replace(head, use_bias=True)
-  pattern = tuple(model.pattern[i % len(model.pattern)] for i in range(model.num_layers))
-  position = model.position
-  local = any(kind in WINDOWED for kind in pattern)
+  stack = model.stack
+  pattern = tuple(stack.pattern[i % len(stack.pattern)] for i in range(stack.num_layers))
+  position = stack.position
+  local = dataclasses.replace(stack, pattern=pattern).windowed
   if isinstance(position, Rope):
     base = position.base if position.local_base is None else position.local_base
     position = dataclasses.replace(position, local_base=base if local else None)
-  return model.clone(pattern=pattern, embedding_width=model.embedding_width or model.width,
-                     window=model.window if local else 0, position=position, head=head)
+  stack = dataclasses.replace(stack, pattern=pattern, position=position,
+                              window=stack.window if local else 0)
+  embedding = dataclasses.replace(model.embedding, width=model.embedding.width or stack.width)
+  return model.clone(stack=stack, embedding=embedding, head=head)
 
 
 def vit_in_one_way(model: Vit) -> Vit:
@@ -274,9 +292,15 @@ def check_trunk(model: Any, theirs: Any, directory: str) -> None:
   """Raises ConfigError where layers or embeddings of `model` are not those of a directory."""
   for key, (ours, other) in differences(model, theirs).items():
     of_head = key == "mlm" or key.startswith(("head.", "decoder.", "features."))
-    if not of_head and not key.startswith("image.") and key not in TRAINING_FIELDS:
+    if not of_head and not key.startswith("image.") and in_stack(key) not in TRAINING_FIELDS:
       raise ConfigError(f"model.{key}={ours!r} does not fit the weights of {directory}, whose {key}"
                         f" is {other!r}")
+
+
+def pretraining_and_task(heads: frozenset[str]) -> tuple[bool, str]:
+  """Whether a model has the head of its pretraining, and the task of its other head."""
+  own = heads - {"mlm", "mae"}
+  return own != heads, "distilled" if "distilled" in own else next(iter(own), "none")
 
 
 def hf_values(family: Family, model: Any) -> tuple[str, dict[str, Any], list[str]]:
@@ -288,7 +312,7 @@ def hf_values(family: Family, model: Any) -> tuple[str, dict[str, Any], list[str
   Raises:
     ConfigError: the family has no such model; the sentence names what it lacks.
   """
-  heads = model.heads
+  heads = pretraining_and_task(model.heads)
   name = family.architecture(*heads)
   if name is None and heads == (False, "none"):  # a base model that comes without its pooler
     name = family.architecture(False, "embedding")
@@ -299,7 +323,7 @@ def hf_values(family: Family, model: Any) -> tuple[str, dict[str, Any], list[str
   fields = fields_of(family, defaults(family) | values, *heads, model.head.outputs)
   again = make_model(family, fields)
   wrong = differences(model, again)
-  lost = [key for key in wrong if key in TRAINING_FIELDS]
+  lost = [key for key in wrong if in_stack(key) in TRAINING_FIELDS]
   for key, (ours, theirs) in wrong.items():
     if key not in lost:
       raise ConfigError(f"has {key}={theirs!r} in {name}, not {ours!r}")

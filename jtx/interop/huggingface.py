@@ -162,7 +162,7 @@ def load(directory: str, architecture: str | None = None,
   model = attributes.make_model(source.family, fields, dtype=dtype)
   shapes = param_shapes(model)
   rows = source.family.rows_for(mlm, task)
-  wanted = list(tables.entries(rows, model.segments(), shapes))
+  wanted = list(tables.entries(rows, model.stack.segments, shapes))
   tensors.check_names(wanted)
   absent = [e.name for e in wanted if e.name not in tensors]
   if absent:
@@ -203,16 +203,16 @@ def load_params(directory: str, model: Any) -> tuple[dict[str, Any], list[str]]:
   params: dict[str, np.ndarray] = {}
   found = []
   for rows in head_candidates(family, source.config, model, path):
-    wanted = [e for e in tables.entries(rows, model.segments(), shapes)
+    wanted = [e for e in tables.entries(rows, model.stack.segments, shapes)
               if not any(p in params for p, _ in e.places)]
     present = [e for e in wanted if e.name in tensors and tensors.fits(e, shapes)]
     if has_mlm(wanted) and len(present) < len(wanted):
       continue  # parts of it may be another head's, by the same name
     params |= tensors.read(present, shapes)
     found += present
-  trunk = list(tables.entries(family.rows, model.segments(), shapes))
+  trunk = list(tables.entries(family.rows, model.stack.segments, shapes))
   # A head with a norm of its own takes the place of the layers' last one.
-  all_of_trunk = tables.entries(family.rows, theirs.segments(), param_shapes(theirs))
+  all_of_trunk = tables.entries(family.rows, theirs.stack.segments, param_shapes(theirs))
   tensors.check_names([*all_of_trunk, *found])
   absent = [e.name for e in trunk if e.name not in tensors]
   if absent:
@@ -234,15 +234,16 @@ def head_candidates(family: Family, config: Mapping[str, Any], model: Any,
   """
   candidates = []
   values, head = attributes.read(family, config, path), model.head
-  if model.heads[0] and has_our_mlm_head(family, values):
+  pretrains, own_task = attributes.pretraining_and_task(model.heads)
+  if pretrains and has_our_mlm_head(family, values):
     candidates.append(family.mlm_rows)
-  for task in dict.fromkeys((model.heads[1], "embedding")):
+  for task in dict.fromkeys((own_task, "embedding")):
     if task not in family.head_rows:
       continue
     theirs = {"transform": "none", "norm": False, "use_bias": True, **family.head(values, task)}
     same_transform = all(getattr(head, k) == theirs[k] for k in ("transform", "norm", "use_bias")
                          if hasattr(head, k))
-    same = same_transform and task == model.heads[1] and head.pool == theirs["pool"]
+    same = same_transform and task == own_task and head.pool == theirs["pool"]
     if same_transform:
       candidates.append(tuple(
           row for row in family.head_rows[task]
@@ -305,9 +306,9 @@ def tensors_of(family: Family, model: Any, params: Any) -> dict[str, np.ndarray]
     if ours != theirs:
       raise ConfigError(f"params are not of this model: {path} is {theirs} in params and {ours} in"
                         " the model")
-  pretrains, task = model.heads
+  pretrains, task = attributes.pretraining_and_task(model.heads)
   rows = family.rows_for(pretrains, task)
-  wanted = list(tables.entries(rows, model.segments(), shapes))
+  wanted = list(tables.entries(rows, model.stack.segments, shapes))
   left = set(shapes) - {path for e in wanted for path, _ in e.places}
   if left:
     raise ConfigError(f"the model can't be expressed as a Hugging Face model: it has no place for"
@@ -371,6 +372,6 @@ def tokenizer_files(model: Any, tokenizer: Tokenizer) -> dict[str, Any]:
            "cls": ends[0], "sep": ends[1], "mask": tokenizer.mask_id}
   config = {f"{role}_token": tokenizer.tokens([i])[0] for role, i in roles.items() if i is not None}
   config |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-  if model.position.limit is not None:
-    config["model_max_length"] = model.position.limit
+  if model.longest is not None:
+    config["model_max_length"] = model.longest
   return {"tokenizer.json": content, "tokenizer_config.json": config}

@@ -1,54 +1,39 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017) and its variants, by config."""
 
-from typing import Mapping
+import dataclasses
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from jtx.errors import ConfigError
+from jtx.errors import ConfigError, nearest
+from jtx.models.contract import flags_of
 from jtx.nn import layers
-from jtx.nn.attention import Context, Projections
-from jtx.nn.block import BlockConfig
+from jtx.nn.block import Context
+from jtx.nn.cache import DecodeState, new_state
 from jtx.nn.dropout import Dropout
-from jtx.nn.positions import Position, Sinusoidal
-from jtx.nn.stack import Segment, Stack
-from jtx.parallel.sharding import constrain
+from jtx.nn.positions import Places, Sinusoidal
+from jtx.nn.stack import Stack, StackConfig
+from jtx.parallel.sharding import Batch, constrain
 
-Batch = Mapping[str, jax.Array]
+TIES = ("source", "output", "positions")
+ENCODER = StackConfig(position=Sinusoidal())
+DECODER = StackConfig(position=Sinusoidal(), causal=True)
 
-SHARE = ("all", "output", "none")
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+  """The fields of embeddings and output. What is tied to the target's embedding is its own."""
+  tie: tuple[str, ...] = TIES  # the source's embedding; output weights; both stacks' positions
+  scale: bool = True  # times sqrt(width)
+  norm: bool = False  # of each stack's input (BART)
+  output_scale: float = 1.0  # of the hidden states before the logits (T5 has width^-0.5)
+  output_bias: bool = False
 
-@flax.struct.dataclass
-class DecodeState:
-  """What the decoder carries from token to token."""
-  cache: tuple[Projections, ...]  # of each segment of layers, [layers, B, K, R, T, H]
-  # [B, R, T]: which of the R hypotheses of a source wrote a place of this one's past; -1 is none.
-  # They share what they have in common, so the cache is never copied.
-  ancestors: jax.Array
-  memory: tuple[Projections, ...]  # keys and values of the source, [layers, B, K, S, H]
-  memory_segments: jax.Array  # [B, S]
-
-  def reorder(self, rows: jax.Array) -> "DecodeState":
-    """Hypothesis i goes on from the one at rows[i]; both have the same source."""
-    shape = self.ancestors.shape
-    return self.replace(ancestors=self.ancestors.reshape(-1, shape[-1])[rows].reshape(shape))
-
-  def take(self, sources: jax.Array) -> "DecodeState":
-    """The hypotheses of some sources [b] only."""
-    of_layers = lambda tree: jax.tree.map(lambda x: x[:, sources], tree)
-    return DecodeState(of_layers(self.cache), self.ancestors[sources], of_layers(self.memory),
-                       self.memory_segments[sources])
-
-  def grow(self, length: int) -> "DecodeState":
-    """Makes room for `length` tokens; what there is stays."""
-    more = max(length - self.ancestors.shape[-1], 0)
-    pad = lambda x, axis, value: jnp.pad(
-        x, [(0, more if i == axis else 0) for i in range(x.ndim)], constant_values=value)
-    return self.replace(cache=jax.tree.map(lambda c: pad(c, 4, 0), self.cache),
-                        ancestors=pad(self.ancestors, 2, -1))
+  def __post_init__(self):
+    for name in self.tie:
+      if name not in TIES:
+        raise ConfigError(f"embedding.tie={self.tie}: {nearest(name, TIES)}")
 
 
 class EncDec(nn.Module):
@@ -60,51 +45,72 @@ class EncDec(nn.Module):
   """
   vocab_size: int
   src_vocab_size: int | None = None  # None: the target's vocabulary
-  width: int = 512
-  num_layers: int = 6
-  num_decoder_layers: int | None = None  # None is num_layers
-  block: BlockConfig = BlockConfig()
-  position: Position = Sinusoidal()
-  pattern: tuple[str, ...] = ("global",)  # kinds of layers, cycled over the depth
-  window: int = 0  # of local layers, places to each side
-  share_embeddings: str = "all"  # source, target and output; "output": the last two; or "none"
-  scale_embeddings: bool = True  # times sqrt(width)
-  output_bias: bool = False
-  unroll: int = 1
-  remat: str = "none"
+  encoder: StackConfig = ENCODER
+  decoder: StackConfig = DECODER
+  embedding: EmbeddingConfig = EmbeddingConfig()
   dtype: str = "auto"
 
   def setup(self):
-    if self.share_embeddings not in SHARE:
-      raise ConfigError(f"share_embeddings={self.share_embeddings!r}: valid are {', '.join(SHARE)}")
+    self.check()
+    dtype, c = layers.compute_dtype(self.dtype), self.embedding
     src_vocab_size = self.src_vocab_size or self.vocab_size
-    shared = self.share_embeddings == "all"
-    if shared and src_vocab_size != self.vocab_size:
-      raise ConfigError(f"share_embeddings='all' needs one vocabulary, not {src_vocab_size} source"
-                        f" and {self.vocab_size} target tokens; set it to 'output' or 'none'")
-    dtype = layers.compute_dtype(self.dtype)
-    std = self.width**-0.5 if self.scale_embeddings else 0.02
-    self.tgt_embed = layers.Embed(self.vocab_size, self.width, std, dtype)
+    std = lambda stack: stack.width**-0.5 if c.scale else 0.02
+    self.tgt_embed = layers.Embed(self.vocab_size, self.decoder.width, std(self.decoder), dtype)
     self.src_embed = self.tgt_embed
-    if not shared:
-      self.src_embed = layers.Embed(src_vocab_size, self.width, std, dtype)
-    if table := self.position.embedding_table(self.width):
-      self.position_table = table.make(self, "position_embedding")
-    if self.share_embeddings == "none":
+    if "source" not in c.tie:
+      self.src_embed = layers.Embed(src_vocab_size, self.encoder.width, std(self.encoder), dtype)
+    self.tgt_params = self.decoder.embed_params(
+        self, prefix="" if "positions" in c.tie else "tgt_")
+    self.src_params = self.tgt_params
+    if "positions" not in c.tie:
+      self.src_params = self.encoder.embed_params(self, prefix="src_")
+    if c.norm:
+      self.src_norm, self.tgt_norm = (s.block.norm.make(None) for s in (self.encoder, self.decoder))
+    if "output" not in c.tie:
       self.output = layers.Dense((self.vocab_size,), ("embed", "vocab"), use_bias=False,
                                  dtype=dtype)
-    if self.output_bias:
+    if c.output_bias:
       self.bias = layers.param(self, "output_bias", nn.initializers.zeros, (self.vocab_size,),
                                ("vocab",))
-    self.dropout = Dropout(self.block.dropout)
+    self.dropout = self.tgt_dropout = Dropout(self.encoder.block.dropout)
+    if self.decoder.block.dropout != self.encoder.block.dropout:
+      self.tgt_dropout = Dropout(self.decoder.block.dropout)
+    self.encoder_stack = Stack(self.encoder, dtype=dtype, name="encoder")
+    self.decoder_stack = Stack(self.decoder, cross=True, dtype=dtype, name="decoder")
 
-    def stack(num_layers, causal):
-      return Stack((Segment(self.block, num_layers, self.pattern),), self.position, causal,
-                   cross=causal, window=self.window, unroll=self.unroll, remat=self.remat,
-                   dtype=dtype)
+  def check(self) -> None:
+    """Raises ConfigError where fields do not fit together."""
+    src_vocab_size = self.src_vocab_size or self.vocab_size
+    tie = self.embedding.tie
+    if "source" in tie and src_vocab_size != self.vocab_size:
+      raise ConfigError(f"embedding.tie={tie} needs one vocabulary, not {src_vocab_size} source"
+                        f" and {self.vocab_size} target tokens; leave out 'source'")
+    if "source" in tie and self.encoder.width != self.decoder.width:
+      raise ConfigError(f"embedding.tie={tie} needs encoder.width={self.encoder.width} and"
+                        f" decoder.width={self.decoder.width} to be one; leave out 'source'")
+    same = all(getattr(self.encoder, key) == getattr(self.decoder, key)
+               for key in ("width", "position", "position_at"))
+    if "positions" in tie and not same and self.decoder.position.model_tables(self.decoder.width):
+      raise ConfigError(f"embedding.tie={tie} needs the same width, position and position_at of"
+                        " encoder and decoder; leave out 'positions'")
 
-    self.encoder = stack(self.num_layers, causal=False)
-    self.decoder = stack(self.num_decoder_layers or self.num_layers, causal=True)
+  @property
+  def stacks(self) -> dict[str, StackConfig]:
+    return {"encoder": self.encoder, "decoder": self.decoder}
+
+  @property
+  def heads(self) -> frozenset[str]:
+    return frozenset({"seq2seq"})
+
+  @property
+  def longest(self) -> int | None:
+    limits = [s.position.limit for s in (self.encoder, self.decoder)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+  def example(self) -> Batch:
+    keys = [f"{field}{suffix}" for field in ("src", "tgt")
+            for suffix in ("_segment_ids", "_positions")]
+    return {key: jnp.zeros((1, 1), jnp.int32) for key in ("src", "tgt_in", *keys)}
 
   def __call__(self, batch: Batch, train: bool = False) -> jax.Array:
     """The decoder's hidden states [B, T, D]; `logits` maps them to the vocabulary."""
@@ -116,93 +122,112 @@ class EncDec(nn.Module):
 
   def encode(self, batch: Batch, train: bool = False, return_weights: bool = False):
     """Source [B, S] to its memory [B, S, D], and attention weights where asked for."""
-    x = self.embed(self.src_embed, batch["src"], batch["src_positions"], train)
-    ctx = Context(batch["src_positions"], batch["src_segment_ids"], train=train,
+    places = Places(batch["src_positions"])
+    x = self.embed_source(batch["src"], places, train)
+    ctx = Context(places, batch["src_segment_ids"], flags_of(batch, "src", self.encoder, places),
+                  embed_params=self.encoder.shared(self.src_params), train=train,
                   return_weights=return_weights)
-    x, out = self.encoder(x, ctx)
+    x, out = self.encoder_stack(x, ctx)
     return x, out.weights
 
   def decode(self, batch: Batch, memory: jax.Array, train: bool = False,
              return_weights: bool = False):
     """Target inputs [B, T] to hidden states [B, T, D], and attention weights where asked for."""
-    x = self.embed(self.tgt_embed, batch["tgt_in"], batch["tgt_positions"], train)
-    ctx = Context(batch["tgt_positions"], batch["tgt_segment_ids"], memory=memory,
-                  memory_segments=batch["src_segment_ids"], train=train,
+    places = Places(batch["tgt_positions"])
+    x = self.embed_target(batch["tgt_in"], places, train)
+    ctx = Context(places, batch["tgt_segment_ids"], flags_of(batch, "tgt", self.decoder, places),
+                  memory=memory, memory_segments=batch["src_segment_ids"],
+                  memory_places=Places(batch["src_positions"]),
+                  embed_params=self.decoder.shared(self.tgt_params), train=train,
                   return_weights=return_weights)
-    x, out = self.decoder(x, ctx)
+    x, out = self.decoder_stack(x, ctx)
     return x, out.weights
 
   def attention_weights(self, batch: Batch) -> dict[str, jax.Array]:
     """Weights of all layers, each [layers, B, N, query, key], for pictures."""
-    memory, (encoder,) = self.encode(batch, return_weights=True)
-    _, (decoder,) = self.decode(batch, memory, return_weights=True)
-    return {"encoder": encoder["self"], "decoder": decoder["self"], "cross": decoder["cross"]}
+    memory, encoder = self.encode(batch, return_weights=True)
+    _, decoder = self.decode(batch, memory, return_weights=True)
+    joined = lambda weights, name: jnp.concatenate([w[name] for w in weights])
+    return {"encoder": joined(encoder, "self"), "decoder": joined(decoder, "self"),
+            "cross": joined(decoder, "cross")}
 
   def logits(self, hidden: jax.Array) -> jax.Array:
     """[..., D] to float32 [..., V]."""
-    if self.share_embeddings == "none":
-      logits = self.output(hidden)
-    else:
-      logits = self.tgt_embed.attend(hidden)
+    c = self.embedding
+    if c.output_scale != 1.0:
+      hidden = hidden * c.output_scale
+    logits = self.tgt_embed.attend(hidden) if "output" in c.tie else self.output(hidden)
     logits = logits.astype(jnp.float32)
-    return logits + self.bias if self.output_bias else logits
+    return logits + self.bias if c.output_bias else logits
 
-  def start(self, batch: Batch, rows: int, length: int, bos_id: int,
-            cache_length: int | None = None):
-    """Encodes the source and decodes the first token.
+  def start(self, batch: Batch, rows: int, length: int, prompt: jax.Array,
+            prompt_lengths: jax.Array | None = None, cache_length: int | None = None):
+    """Encodes the source and decodes the prompts in one pass.
 
     Args:
       batch: with `src [B, S]`, `src_segment_ids` and `src_positions`.
       rows: hypotheses of each source, in `step`.
       length: T, the most tokens that will be decoded.
-      bos_id: the token that the target starts from.
+      prompt: [B, P], the tokens that the targets start from, the start token first.
+      prompt_lengths: [B], of the prompts; what is behind is padding. None is P.
       cache_length: tokens that the state has room for before it grows; None is all.
 
     Returns:
-      Logits [B, V] after bos_id, and the state of `step` for B * rows hypotheses.
+      Logits [B, V] after the prompts, and the state of `step` for B * rows hypotheses.
+
+    Raises:
+      ConfigError: the decoder is not causal, or its positions do not reach that far.
     """
-    self.position.check_length(length)
+    if not self.decoder.causal:
+      raise ConfigError("decoding needs model.decoder.causal=True")
+    B, P = prompt.shape
+    self.decoder.position.check_length(length + P - 1)
     memory, _ = self.encode(batch)
-    B = memory.shape[0]
-    room = cache_length or length
-    cache = self.decoder.empty_cache(B, rows, room, self.width)
-    # All start from what the first one writes.
-    ancestors = jnp.full((B, rows, room), -1, jnp.int32).at[:, :, 0].set(0)
-    state = DecodeState(cache, ancestors, None, batch["src_segment_ids"])
-    return self.advance(jnp.full(B, bos_id, jnp.int32), state, jnp.array(0), memory)
+    if prompt_lengths is None:
+      prompt_lengths = jnp.full(B, P)
+    cache = self.decoder_stack.empty_cache(B, rows, (cache_length or length) + P - 1)
+    state = new_state(cache, rows, prompt_lengths, P, batch["src_segment_ids"])
+    hidden, state = self.advance(prompt, state, jnp.array(0), 1, memory, batch["src_positions"])
+    last = jnp.take_along_axis(hidden, (prompt_lengths - 1)[:, None, None], 1)
+    return self.logits(last[:, 0]), state
 
   def step(self, tokens: jax.Array, state: DecodeState, index: jax.Array):
-    """Logits [B, V] after tokens [B], which stand at place `index`, and the new state.
+    """Logits [B, V] after tokens [B], the `index`-th ones behind the prompts, and the new state.
 
     The batch may be a multiple of the source's: consecutive rows share a source.
     """
-    rows = jnp.arange(state.ancestors.shape[1])
-    state = state.replace(ancestors=state.ancestors.at[:, :, index].set(rows))
-    return self.advance(tokens, state, index, None)
+    slot = index + state.prompt - 1
+    state = state.wrote(slot)
+    hidden, state = self.advance(tokens[:, None], state, slot, len(tokens) // len(state.lengths))
+    return self.logits(hidden[:, -1]), state
 
-  def advance(self, tokens: jax.Array, state: DecodeState, index: jax.Array,
-              memory: jax.Array | None):
-    """Tokens of the first hypotheses; with a memory [B, S, D] its keys and values are kept."""
-    B, R, T = state.ancestors.shape
-    ancestors = state.ancestors[:, :len(tokens) // B]
-    own = ancestors[:, :, None, :] == jnp.arange(R)[:, None]  # [B, r, R, T]
-    tokens = tokens[:, None]
-    positions = jnp.broadcast_to(index, tokens.shape)
-    x = self.embed(self.tgt_embed, tokens, positions, train=False)
-    ctx = Context(positions, memory=memory, memory_segments=state.memory_segments, index=index,
-                  cache_index=jnp.tile(jnp.arange(T), R), cache_pairs=own.reshape(B, -1, R * T),
+  def advance(self, tokens: jax.Array, state: DecodeState, slot: jax.Array, hypotheses: int,
+              memory: jax.Array | None = None, memory_positions: jax.Array | None = None):
+    """Hidden states of tokens [B * hypotheses, P], which go into `slot` and those behind it.
+
+    With a memory [B, S, D] its keys and values are kept in the state.
+    """
+    slots, positions = state.slots(slot, tokens.shape[1], hypotheses)
+    places = Places(jnp.repeat(positions, hypotheses, 0))
+    x = self.embed_target(tokens, places, train=False)
+    ctx = Context(places, memory=memory, memory_segments=state.memory_segments,
+                  memory_places=None if memory is None else Places(memory_positions),
+                  embed_params=self.decoder.shared(self.tgt_params), slots=slots,
                   keep_memory=memory is not None)
-    x, out = self.decoder(x, ctx, cache=state.cache, memory=state.memory)
-    state = state.replace(cache=out.cache, memory=state.memory if memory is None else out.memory)
-    return self.logits(x[:, -1]), state
+    x, out = self.decoder_stack(x, ctx, cache=state.cache, memory=state.memory)
+    return x, state.replace(cache=out.cache, memory=state.memory if memory is None else out.memory)
 
-  def embed(self, table: layers.Embed, tokens: jax.Array, positions: jax.Array,
-            train: bool) -> jax.Array:
-    """Tokens [B, T] to the input [B, T, D] of a stack."""
-    x = table(tokens)
-    if self.scale_embeddings:
-      x *= self.width**0.5
-    has_table = self.position.embedding_table(self.width) is not None
-    x = self.position.embed(x, positions, self.position_table if has_table else None)
-    x = constrain(x, "batch", "length", None)
-    return self.dropout(x, train)
+  def embed_source(self, tokens: jax.Array, places: Places, train: bool) -> jax.Array:
+    """Tokens [B, S] to the input [B, S, D] of the encoder."""
+    x = self.encoder.embed(self.scaled(self.src_embed(tokens)), places, self.src_params)
+    x = self.src_norm(x) if self.embedding.norm else x
+    return self.dropout(constrain(x, "batch", "length", None), train)
+
+  def embed_target(self, tokens: jax.Array, places: Places, train: bool) -> jax.Array:
+    """Target inputs [B, T] to the input [B, T, D] of the decoder."""
+    x = self.decoder.embed(self.scaled(self.tgt_embed(tokens)), places, self.tgt_params)
+    x = self.tgt_norm(x) if self.embedding.norm else x
+    return self.tgt_dropout(constrain(x, "batch", "length", None), train)
+
+  def scaled(self, x: jax.Array) -> jax.Array:
+    return x * x.shape[-1] ** 0.5 if self.embedding.scale else x

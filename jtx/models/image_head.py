@@ -8,17 +8,16 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
 from jtx.nn import layers
-from jtx.nn.attention import Attention, Context, LayerKind
+from jtx.nn.attention import Attention
 from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
-from jtx.nn.masks import FULL, Rows
-from jtx.nn.positions import Position
+from jtx.nn.positions import Places
 
-TASKS = ("none", "embedding", "classes")
+IMAGE_TASKS = ("none", "embedding", "classes")  # of `heads.TASKS`
 POOLS = ("first", "mean", "attention")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixConfig:
   """The tokens before the patches, in this order."""
   cls: bool = True
@@ -30,7 +29,7 @@ class PrefixConfig:
     return self.cls + self.distillation + self.registers
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageHeadConfig:
   """What is made of the hidden states of an image."""
   task: str = "none"  # "classes": a score each; "embedding": the pooled vector itself
@@ -43,8 +42,8 @@ class ImageHeadConfig:
   zero: bool = False  # outputs start from zeros, as ViT's fine-tuning has it
 
   def __post_init__(self):
-    if self.task not in TASKS:
-      raise ConfigError(f"head.task={self.task!r}: {nearest(self.task, TASKS)}")
+    if self.task not in IMAGE_TASKS:
+      raise ConfigError(f"head.task={self.task!r}: {nearest(self.task, IMAGE_TASKS)}")
     if self.pool not in POOLS:
       raise ConfigError(f"head.pool={self.pool!r}: {nearest(self.pool, POOLS)}")
     if self.task != "classes" and (self.outputs is not None or self.distilled):
@@ -66,9 +65,9 @@ class ImageHead(nn.Module):
     With `features` it is what the outputs of [CLS] are made of, [B, D].
     """
     c = self.config
-    x = self.pool(hidden)
+    x = self.pool(hidden, train)
     if c.norm:
-      x = self.block.make_norm("norm")(x)
+      x = self.block.norm.make("norm")(x)
     if c.transform != "none":
       dense = layers.Dense((x.shape[-1],), ("embed", "transform"), init_std=self.block.init_std,
                            dtype=self.dtype, name="transform")
@@ -88,13 +87,13 @@ class ImageHead(nn.Module):
                      name=name)(Dropout(c.dropout)(value, train))
         for name, value in named.items()], 1).astype(jnp.float32)
 
-  def pool(self, hidden: jax.Array) -> jax.Array:
+  def pool(self, hidden: jax.Array, train: bool) -> jax.Array:
     """[B, T, D] to [B, D]."""
     if self.config.pool == "first":
       return hidden[:, 0]
     if self.config.pool == "mean":
       return hidden[:, self.prefix.number:].mean(1)
-    return AttentionPool(self.block, self.dtype, name="pool")(hidden)
+    return AttentionPool(self.block, self.dtype, name="pool")(hidden, train)
 
 
 class AttentionPool(nn.Module):
@@ -103,17 +102,13 @@ class AttentionPool(nn.Module):
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
-  def __call__(self, hidden: jax.Array) -> jax.Array:  # [B, T, D] -> [B, D]
+  def __call__(self, hidden: jax.Array, train: bool = False) -> jax.Array:  # [B, T, D] -> [B, D]
     B, T, D = hidden.shape
     b = self.block
     probe = layers.param(self, "probe", nn.initializers.normal(b.init_std or 0.02), (1, D),
                          ("prefix", "embed")).astype(self.dtype)
-    attention = Attention(b.num_heads, use_bias=b.attention_bias, kernel=b.kernel,
-                          init_std=b.init_std, dtype=self.dtype, name="attention")
-    x, _, _ = attention(jnp.broadcast_to(probe, (B, 1, D)), hidden,
-                        Context(jnp.zeros((B, 1), jnp.int32)), kinds=(LayerKind(FULL),), kind=None,
-                        position=Position(), causal=False, rows=Rows())
-    y = b.make_norm("norm")(x)
-    ffn = layers.FeedForward(b.ffn_dim, b.activation, b.gated, b.use_bias, init_std=b.init_std,
-                             dtype=self.dtype, name="ffn")
-    return (x + ffn(y))[:, 0]
+    attention = Attention(b.attention, b.norm, b.init_std, self.dtype, name="attention")
+    x, _, _ = attention(jnp.broadcast_to(probe, (B, 1, D)), hidden, train=train,
+                        places=Places(jnp.zeros((B, 1), jnp.int32)))
+    y = b.norm.make("norm")(x)
+    return (x + layers.FeedForward(b.ffn, b.init_std, self.dtype, name="ffn")(y, train))[:, 0]

@@ -18,7 +18,7 @@ from jtx.nn import layers
 class ResnetConfig:
   """A ResNet-50 up to its third stage is stages=(3, 4, 9)."""
   stages: tuple[int, ...] = ()  # bottlenecks of each; () is no stem
-  width: int = 64  # channels of the first convolution; a stage's output has 4, 8, 16, ... times them
+  width: int = 64  # channels of the first convolution; a stage has 4, 8, 16, ... times as many
   groups: int = 32  # of the norms
 
   def __post_init__(self):

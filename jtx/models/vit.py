@@ -5,30 +5,41 @@ registers), then its patches row by row. Tokens are numbered so, also where MAE 
 """
 
 import dataclasses
+import functools
 from typing import Mapping
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.errors import ConfigError, nearest
+from jtx.errors import ConfigError
 from jtx.models.image_head import ImageHead, ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig, MaeDecoder
 from jtx.models.resnet import Resnet, ResnetConfig
 from jtx.nn import layers
-from jtx.nn.attention import Context
-from jtx.nn.block import PLACES, BlockConfig
+from jtx.nn.attention import PROJECTIONS, AttentionConfig
+from jtx.nn.block import BlockConfig, Context
 from jtx.nn.dropout import Dropout
 from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid
-from jtx.nn.positions import resize_grid
-from jtx.nn.stack import Segment, Stack
-from jtx.parallel.sharding import constrain
-
-Batch = Mapping[str, jax.Array]
+from jtx.nn.layers import FfnConfig, NormConfig
+from jtx.nn.positions import Places
+from jtx.nn.stack import Stack, StackConfig
+from jtx.parallel.sharding import Batch, constrain
 
 TABLES = ("position_embedding", "position_bias")  # parameters of positions
-VIT_BLOCK = BlockConfig(num_heads=12, attention_bias=True, ffn_dim=3072, activation="gelu",
-                        norm_position="pre", norm_eps=1e-6, dropout=0.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GridStackConfig(StackConfig):
+  """A stack whose positions are those of a grid of patches."""
+  position: GridPosition = LearnedGrid()
+
+
+VIT_STACK = GridStackConfig(
+    width=768, num_layers=12,
+    block=BlockConfig(
+        attention=AttentionConfig(num_heads=12, biases=PROJECTIONS),
+        ffn=FfnConfig(dim=3072, activation="gelu"), norm=NormConfig(position="pre"), dropout=0.0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,52 +72,37 @@ class Vit(nn.Module):
   """
   image: ImageConfig = ImageConfig()
   patch_size: int = 16  # pixels; of a hybrid, places of the stem's output
-  width: int = 768
-  num_layers: int = 12
-  block: BlockConfig = VIT_BLOCK
-  position: GridPosition = LearnedGrid()
-  position_at: str = "stem"  # or "layers", or "shared", see `jtx.nn.block.PLACES`
+  stack: GridStackConfig = VIT_STACK
   prefix: PrefixConfig = PrefixConfig()
   stem: ResnetConfig = ResnetConfig()  # without stages: the image itself
   head: ImageHeadConfig = ImageHeadConfig()
   decoder: DecoderConfig = DecoderConfig()
-  unroll: int = 1
-  remat: str = "none"
   dtype: str = "auto"
 
   def setup(self):
     self.check()
-    dtype = layers.compute_dtype(self.dtype)
-    std = self.block.init_std or 0.02
+    dtype, block = layers.compute_dtype(self.dtype), self.stack.block
+    std, width = block.init_std or 0.02, self.stack.width
     if self.stem.stages:
       self.resnet = Resnet(self.stem, dtype)
-    self.patches = layers.Dense((self.width,), ("patch", "patch", "channels", "embed"), num_in=3,
-                                init_std=self.block.init_std, dtype=dtype)
+    self.patches = layers.Dense((width,), ("patch", "patch", "channels", "embed"), num_in=3,
+                                init_std=block.init_std, dtype=dtype)
     token = lambda name, *shape: layers.param(self, name, nn.initializers.normal(std),
-                                              (*shape, self.width), ("prefix", "embed"))
+                                              (*shape, width), ("prefix", "embed"))
     prefix = self.prefix
     self.prefix_tokens = (*([token("cls_token", 1)] if prefix.cls else []),
                           *([token("distillation_token", 1)] if prefix.distillation else []),
                           *([token("registers", prefix.registers)] if prefix.registers else []))
-    position = self.position.bind(self.grid)
-    table = position.embedding_table(self.width)
-    self.position_table = None
-    if table and self.position_at != "layers":
-      self.position_table = table.make(self, "position_embedding")
-    self.dropout = Dropout(self.block.dropout)
-    self.encoder = Stack(self.segments(), position,
-                         position_at=self.position_at, unroll=self.unroll, remat=self.remat,
-                         final_norm=not self.head.norm, dtype=dtype)
+    self.position_params = self.bound.embed_params(self)
+    self.dropout = Dropout(block.dropout)
+    self.encoder = Stack(self.bound, dtype=dtype)
     if self.head.task != "none":
-      self.task_head = ImageHead(self.head, self.block, self.prefix, dtype)
+      self.task_head = ImageHead(self.head, block, self.prefix, dtype)
     if self.decoder.num_layers:
-      self.mae_decoder = MaeDecoder(self.decoder, self.block, self.grid, self.patch_values,
-                                    self.unroll, self.remat, dtype)
+      self.mae_decoder = MaeDecoder(self.decoder, self.stack, self.grid, self.patch_values, dtype)
 
   def check(self) -> None:
     """Raises ConfigError where fields do not fit together."""
-    if self.position_at not in PLACES:
-      raise ConfigError(f"position_at={self.position_at!r}: {nearest(self.position_at, PLACES)}")
     if self.image.size % (self.stem.stride * self.patch_size):
       raise ConfigError(f"image.size={self.image.size} is not a multiple of the"
                         f" {self.stem.stride * self.patch_size} pixels of a patch (patch_size="
@@ -117,20 +113,32 @@ class Vit(nn.Module):
                         " 'attention'")
     if self.head.distilled and not (self.prefix.cls and self.prefix.distillation):
       raise ConfigError("head.distilled=True needs prefix.cls=True and prefix.distillation=True")
-    if self.decoder.num_layers and (self.stem.stages or self.position_at != "stem"):
+    if self.decoder.num_layers and (self.stem.stages or self.stack.position_at != "stem"):
       raise ConfigError("decoder.num_layers: MAE's decoder needs patches of the image itself, so no"
                         " stem.stages, and position_at='stem'")
 
   @property
-  def heads(self) -> tuple[bool, str]:
-    """Whether it has the decoder of MAE's pretraining, and the task of its other head.
+  def stacks(self) -> dict[str, StackConfig]:
+    return {"encoder": self.bound}
 
-    "distilled" is the one for classes that reads the distillation token too.
-    """
-    return self.decoder.num_layers > 0, "distilled" if self.head.distilled else self.head.task
+  @property
+  def bound(self) -> StackConfig:
+    """The stack, with its positions bound to the grid of patches."""
+    return dataclasses.replace(
+        self.stack, position=self.stack.position.bind(self.grid),
+        final_norm=self.stack.final_norm and not self.head.norm)
+
+  @property
+  def heads(self) -> frozenset[str]:
+    return frozenset(({"mae"} if self.decoder.num_layers else set())
+                     | ({"distilled"} if self.head.distilled else set())
+                     | {self.head.task} - {"none"})
+
+  @property
+  def longest(self) -> int | None:
+    return self.grid.tokens
 
   def example(self) -> Batch:
-    """The smallest batch."""
     image = self.image
     return {"image": jnp.zeros((1, image.size, image.size, image.channels), jnp.uint8)}
 
@@ -143,9 +151,6 @@ class Vit(nn.Module):
   def patch_values(self) -> int:
     """Numbers of a patch of the image."""
     return self.patch_size**2 * self.image.channels
-
-  def segments(self) -> tuple[Segment, ...]:
-    return (Segment(self.block, self.num_layers),)
 
   def __call__(self, batch: Batch, train: bool = False) -> jax.Array:
     """Hidden states [B, P + N, D] of the last layer, N patches behind P tokens of the prefix."""
@@ -171,15 +176,12 @@ class Vit(nn.Module):
             for path, x in params.items()}
 
   def resized_table(self, path: str, table: jax.Array, other: "Vit") -> jax.Array:
-    position = self.decoder.position if path.startswith("mae_decoder/") else self.position
+    position = self.decoder.position if path.startswith("mae_decoder/") else self.stack.position
     if not isinstance(position, LearnedGrid):
       raise ConfigError(f"model.image.size={self.image.size}: positions of the kind"
                         f" {type(position).__name__} can't be taken from a model of images of"
                         f" {other.image.size}")
-    old, new = other.grid, self.grid
-    first = old.prefix if position.of_prefix else 0
-    resize = lambda t: jnp.concatenate(
-        [t[:first], resize_grid(t[first:], old[:2], new[:2])])
+    resize = functools.partial(position.bind(self.grid).resized, old=other.grid)
     return jax.vmap(resize)(table) if table.ndim == 3 else resize(table)  # of every layer, or one
 
   def outputs(self, hidden: jax.Array, train: bool = False) -> jax.Array:
@@ -216,8 +218,8 @@ class Vit(nn.Module):
   def run(self, batch: Batch, train: bool = False, kept: jax.Array | None = None, **returns: bool):
     """The stack's outputs; `kept` [B, K] are the patches that it sees, None is all."""
     x, positions = self.embed(batch, train, kept)
-    return self.encoder(x, Context(positions, train=train, **returns, position_table=(
-        self.position_table if self.position_at == "shared" else None)))
+    return self.encoder(x, Context(Places(positions), train=train, **returns,
+                                   embed_params=self.bound.shared(self.position_params)))
 
   def embed(self, batch: Batch, train: bool,
             kept: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
@@ -228,8 +230,7 @@ class Vit(nn.Module):
     tokens = [jnp.broadcast_to(t.astype(x.dtype), (x.shape[0], *t.shape))
               for t in self.prefix_tokens]
     x = jnp.concatenate([*tokens, x], 1)
-    if self.position_at == "stem":
-      x = self.position.bind(self.grid).embed(x, positions, self.position_table)
+    x = self.bound.embed(x, Places(positions), self.position_params)
     if kept is not None:
       kept = jnp.concatenate([positions[:, :prefix], prefix + kept], 1)
       x = jnp.take_along_axis(x, kept[..., None], 1)

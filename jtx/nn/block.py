@@ -4,24 +4,59 @@ import dataclasses
 from typing import Callable
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 
-from jtx.errors import ConfigError
+from jtx.errors import ConfigError, nearest
 from jtx.nn import layers
-from jtx.nn.attention import Attention, Context, LayerKind, Projections
+from jtx.nn.attention import Attention, AttentionConfig, LayerKind
+from jtx.nn.cache import Projections, Slots
 from jtx.nn.dropout import Dropout
-from jtx.nn.masks import FULL, Rows
-from jtx.nn.positions import Position
+from jtx.nn.layers import FeedForward, FfnConfig, NormConfig
+from jtx.nn.masks import Rows
+from jtx.nn.positions import Params, Places, Position, make_params
 from jtx.parallel.sharding import constrain
 
-NORM_POSITIONS = ("post", "pre", "sandwich")
 # Positions are added by the model, once; by every layer to its input, with a table of its own; or
 # by every layer with the model's (ViT, appendix D.4).
-PLACES = ("stem", "layers", "shared")
+POSITION_AT = ("stem", "layers", "shared")
+# Attention, then feed-forward of its result; or both of one input, by one norm that they share
+# (PaLM), or each by its own (GPT-NeoX).
+PARALLEL = ("none", "shared_norm", "own_norms")
 
 
-@dataclasses.dataclass(frozen=True)
+@flax.struct.dataclass
+class Context:
+  """What every layer of a stack sees beside its input."""
+  places: Places
+  segments: jax.Array | None = None  # [B, T] int, 0 is padding
+  flags: Params = flax.struct.field(default_factory=dict)  # name -> [B, T] bool, see `masks.Rows`
+  pairs: jax.Array | None = None  # [B, T, T] bool, what may attend to what, on top of the masks
+  memory: jax.Array | None = None  # [B, S, D], the source of cross-attention
+  memory_segments: jax.Array | None = None  # [B, S] int
+  memory_places: Places | None = None  # for positions that act in cross-attention
+  params: Params = flax.struct.field(default_factory=dict)  # of the position, by the stack
+  embed_params: Params = flax.struct.field(default_factory=dict)  # the model's, for "shared"
+  slots: Slots | None = None  # of the cache, when decoding
+  train: bool = flax.struct.field(pytree_node=False, default=False)  # dropout on
+  return_weights: bool = flax.struct.field(pytree_node=False, default=False)
+  keep_memory: bool = flax.struct.field(pytree_node=False, default=False)  # return memory's k, v
+  return_hidden: bool = flax.struct.field(pytree_node=False, default=False)  # of every layer
+
+  @property
+  def rows(self) -> Rows:
+    """Of self-attention; a cache holds one segment a row and no padding."""
+    if self.slots is not None:
+      return Rows(pairs=self.slots.pairs)
+    return Rows(self.segments, self.segments, self.flags, self.flags, self.pairs)
+
+  @property
+  def cross_rows(self) -> Rows:
+    return Rows(None if self.slots is not None else self.segments, self.memory_segments)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ResidualConfig:
   """What becomes of a sub-layer's output before it is added (DeiT III; Touvron et al. 2022)."""
   layer_scale: float | None = None  # first value of a factor a channel (CaiT; Touvron et al. 2021)
@@ -41,40 +76,23 @@ class ResidualConfig:
         self.drop_path * depth / max(total - 1, 1))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockConfig:
   """The fields of a layer. The defaults are those of Vaswani et al. 2017, base."""
-  num_heads: int = 8
-  num_kv_heads: int | None = None  # None is num_heads
-  head_dim: int | None = None  # None is width / num_heads
-  v_head_dim: int | None = None  # None is head_dim
-  score: str = "dot"
-  attention_bias: bool = False
-  ffn_dim: int = 2048
-  activation: str = "relu"
-  gated: bool = False
-  use_bias: bool = True  # of the feed-forward layers and of LayerNorm
-  norm: str = "layernorm"
-  norm_position: str = "post"
-  norm_eps: float = 1e-6
-  attention_norm: bool = True  # False: the attention of a "pre" layer takes x as it is
-  dropout: float = 0.1  # of each sub-layer's output, before the residual
-  attention_dropout: float = 0.0  # of the attention weights
-  ffn_dropout: float = 0.0  # of the feed-forward hidden activations
-  init_std: float | None = None  # of the kernels; None is Glorot uniform
-  kernel: str = "auto"  # the attention kernel
+  attention: AttentionConfig = AttentionConfig()
+  ffn: FfnConfig = FfnConfig()
+  norm: NormConfig = NormConfig()
   residual: ResidualConfig = ResidualConfig()
+  dropout: float = 0.1  # of each sub-layer's output, before the residual
+  init_std: float | None = None  # of the kernels; None is Glorot uniform
+  parallel: str = "none"  # of `PARALLEL`: attention and feed-forward side by side
 
   def __post_init__(self):
-    if self.norm_position not in NORM_POSITIONS:
-      raise ConfigError(
-          f"norm_position={self.norm_position!r}: valid are {', '.join(NORM_POSITIONS)}")
-    if not self.attention_norm and self.norm_position != "pre":
-      raise ConfigError(f"attention_norm=False goes with norm_position='pre', not"
-                        f" {self.norm_position!r}")
-
-  def make_norm(self, name: str) -> nn.Module:
-    return layers.norm(self.norm, self.norm_eps, self.use_bias, name)
+    if self.parallel not in PARALLEL:
+      raise ConfigError(f"block.parallel={self.parallel!r}: {nearest(self.parallel, PARALLEL)}")
+    if self.parallel != "none" and (self.norm.position != "pre" or not self.norm.attention):
+      raise ConfigError(f"block.parallel={self.parallel!r} goes with norm.position='pre' and"
+                        " norm.attention=True")
 
 
 class Block(nn.Module):
@@ -82,9 +100,8 @@ class Block(nn.Module):
   config: BlockConfig
   kinds: tuple[LayerKind, ...]  # of layers in the stack
   position: Position = Position()
-  causal: bool = False
   cross: bool = False
-  position_at: str = "stem"  # where `position.embed` is called, see `PLACES`
+  position_at: str = "stem"  # where `position.embed` is called, of `POSITION_AT`
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
@@ -105,58 +122,79 @@ class Block(nn.Module):
     Returns:
       The output, the keys and values of the memory (None without cross-attention), and a
       dict of attention weights where the context asks for them.
+
+    Raises:
+      ConfigError: parallel sub-layers with cross-attention between them.
     """
-    attention = {}
-    rows = Rows(ctx.segments, ctx.segments, ctx.prefix_length, ctx.global_tokens, ctx.global_tokens)
-    if update is not None:
-      rows = Rows(pairs=ctx.cache_pairs)  # a cache holds one segment a row and no padding
+    c, attention = self.config, {}
 
     def self_attention(y):
       y, _, attention["self"] = self.attention("attention")(
-          y, y, ctx, kinds=self.kinds, kind=kind, position=self.position, causal=self.causal,
-          rows=rows, update=update)
+          y, y, places=ctx.places, kinds=self.kinds, kind=kind, position=self.position,
+          params=ctx.params, rows=ctx.rows, update=update, slots=ctx.slots, train=ctx.train,
+          return_weights=ctx.return_weights)
       return y
 
     def cross_attention(y):
       nonlocal memory
-      cross_rows = Rows(ctx.segments, ctx.memory_segments)
-      if ctx.index is not None:
-        cross_rows = Rows(None, ctx.memory_segments)
       y, memory, attention["cross"] = self.attention("cross_attention")(
-          y, ctx.memory, ctx, kinds=(LayerKind(FULL),), kind=None, position=Position(),
-          causal=False, rows=cross_rows, projected=memory)
+          y, ctx.memory, places=ctx.places.replace(causal=False), source_places=ctx.memory_places,
+          position=self.position if self.position.crosses else Position(), params=ctx.params,
+          rows=ctx.cross_rows, projected=memory, train=ctx.train,
+          return_weights=ctx.return_weights)
       return y
 
     def feed_forward(y):
-      c = self.config
-      return layers.FeedForward(c.ffn_dim, c.activation, c.gated, c.use_bias, c.ffn_dropout,
-                                c.init_std, self.dtype, name="ffn")(y, ctx.train)
+      return FeedForward(c.ffn, c.init_std, self.dtype, name="ffn")(y, ctx.train)
 
     if self.position_at != "stem":
-      table = ctx.position_table
-      if self.position_at == "layers" and (own := self.position.embedding_table(x.shape[-1])):
-        table = own.make(self, "position_embedding")
-      x = self.position.embed(x, ctx.positions, table)
-    x = self.residual("attention_norm", x, self_attention, ctx, skipped)
-    if self.cross:
-      x = self.residual("cross_attention_norm", x, cross_attention, ctx, skipped)
-    x = self.residual("ffn_norm", x, feed_forward, ctx, skipped)
+      params = ctx.embed_params
+      if self.position_at == "layers":
+        params = make_params(self, self.position.model_tables(x.shape[-1]))
+      x = self.position.embed(x, ctx.places, params)
+    if c.parallel != "none":
+      if self.cross:
+        raise ConfigError(f"block.parallel={c.parallel!r} has no place for cross-attention")
+      x = self.parallel(x, self_attention, feed_forward, ctx, skipped)
+    else:
+      x = self.residual("attention_norm", x, self_attention, ctx, skipped)
+      if self.cross:
+        x = self.residual("cross_attention_norm", x, cross_attention, ctx, skipped)
+      x = self.residual("ffn_norm", x, feed_forward, ctx, skipped)
     return x, memory, attention if ctx.return_weights else None
 
   def attention(self, name: str) -> Attention:
     c = self.config
-    return Attention(c.num_heads, c.num_kv_heads, c.head_dim, c.v_head_dim, c.attention_bias,
-                     c.attention_dropout, c.score, c.kernel, c.init_std, self.dtype, name=name)
+    return Attention(c.attention, c.norm, c.init_std, self.dtype, name=name)
 
   def residual(self, name: str, x: jax.Array, sublayer: Callable[[jax.Array], jax.Array],
                ctx: Context, skipped: jax.Array | None) -> jax.Array:
     """The sub-layer with its norms: the one place where their order is written."""
     c = self.config
-    norm_first = c.norm_position != "post" and (c.attention_norm or name != "attention_norm")
-    y = c.make_norm(name)(x) if norm_first else x
+    norm_first = c.norm.position != "post" and (c.norm.attention or name != "attention_norm")
+    y = c.norm.make(name)(x) if norm_first else x
     y = sublayer(y)
-    if c.norm_position == "sandwich":
-      y = c.make_norm(f"{name}_out")(y)
+    if c.norm.position == "sandwich":
+      y = c.norm.make(f"{name}_out")(y)
+    y = self.scaled(name, y, ctx, skipped) + x
+    if c.norm.position == "post":
+      y = c.norm.make(name)(y)
+    return constrain(y, "batch", "length", None)
+
+  def parallel(self, x: jax.Array, self_attention: Callable, feed_forward: Callable, ctx: Context,
+               skipped: jax.Array | None) -> jax.Array:
+    """x + attention(norm(x)) + feed-forward(norm(x)) (Chowdhery et al. 2022, section 2)."""
+    norm = self.config.norm.make
+    y = norm("attention_norm")(x)
+    z = norm("ffn_norm")(x) if self.config.parallel == "own_norms" else y
+    y = x + self.scaled("attention_norm", self_attention(y), ctx, skipped)
+    y += self.scaled("ffn_norm", feed_forward(z), ctx, skipped)
+    return constrain(y, "batch", "length", None)
+
+  def scaled(self, name: str, y: jax.Array, ctx: Context,
+             skipped: jax.Array | None) -> jax.Array:
+    """A sub-layer's output as it is added: after dropout, layer scale and stochastic depth."""
+    c = self.config
     y = Dropout(c.dropout)(y, ctx.train)
     if c.residual.layer_scale is not None:
       scale = layers.param(self, name.replace("norm", "scale"),
@@ -165,10 +203,7 @@ class Block(nn.Module):
       y *= scale.astype(y.dtype)
     if skipped is not None and ctx.train:
       y = skip_examples(y, skipped, self.make_rng("dropout"))
-    y += x
-    if c.norm_position == "post":
-      y = c.make_norm(name)(y)
-    return constrain(y, "batch", "length", None)
+    return y
 
 
 def skip_examples(y: jax.Array, share: jax.Array, key: jax.Array) -> jax.Array:

@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
-from jtx.nn.positions import Position, Table, rope_frequencies, sinusoidal_2d, turn
+from jtx.nn.encodings import resize_grid, sinusoidal_2d
+from jtx.nn.positions import Places, Position, Table
+from jtx.nn.rope import rope_frequencies, turn
 
 
 class Grid(NamedTuple):
@@ -59,23 +61,30 @@ class LearnedGrid(GridPosition):
   of_prefix: bool = True  # the prefix has vectors too; those of "sincos" are zeros
   trained: bool = True
 
-  def embedding_table(self, width):
+  def model_tables(self, width):
     first = 0 if self.of_prefix else self.grid.prefix
 
     def sincos(key, shape, dtype):
       positions = jnp.arange(first, self.grid.tokens)
       return Sincos2d(order="column_row", grid=self.grid).embed(
-          jnp.zeros(shape, dtype), positions, None)
+          jnp.zeros(shape, dtype), Places(positions), {})
 
-    return Table((self.grid.tokens - first, width),
-                 sincos if self.init == "sincos" else self.init_std,
-                 ("positions" if self.trained else "fixed_positions", "embed"))
+    return {"position_embedding": Table(
+        (self.grid.tokens - first, width), sincos if self.init == "sincos" else self.init_std,
+        ("positions" if self.trained else "fixed_positions", "embed"))}
 
-  def embed(self, x, positions, table):
+  def embed(self, x, places, params):
+    table, positions = params["position_embedding"], places.positions
     if self.of_prefix:
       return x + table[positions].astype(x.dtype)
     rows = table[jnp.maximum(positions - self.grid.prefix, 0)].astype(x.dtype)
     return x + self.real(positions, rows)
+
+  def resized(self, table: jax.Array, old: Grid) -> jax.Array:
+    """A table [T, D] of another grid for this one; the prefix keeps its vectors."""
+    first = old.prefix if self.of_prefix else 0
+    return jnp.concatenate(
+        [table[:first], resize_grid(table[first:], old[:2], self.grid[:2])])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,13 +92,14 @@ class Learned2d(GridPosition):
   """A vector of D / 2 for the row and one for the column (ViT, appendix D.4)."""
   init_std: float = 0.02
 
-  def embedding_table(self, width):
+  def model_tables(self, width):
     if width % 2:
       raise ConfigError(f"2-D learned positions need an even width, not {width}")
-    return Table((self.grid.height + self.grid.width, width // 2), self.init_std,
-                 ("positions", "embed"))
+    return {"position_embedding": Table((self.grid.height + self.grid.width, width // 2),
+                                        self.init_std, ("positions", "embed"))}
 
-  def embed(self, x, positions, table):
+  def embed(self, x, places, params):
+    table, positions = params["position_embedding"], places.positions
     row, column = jnp.moveaxis(self.grid.coordinates(positions), -1, 0)
     parts = table[row], table[self.grid.height + column]
     return x + self.real(positions, jnp.concatenate(parts, -1).astype(x.dtype))
@@ -101,12 +111,12 @@ class Sincos2d(GridPosition):
   base: float = 10_000.0
   order: Literal["row_column", "column_row"] = "row_column"  # the latter is of MAE's files
 
-  def embed(self, x, positions, table):
-    coordinates = self.grid.coordinates(positions)
+  def embed(self, x, places, params):
+    coordinates = self.grid.coordinates(places.positions)
     if self.order == "column_row":
       coordinates = coordinates[..., ::-1]
     encoded = sinusoidal_2d(coordinates, x.shape[-1], base=self.base)
-    return x + self.real(positions, encoded.astype(x.dtype))
+    return x + self.real(places.positions, encoded.astype(x.dtype))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,12 +127,15 @@ class RelativeBias(GridPosition):
   """
   init_std: float = 0.02
 
-  def bias_table(self, num_heads):
+  def stack_tables(self, sizes):
     offsets = (2 * self.grid.height - 1) * (2 * self.grid.width - 1)
-    return Table((offsets + 3, num_heads), self.init_std, ("buckets", "heads"))
+    return {"position_bias": Table((offsets + 3, sizes.num_heads), self.init_std,
+                                   ("buckets", "heads"))}
 
-  def bias(self, q, k, q_positions, k_positions, table, causal):
+  def bias(self, q, k, q_places, k_places, *, params, project, scale):
     height, width, prefix = self.grid
+    table, q_positions, k_positions = (
+        params["position_bias"], q_places.positions, k_places.positions)
     offset = (self.grid.coordinates(k_positions)[..., None, :, :]
               - self.grid.coordinates(q_positions)[..., :, None, :])  # [B, T, S, 2]
     index = (offset[..., 0] + height - 1) * (2 * width - 1) + offset[..., 1] + width - 1
@@ -143,7 +156,8 @@ class Rope2d(GridPosition):
   base: float = 100.0
   pairing: Literal["half", "interleaved"] = "half"
 
-  def rotate(self, x, positions, local=False):
+  def rotate(self, x, places, params):
+    positions = places.positions
     if x.shape[-1] % 4:
       raise ConfigError(f"2-D RoPE needs a head width divisible by 4, not {x.shape[-1]}")
     frequencies = rope_frequencies(x.shape[-1] // 2, self.base)  # [H/4]

@@ -4,6 +4,7 @@ Every parameter is created at its true rank with logical axis names (see `jtx.pa
 held in float32 and cast to the compute dtype where it is used.
 """
 
+import dataclasses
 from typing import Callable, Sequence
 
 import flax.linen as nn
@@ -125,36 +126,61 @@ class RMSNorm(nn.Module):
     return y.astype(x.dtype)
 
 
-def norm(kind: str, epsilon: float, use_bias: bool, name: str) -> nn.Module:
-  """The norm called `kind`; RMSNorm has no bias in any paper, so `use_bias` is LayerNorm's."""
-  if kind == "layernorm":
-    return LayerNorm(epsilon, use_bias, name=name)
-  if kind == "rmsnorm":
-    return RMSNorm(epsilon, name=name)
-  raise ConfigError(f"norm={kind!r}: valid are 'layernorm' and 'rmsnorm'")
+NORM_POSITIONS = ("post", "pre", "sandwich")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NormConfig:
+  """The fields of a norm, and where a layer has it (Xiong et al. 2020)."""
+  kind: str = "layernorm"  # or "rmsnorm", which has no bias in any paper
+  position: str = "post"  # after the residual; "pre": before a sub-layer; or "sandwich"
+  eps: float = 1e-6
+  bias: bool = True  # of LayerNorm
+  attention: bool = True  # False: the attention of the first "pre" layer takes x as it is
+
+  def __post_init__(self):
+    if self.kind not in ("layernorm", "rmsnorm"):
+      raise ConfigError(f"norm.kind={self.kind!r}: valid are 'layernorm' and 'rmsnorm'")
+    if self.position not in NORM_POSITIONS:
+      raise ConfigError(f"norm.position={self.position!r}: valid are {', '.join(NORM_POSITIONS)}")
+    if not self.attention and self.position != "pre":
+      raise ConfigError(f"norm.attention=False goes with norm.position='pre', not"
+                        f" {self.position!r}")
+
+  def make(self, name: str | None) -> nn.Module:
+    if self.kind == "layernorm":
+      return LayerNorm(self.eps, self.bias, name=name)
+    return RMSNorm(self.eps, name=name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FfnConfig:
+  """The fields of a feed-forward sub-layer."""
+  dim: int = 2048  # hidden width
+  activation: str = "relu"
+  gated: bool = False
+  bias: bool = True
+  dropout: float = 0.0  # on the hidden activations
 
 
 class FeedForward(nn.Module):
   """activation(x W1) W2, or gated: (activation(x Wg) * (x W1)) W2 (Shazeer 2020)."""
-  hidden: int
-  activation: str
-  gated: bool = False
-  use_bias: bool = True
-  dropout: float = 0.0  # on the hidden activations
+  config: FfnConfig
   init_std: float | None = None
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:  # [B, T, D] -> [B, T, D]
-    dense = lambda name: Dense((self.hidden,), ("embed", "mlp"), use_bias=self.use_bias,
-                               init_std=self.init_std, dtype=self.dtype, name=name)
-    if self.gated:
-      h = activate(self.activation, dense("gate")(x)) * dense("in")(x)
+    c = self.config
+    dense = lambda name, features, axes: Dense(
+        (features,), axes, use_bias=c.bias, init_std=self.init_std, dtype=self.dtype, name=name)
+    hidden = lambda name: dense(name, c.dim, ("embed", "mlp"))(x)
+    if c.gated:
+      h = activate(c.activation, hidden("gate")) * hidden("in")
     else:
-      h = activate(self.activation, dense("in")(x))
-    h = Dropout(self.dropout)(h, train)
-    return Dense((x.shape[-1],), ("mlp", "embed"), use_bias=self.use_bias, init_std=self.init_std,
-                 dtype=self.dtype, name="out")(h)
+      h = activate(c.activation, hidden("in"))
+    h = Dropout(c.dropout)(h, train)
+    return dense("out", x.shape[-1], ("mlp", "embed"))(h)
 
 
 def compute_dtype(name: str) -> jnp.dtype:

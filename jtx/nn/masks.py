@@ -7,25 +7,36 @@ the row, whatever segments it holds; embeddings use positions, which restart in 
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Callable, Mapping, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jtx.errors import ConfigError
+from jtx.errors import ConfigError, nearest
 
 
 class Rows(NamedTuple):
   """What a mask may depend on that differs from row to row. All are optional.
 
-  Segment 0 is padding: nobody attends to it, and its queries attend to nothing.
+  Segment 0 is padding: nobody attends to it, and its queries attend to nothing. Flags are named
+  bools of tokens, which the batch brings for the kinds of layers that need them.
   """
   q_segments: jax.Array | None = None  # [B, T] int, equal where attention is allowed
   k_segments: jax.Array | None = None  # [B, S] int
-  prefix_length: jax.Array | None = None  # [B] int, for Prefix
-  q_global: jax.Array | None = None  # [B, T] bool, for Global
-  k_global: jax.Array | None = None  # [B, S] bool
+  q_flags: Mapping[str, jax.Array] = {}  # name -> [B, T] bool
+  k_flags: Mapping[str, jax.Array] = {}  # name -> [B, S] bool
   pairs: jax.Array | None = None  # [B, T, S] bool, applied on top of the mask
+
+  def flags(self, name: str) -> tuple[jax.Array, jax.Array]:
+    """[B, 1, T, 1] of the queries and [B, 1, 1, S] of the keys.
+
+    Raises:
+      ConfigError: the batch did not bring them.
+    """
+    if name not in self.q_flags or name not in self.k_flags:
+      raise ConfigError(f"a mask of pattern needs the flag {name!r} of every token, and neither the"
+                        " model nor the batch has it")
+    return self.q_flags[name][:, None, :, None], self.k_flags[name][:, None, None, :]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +44,10 @@ class Mask:
   """A predicate; `a & b` allows what both allow, `a | b` what either allows."""
 
   def __call__(self, q: jax.Array, k: jax.Array, rows: Rows) -> jax.Array:
-    """[T, 1] and [1, S] indices to a bool that broadcasts to [B, 1, T, S]."""
+    """Indices [T, 1] and [1, S], or [B, 1, T, 1] and [B, 1, 1, S], to a bool.
+
+    It broadcasts to [B, 1, T, S].
+    """
     raise TypeError(f"{type(self).__name__} is not a predicate of its own")
 
   def __and__(self, other: "Mask") -> "Mask":
@@ -65,12 +79,10 @@ class Window(Mask):
 
 @dataclasses.dataclass(frozen=True)
 class Prefix(Mask):
-  """Keys among the first `rows.prefix_length` places (prefix LM; Raffel et al. 2020, fig. 3)."""
+  """Keys with the flag "prefix" (prefix LM; Raffel et al. 2020, figure 3)."""
 
   def __call__(self, q, k, rows):
-    if rows.prefix_length is None:
-      raise ConfigError("layers of kind 'prefix' need prefix_length [B], which this model has not")
-    return k < rows.prefix_length[:, None, None, None]
+    return rows.flags("prefix")[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +90,8 @@ class Global(Mask):
   """Pairs with a global token on either side (Longformer; Beltagy et al. 2020, section 3.1)."""
 
   def __call__(self, q, k, rows):
-    if rows.q_global is None or rows.k_global is None:
-      raise ConfigError("layers of kind 'global_tokens' need q_global [B, T] and k_global [B, S],"
-                        " which this model has not")
-    return rows.q_global[:, None, :, None] | rows.k_global[:, None, None, :]
+    of_query, of_key = rows.flags("global")
+    return of_query | of_key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +121,46 @@ def window(left: int, right: int) -> Window:
   return Window(left, right)
 
 
+class Kind(NamedTuple):
+  """A kind of layer, by what it sees."""
+  mask: Callable[[bool, int], Mask]  # of whether the stack is causal, and of its window
+  windowed: bool = False  # needs a window, and is local to position encodings
+  flags: tuple[str, ...] = ()  # of tokens, which its mask needs
+
+
+# What a stack's `pattern` names. A new mask is a predicate above and a row here.
+KINDS: dict[str, Kind] = {
+    # everything; if causal, everything before
+    "global": Kind(lambda causal, width: CAUSAL if causal else FULL),
+    # `window` places to each side
+    "local": Kind(lambda causal, width: window(width, 0 if causal else width), windowed=True),
+    # causal behind a prefix that all see
+    "prefix": Kind(lambda causal, width: CAUSAL | Prefix(), flags=("prefix",)),
+    # local, but pairs with a global token see each other
+    "global_tokens": Kind(
+        lambda causal, width: (window(width, width) | Global()) & (CAUSAL if causal else FULL),
+        windowed=True, flags=("global",)),
+}
+
+
+def kind_mask(kind: str, *, causal: bool, window: int) -> Mask:
+  """The mask of a kind of layer.
+
+  Args:
+    kind: a key of `KINDS`.
+    causal: whether later places are hidden.
+    window: places to each side, of windowed kinds.
+
+  Raises:
+    ConfigError: an unknown kind, or a windowed one without a window.
+  """
+  if kind not in KINDS:
+    raise ConfigError(f"pattern: unknown kind of layer {kind!r}; {nearest(kind, KINDS)}")
+  if KINDS[kind].windowed and window < 1:
+    raise ConfigError(f"pattern has layers of kind {kind!r}: set window to 1 or more")
+  return KINDS[kind].mask(causal, window)
+
+
 def only_windows(mask: Mask) -> bool:
   """Whether the mask is made of windows alone, so that nothing of it varies from row to row."""
   if isinstance(mask, And | Or):
@@ -128,8 +178,8 @@ def materialize(mask: Mask, num_queries: int, num_keys: int, rows: Rows = Rows()
     num_queries: T.
     num_keys: S.
     rows: what differs from row to row; segments and pairs are applied on top of the mask.
-    q_index: [T], row indices of the queries; None is 0 to T - 1.
-    k_index: [S], row indices of the keys; None is 0 to S - 1.
+    q_index: [T] or [B, T], row indices of the queries; None is 0 to T - 1.
+    k_index: [S] or [B, S], row indices of the keys; None is 0 to S - 1.
 
   Returns:
     None where every pair is allowed.
@@ -138,7 +188,9 @@ def materialize(mask: Mask, num_queries: int, num_keys: int, rows: Rows = Rows()
   if mask != FULL:
     q = jnp.arange(num_queries) if q_index is None else q_index
     k = jnp.arange(num_keys) if k_index is None else k_index
-    allowed = mask(q[:, None], k[None, :], rows)
+    if q.ndim == 2 or k.ndim == 2:
+      q, k = (x.reshape(-1, 1, x.shape[-1]) for x in (q, k))
+    allowed = mask(q[..., :, None], k[..., None, :], rows)
   if rows.k_segments is not None:
     keys = rows.k_segments[:, None, None, :]
     same = keys != 0

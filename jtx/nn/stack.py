@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
-from jtx.nn import masks
-from jtx.nn.attention import Context, LayerKind, Projections
-from jtx.nn.block import Block, BlockConfig
-from jtx.nn.masks import Mask
-from jtx.nn.positions import Position
+from jtx.nn import cache as kv
+from jtx.nn.attention import LayerKind
+from jtx.nn.block import POSITION_AT, Block, BlockConfig, Context
+from jtx.nn.cache import Projections
+from jtx.nn.masks import KINDS, kind_mask
+from jtx.nn.positions import Params, Places, Position, make_params
 
 # What the backward pass keeps of a layer; the rest is computed again.
 REMAT: dict[str, Callable | None] = {
@@ -26,9 +27,6 @@ REMAT: dict[str, Callable | None] = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # keep products with weights
     "full": jax.checkpoint_policies.nothing_saveable,  # keep a layer's input only
 }
-
-KINDS = ("global", "local", "prefix", "global_tokens")
-WINDOWED = ("local", "global_tokens")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,29 +37,81 @@ class Segment:
   pattern: tuple[str, ...] = ("global",)
 
 
-def kind_mask(kind: str, *, causal: bool, window: int) -> Mask:
-  """The mask of a kind of layer.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StackConfig:
+  """The fields of a stack. The defaults are those of Vaswani et al. 2017, base."""
+  width: int = 512
+  num_layers: int = 6
+  block: BlockConfig = BlockConfig()
+  position: Position = Position()
+  position_at: str = "stem"  # of `POSITION_AT`
+  pattern: tuple[str, ...] = ("global",)  # kinds of layers, keys of `KINDS`, cycled over the depth
+  window: int = 0  # of local layers, places to each side
+  causal: bool = False  # later places are hidden
+  final_norm: bool = True  # False: what reads a pre-norm stack has a norm of its own
+  share: bool = False  # one set of parameters, without [layers, ...], for all layers (ALBERT)
+  remat: str = "none"  # of `REMAT`
+  unroll: int = 1  # layers unrolled in a scan; -1 is all
 
-  Args:
-    kind: "global" sees everything (all before it, if causal); "local" sees `window` places
-      to each side; "prefix" is causal after a prefix that sees itself whole;
-      "global_tokens" is local, but pairs with a global token see each other.
-    causal: whether later places are hidden.
-    window: of local kinds.
-  """
-  if kind in WINDOWED and window < 1:
-    raise ConfigError(f"pattern has layers of kind {kind!r}: set window to 1 or more")
-  local = masks.window(window, 0 if causal else window)
-  match kind:
-    case "global":
-      return masks.CAUSAL if causal else masks.FULL
-    case "local":
-      return local
-    case "prefix":
-      return masks.CAUSAL | masks.Prefix()
-    case "global_tokens":
-      return (local | masks.Global()) & masks.CAUSAL if causal else local | masks.Global()
-  raise ConfigError(f"pattern: unknown kind of layer {kind!r}; {nearest(kind, KINDS)}")
+  def check(self) -> None:
+    """Raises ConfigError where fields do not fit together."""
+    if self.remat not in REMAT:
+      raise ConfigError(f"remat={self.remat!r}: {nearest(self.remat, REMAT)}")
+    if self.position_at not in POSITION_AT:
+      raise ConfigError(
+          f"position_at={self.position_at!r}: {nearest(self.position_at, POSITION_AT)}")
+    for kind in self.pattern:
+      kind_mask(kind, causal=self.causal, window=self.window)
+    if self.window and not self.windowed:
+      kinds = " or ".join(name for name, kind in KINDS.items() if kind.windowed)
+      raise ConfigError(f"window={self.window} is for layers of kind {kinds}, and pattern has none;"
+                        " leave it 0")
+    self.position.check_kinds(self.windowed)
+
+  @property
+  def windowed(self) -> bool:
+    """Whether some of its layers see a window only."""
+    return any(KINDS[kind].windowed for kind in self.pattern if kind in KINDS)
+
+  @property
+  def flags(self) -> tuple[str, ...]:
+    """The flags of tokens that its masks need."""
+    return tuple(dict.fromkeys(name for kind in self.pattern for name in KINDS[kind].flags))
+
+  def embed_params(self, module: nn.Module, width: int | None = None, prefix: str = "") -> Params:
+    """The position's parameters that `module`, the model, owns.
+
+    Args:
+      module: bound.
+      width: of its embeddings; None is the stack's.
+      prefix: of their names.
+    """
+    if self.position_at == "layers":
+      return {}
+    if self.position_at == "shared" and width not in (None, self.width):
+      raise ConfigError("position_at='shared' needs embeddings as wide as the layers")
+    return make_params(module, self.position.model_tables(width or self.width), prefix)
+
+  def embed(self, x: jax.Array, places: Places, params: Params) -> jax.Array:
+    """Embeddings [B, T, D] with the positions that are added at the stem."""
+    return self.position.embed(x, places, params) if self.position_at == "stem" else x
+
+  def shared(self, params: Params) -> Params:
+    """Those of the model's parameters that every layer adds."""
+    return params if self.position_at == "shared" else {}
+
+  @property
+  def segments(self) -> tuple[Segment, ...]:
+    """The layers; the first stands alone where it has no norm before its attention."""
+    norm = self.block.norm
+    if norm.attention:
+      return (Segment(self.block, self.num_layers, self.pattern),)
+    rest = dataclasses.replace(self.block, norm=dataclasses.replace(norm, attention=True))
+    turned = self.pattern[1:] + self.pattern[:1]
+    first = Segment(self.block, 1, self.pattern[:1])
+    if self.num_layers == 1:
+      return (first,)
+    return first, Segment(rest, self.num_layers - 1, turned)
 
 
 class ScanLayer(Block):
@@ -77,17 +127,8 @@ class ScanLayer(Block):
       # The whole stack's cache is the carry and one slice of it is written in place: as an
       # input and output of the scan, all of it would be copied at every token.
       nonlocal cache
-      cache = Projections(*(write(c, n) for c, n in zip(cache, new)))
-      return Projections(*(read(c) for c in cache))
-
-    def write(c, new):  # [layers, B, K, R, S, H], [B * r, T, K, H]
-      new = new.reshape(c.shape[1], -1, *new.shape[1:]).transpose(0, 3, 1, 2, 4)
-      return jax.lax.dynamic_update_slice(c, new[None].astype(c.dtype),
-                                          (depth, 0, 0, 0, ctx.index, 0))
-
-    def read(c):  # [B, R * S, K, H]
-      c = jax.lax.dynamic_index_in_dim(c, depth, keepdims=False)
-      return jnp.moveaxis(c.reshape(*c.shape[:2], -1, c.shape[-1]), 1, 2)
+      cache = Projections(*(kv.write(c, n, depth, ctx.slots) for c, n in zip(cache, new)))
+      return Projections(*(kv.read(c, depth) for c in cache))
 
     x, memory, weights = super().__call__(
         x, ctx, kind=kind, skipped=skipped, update=None if cache is None else update,
@@ -108,17 +149,10 @@ class Outputs(NamedTuple):
 
 class Stack(nn.Module):
   """Segments in order, then a final norm unless layers end with one (post-norm)."""
-  segments: tuple[Segment, ...]
-  position: Position = Position()
-  causal: bool = False
-  cross: bool = False
-  window: int = 0
-  position_at: str = "stem"  # of `jtx.nn.block.PLACES`
-  share: bool = False  # the layers of a segment are one set of parameters, without [layers, ...]
-  unroll: int = 1  # layers unrolled in a scan; -1 is all
-  remat: str = "none"
-  final_norm: bool = True  # False: what reads a pre-norm stack has a norm of its own
+  config: StackConfig
+  cross: bool = False  # attends to a memory, too
   dtype: jnp.dtype = jnp.float32
+  segments: tuple[Segment, ...] = ()  # in place of those of the config
 
   @nn.compact
   def __call__(self, x: jax.Array, ctx: Context, *, cache: tuple[Projections, ...] | None = None,
@@ -128,28 +162,25 @@ class Stack(nn.Module):
     Args:
       x: the input.
       ctx: what all layers see.
-      cache: of each segment, as `empty_cache` makes it; those of x are written at place
-        ctx.index, and a query attends to the places that ctx.cache_pairs allows.
+      cache: of each segment, as `empty_cache` makes it; those of x are written at ctx.slots.
       memory: of each segment, the keys and values [layers, B, K, S, H] of ctx.memory, as a
         call with ctx.keep_memory returned them.
 
     Returns:
       The output and an `Outputs`.
     """
-    if self.remat not in REMAT:
-      raise ConfigError(f"remat={self.remat!r}: {nearest(self.remat, REMAT)}")
-    if self.window and not any(kind in WINDOWED for s in self.segments for kind in s.pattern):
-      raise ConfigError(f"window={self.window} is for layers of kind {' or '.join(WINDOWED)}, and"
-                        " pattern has none; leave it 0")
-    num_heads = self.segments[0].block.num_heads
-    if table := self.position.bias_table(num_heads):
-      if any(s.block.num_heads != num_heads for s in self.segments):
+    config, segments = self.config, self.segments or self.config.segments
+    config.check()
+    attention = segments[0].block.attention
+    if tables := config.position.stack_tables(attention.sizes(x.shape[-1])):
+      if any(s.block.attention.num_heads != attention.num_heads for s in segments):
         raise ConfigError("segments that share a position bias need the same num_heads")
-      ctx = ctx.replace(bias_table=table.make(self, "position_bias"))
+      ctx = ctx.replace(params=make_params(self, tables))
+    ctx = ctx.replace(places=ctx.places.replace(causal=config.causal))
     caches, memories, weights, hidden = [], [], [], []
-    first, total = 0, sum(s.num_layers for s in self.segments)
-    for i, segment in enumerate(self.segments):
-      name = "layers" if len(self.segments) == 1 else f"layers_{i}"
+    first, total = 0, sum(s.num_layers for s in segments)
+    for i, segment in enumerate(segments):
+      name = "layers" if len(segments) == 1 else f"layers_{i}"
       (x, new_cache), (new_memory, w, h) = self.scan(segment, name)(
           (x, None if cache is None else cache[i]),
           (jnp.arange(segment.num_layers), self.kinds(segment)[1],
@@ -160,9 +191,9 @@ class Stack(nn.Module):
       memories.append(new_memory)
       weights.append(w)
       hidden.append(h)
-    last = self.segments[-1].block
-    if last.norm_position != "post" and self.final_norm:
-      x = last.make_norm("final_norm")(x)
+    norm = segments[-1].block.norm
+    if norm.position != "post" and config.final_norm:
+      x = norm.make("final_norm")(x)
     return x, Outputs(None if cache is None else tuple(caches),
                       tuple(memories) if ctx.keep_memory else None,
                       tuple(weights) if ctx.return_weights else None,
@@ -175,33 +206,31 @@ class Stack(nn.Module):
     return distinct, jnp.array([cycle[i % len(cycle)] for i in range(segment.num_layers)])
 
   def scan(self, segment: Segment, name: str) -> nn.Module:
-    kinds = tuple(
-        LayerKind(kind_mask(kind, causal=self.causal, window=self.window), kind in WINDOWED)
-        for kind in self.kinds(segment)[0])
+    c = self.config
+    kinds = tuple(LayerKind(kind_mask(kind, causal=c.causal, window=c.window), KINDS[kind].windowed)
+                  for kind in self.kinds(segment)[0])
     layer = ScanLayer
-    if self.remat != "none":
-      layer = nn.remat(layer, policy=REMAT[self.remat], prevent_cse=False)
-    unroll = segment.num_layers if self.unroll == -1 else min(self.unroll, segment.num_layers)
-    if self.share:
+    if c.remat != "none":
+      layer = nn.remat(layer, policy=REMAT[c.remat], prevent_cse=False)
+    unroll = segment.num_layers if c.unroll == -1 else min(c.unroll, segment.num_layers)
+    if c.share:
       sharing = dict(variable_broadcast="params", split_rngs={"params": False, "dropout": True})
     else:
       sharing = dict(variable_axes={"params": 0}, split_rngs={"params": True, "dropout": True},
                      metadata_params={nn.PARTITION_NAME: "layers"})
     scan = nn.scan(layer, in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
                    **sharing)
-    return scan(segment.block, kinds, self.position, self.causal, self.cross, self.position_at,
-                self.dtype, name=name)
+    return scan(segment.block, kinds, c.position, self.cross, c.position_at, self.dtype, name=name)
 
-  def empty_cache(self, batch: int, rows: int, length: int,
-                  width: int) -> tuple[Projections, ...]:
+  def empty_cache(self, batch: int, rows: int, length: int) -> tuple[Projections, ...]:
     """Zeros for keys and values of `batch` sources with `rows` hypotheses R of `length` S each.
 
     [layers, B, K, R, S, H] a segment: heads first, so that attention reads it as it lies.
     """
     def zeros(segment):
-      b = segment.block
-      head_dim = b.head_dim or width // b.num_heads
-      shape = segment.num_layers, batch, b.num_kv_heads or b.num_heads, rows, length
+      a = segment.block.attention
+      head_dim = a.sizes(self.config.width).head_dim
+      shape = segment.num_layers, batch, a.kv_heads, rows, length
       return Projections(jnp.zeros((*shape, head_dim), self.dtype),
-                         jnp.zeros((*shape, b.v_head_dim or head_dim), self.dtype))
-    return tuple(zeros(s) for s in self.segments)
+                         jnp.zeros((*shape, a.v_head_dim or head_dim), self.dtype))
+    return tuple(zeros(s) for s in self.segments or self.config.segments)

@@ -16,6 +16,8 @@ import numpy as np
 
 from jtx.errors import ConfigError
 
+Batch = Mapping[str, jax.Array]
+
 AXES = ("data", "fsdp", "tensor", "context")
 
 # logical axis -> choices, each one mesh axis or several that split the dimension together

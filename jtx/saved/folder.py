@@ -20,7 +20,7 @@ from jtx.errors import ConfigError, DataError
 from jtx.inference.images import ops_of
 from jtx.interop import attributes, huggingface
 from jtx.models import MODELS
-from jtx.models.encoder import BY_TOKEN
+from jtx.models.heads import TASKS
 from jtx.saved import workdir
 from jtx.saved.checkpoint import Checkpointer
 
@@ -173,7 +173,7 @@ class Workdir(Saved):
 
   @functools.cached_property
   def config(self) -> ConfigDict:
-    return config_lib.load(os.path.join(self.directory, workdir.CONFIG_FILE))
+    return workdir.read_config(self.directory)
 
   def load(self, architecture=None, step=None, average=None):
     if architecture is not None:
@@ -206,7 +206,7 @@ class Workdir(Saved):
   def finetuned_fields(self, task):
     # After pretraining without a second task [CLS] is not trained: texts are pooled by their mean,
     # and the head is one linear layer.
-    head = {"task": task, "pool": "none" if task in BY_TOKEN else "mean"}
+    head = {"task": task, "pool": "none" if TASKS[task].by_token else "mean"}
     return self.trunk_fields("encoder") | {"head": head}
 
 

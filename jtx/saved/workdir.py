@@ -14,6 +14,7 @@ from jtx.data.tokenizers.files import load_tokenizers
 from jtx.errors import CheckpointError, ConfigError, nearest
 from jtx.evals.task import Task
 from jtx.parallel import processes, sharding
+from jtx.saved import older
 from jtx.saved.checkpoint import Checkpointer
 
 CONFIG_FILE = "config.json"
@@ -23,11 +24,20 @@ FREE_KEYS = ("mesh", "log_every", "checkpoint", "evals", "decode", "data.threads
              "data.path", "init_from")
 
 
+def read_config(workdir: str) -> ConfigDict:
+  """The config of a workdir, with today's keys.
+
+  Raises:
+    ConfigError: there is none, or it can't be used.
+  """
+  return older.read(os.path.join(workdir, CONFIG_FILE))
+
+
 def check_workdir(config: ConfigDict, workdir: str) -> None:
   """Raises ConfigError where the workdir holds a run of another config."""
   path = os.path.join(workdir, CONFIG_FILE)
   if storage.exists(path):
-    theirs, ours = config_lib.flatten(config_lib.load(path)), config_lib.flatten(config)
+    theirs, ours = config_lib.flatten(read_config(workdir)), config_lib.flatten(config)
     for key in sorted(theirs.keys() | ours.keys()):
       free = any(key == k or key.startswith(k + ".") for k in FREE_KEYS)
       if not free and theirs.get(key) != ours.get(key):
@@ -120,7 +130,7 @@ def load_run(workdir: str, step: int | None = None, average: int | None = None,
   Returns:
     The task, its parameters (their EMA, where the run keeps one), and the step.
   """
-  config = config_lib.load(os.path.join(workdir, CONFIG_FILE))
+  config = read_config(workdir)
   if "data" not in config:
     raise ConfigError(f"--workdir={workdir} holds a converted model and no run; open it with"
                       " jtx.load_pretrained")

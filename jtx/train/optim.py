@@ -33,8 +33,8 @@ def defaults() -> ConfigDict:
   })
 
 
-def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any
-         ) -> tuple[optax.GradientTransformation, Schedule]:
+def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any, *,
+         width: int | None = None) -> tuple[optax.GradientTransformation, Schedule]:
   """The gradient transformation and the schedule of a run.
 
   Frozen parameters are left out of the gradient's norm, as if they had no gradient.
@@ -44,6 +44,7 @@ def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any
     total_steps: updates in the run.
     params: nested dict of (abstract) parameters.
     logical_axes: as `params`, a tuple of names a parameter; "layers" comes first in a stack.
+    width: of the model, for schedules that depend on it.
 
   Returns:
     The transformation, whose updates are to be added to the parameters, and the schedule,
@@ -59,7 +60,8 @@ def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any
   axes = flatten_dict(logical_axes, sep="/")
   stacked = {path for path, names in axes.items() if names and names[0] == "layers"}
   layer_axes = {path: names[1:] if path in stacked else names for path, names in axes.items()}
-  schedule = build(SCHEDULES, optim.schedule, optim.lr, total_steps, what="optim.schedule")
+  schedule = build(SCHEDULES, optim.schedule, optim.lr, total_steps, width,
+                   what="optim.schedule")
   core = build(OPTIMIZERS, optim.optimizer, layer_axes, what="optim.optimizer")
   parts = [per_layer(core, stacked), optax.scale_by_learning_rate(schedule)]
   if optim.clip_norm:

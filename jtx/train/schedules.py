@@ -1,6 +1,6 @@
-"""Learning rate schedules: (lr, total_steps) -> (updates already made -> learning rate).
+"""Learning rate schedules: (lr, total_steps, width) -> (updates already made -> learning rate).
 
-`warmup` is in updates, or below 1 a share of the run.
+`warmup` is in updates, or below 1 a share of the run; `width` is the model's.
 """
 
 from typing import Callable
@@ -13,20 +13,23 @@ from jtx.errors import ConfigError
 Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
 
 
-def constant(lr: float, total_steps: int, *, warmup: float = 0.0) -> Schedule:
+def constant(lr: float, total_steps: int, width: int | None = None, *,
+             warmup: float = 0.0) -> Schedule:
   """`lr` after a linear warm-up over `warmup` updates."""
   warm = _warm(_updates(warmup, total_steps))
   return lambda step: lr * warm(step)
 
 
-def linear(lr: float, total_steps: int, *, warmup: float = 1000.0, end: float = 0.0) -> Schedule:
+def linear(lr: float, total_steps: int, width: int | None = None, *, warmup: float = 1000.0,
+           end: float = 0.0) -> Schedule:
   """Linear warm-up to `lr`, then a line to `end * lr` when the run is over."""
   warmup = _updates(warmup, total_steps)
   warm, progress = _warm(warmup), _progress(warmup, total_steps)
   return lambda step: lr * warm(step) * (1 - (1 - end) * progress(step))
 
 
-def cosine(lr: float, total_steps: int, *, warmup: float = 1000.0, end: float = 0.0) -> Schedule:
+def cosine(lr: float, total_steps: int, width: int | None = None, *, warmup: float = 1000.0,
+           end: float = 0.0) -> Schedule:
   """Linear warm-up to `lr`, then half a cosine to `end * lr` (Loshchilov & Hutter 2017)."""
   warmup = _updates(warmup, total_steps)
   warm, progress = _warm(warmup), _progress(warmup, total_steps)
@@ -34,13 +37,14 @@ def cosine(lr: float, total_steps: int, *, warmup: float = 1000.0, end: float = 
       end + (1 - end) * 0.5 * (1 + jnp.cos(jnp.pi * progress(step))))
 
 
-def wsd(lr: float, total_steps: int, *, warmup: float = 1000.0, decay: float = 0.1,
-        end: float = 0.0) -> Schedule:
+def wsd(lr: float, total_steps: int, width: int | None = None, *, warmup: float = 1000.0,
+        decay: float = 0.1, end: float = 0.0) -> Schedule:
   """Warm-up, stable, decay (Hu et al. 2024, MiniCPM).
 
   Args:
     lr: of the stable phase.
     total_steps: updates in the run.
+    width: not needed.
     warmup: of the linear warm-up.
     decay: the fraction of the run, at its end, in which a line goes to `end * lr`.
     end: a fraction of `lr`.
@@ -52,10 +56,10 @@ def wsd(lr: float, total_steps: int, *, warmup: float = 1000.0, decay: float = 0
   return lambda step: lr * warm(step) * (1 - (1 - end) * progress(step))
 
 
-def noam(lr: float, total_steps: int, *, width: int, warmup: int = 4000) -> Schedule:
+def noam(lr: float, total_steps: int, width: int, *, warmup: int = 4000) -> Schedule:
   """lr * width^-0.5 * min(n^-0.5, n * warmup^-1.5) for update n = 1, 2, ...
 
-  Vaswani et al. 2017, equation 3, where `lr` is 1 and `width` is the model's.
+  Vaswani et al. 2017, equation 3, where `lr` is 1.
   """
   del total_steps
   if warmup < 1:

@@ -294,9 +294,9 @@ def test_muon_leaves_the_rest_to_adamw():
 # ---- Schedules ----
 
 
-def values(name, lr, total, steps, **options):
+def values(name, lr, total, steps, width=512, **options):
   chosen = section(schedules.SCHEDULES, name, **options)
-  schedule = build(schedules.SCHEDULES, chosen, lr, total)
+  schedule = build(schedules.SCHEDULES, chosen, lr, total, width)
   return [float(schedule(s)) for s in steps]
 
 
@@ -306,9 +306,10 @@ def test_noam():
   np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-def test_noam_needs_the_width():
-  with pytest.raises(ConfigError, match="width:? must be set"):
-    values("noam", 1.0, 10, [0])
+def test_noam_has_the_width_of_the_model():
+  assert values("noam", 1.0, 10, [7], width=4) == [2 * v for v in values("noam", 1.0, 10, [7], 16)]
+  with pytest.raises(ConfigError, match="width: unknown key"):
+    section(schedules.SCHEDULES, "noam", width=8)
 
 
 @pytest.mark.parametrize("name,options", [

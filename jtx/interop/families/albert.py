@@ -34,7 +34,8 @@ def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
        f"embedding_size={values['embedding_size']} is hidden_size: ALBERT has a projection between"
        " them even then, and jtx has none")
   fields = bert.trunk(values, mlm)
-  return fields | {"embedding_width": values["embedding_size"], "share_layers": True}
+  fields["embedding"]["width"], fields["stack"]["share"] = values["embedding_size"], True
+  return fields
 
 
 def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
@@ -44,12 +45,13 @@ def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
 
 def values(model: Encoder) -> dict[str, Any]:
   """The inverse of `trunk` and `head`."""
-  need(model.share_layers, "has share_layers=True")
-  need(model.embedding_width not in (None, model.width), "has embedding_width below width")
+  need(model.stack.share, "has stack.share=True")
+  width = model.embedding.width
+  need(width not in (None, model.stack.width), "has embedding.width below stack.width")
   result = bert.values(model)
   del result["classifier_dropout"]
   rate = 0.1 if model.head.task in ("none", "span") else model.head.dropout
-  return result | {"embedding_size": model.embedding_width, "num_hidden_groups": 1,
+  return result | {"embedding_size": width, "num_hidden_groups": 1,
                    "inner_group_num": 1, "classifier_dropout_prob": rate}
 
 

@@ -9,6 +9,7 @@ from jtx.config import section
 from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
 from jtx.interop.tables import Family, dense, norm, table
 from jtx.models.encoder import Encoder
+from jtx.nn.attention import PROJECTIONS
 from jtx.nn.positions import POSITIONS, Learned
 
 ATTRIBUTES = {
@@ -38,21 +39,21 @@ def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
   return {
       "vocab_size": values["vocab_size"],
       "mlm": mlm,
-      "width": values["hidden_size"],
-      "num_layers": values["num_hidden_layers"],
-      "num_token_types": values["type_vocab_size"],
-      "position": section(POSITIONS, "learned", max_length=values["max_position_embeddings"],
-                          init_std=std),
-      "block": {
-          "num_heads": values["num_attention_heads"],
-          "attention_bias": True,
-          "ffn_dim": values["intermediate_size"],
-          "activation": ACTIVATIONS[values["hidden_act"]],
-          "norm_position": "post",
-          "norm_eps": values["layer_norm_eps"],
-          "dropout": values["hidden_dropout_prob"],
-          "attention_dropout": values["attention_probs_dropout_prob"],
-          "init_std": std,
+      "embedding": {"types": values["type_vocab_size"]},
+      "stack": {
+          "width": values["hidden_size"],
+          "num_layers": values["num_hidden_layers"],
+          "position": section(POSITIONS, "learned", max_length=values["max_position_embeddings"],
+                              init_std=std),
+          "block": {
+              "attention": {"num_heads": values["num_attention_heads"], "biases": PROJECTIONS,
+                            "dropout": values["attention_probs_dropout_prob"]},
+              "ffn": {"dim": values["intermediate_size"],
+                      "activation": ACTIVATIONS[values["hidden_act"]]},
+              "norm": {"position": "post", "eps": values["layer_norm_eps"]},
+              "dropout": values["hidden_dropout_prob"],
+              "init_std": std,
+          },
       },
   }
 
@@ -72,24 +73,24 @@ def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
 
 def values(model: Encoder) -> dict[str, Any]:
   """The inverse of `trunk` and `head`."""
-  need(isinstance(model.position, Learned),
-       f"has learned positions, not {type(model.position).__name__}")
-  need(model.num_token_types > 0, "has token types, and num_token_types=0")
-  block = model.block
+  stack, block = model.stack, model.stack.block
+  need(isinstance(stack.position, Learned),
+       f"has learned positions, not {type(stack.position).__name__}")
+  need(model.embedding.types > 0, "has token types, and embedding.types=0")
   has_rate = model.head.task in ("classes", "tags", "choice")
   return {
       "vocab_size": model.vocab_size,
-      "hidden_size": model.width,
-      "num_hidden_layers": model.num_layers,
-      "num_attention_heads": block.num_heads,
-      "intermediate_size": block.ffn_dim,
-      "hidden_act": activation_name(block.activation),
+      "hidden_size": stack.width,
+      "num_hidden_layers": stack.num_layers,
+      "num_attention_heads": block.attention.num_heads,
+      "intermediate_size": block.ffn.dim,
+      "hidden_act": activation_name(block.ffn.activation),
       "hidden_dropout_prob": block.dropout,
-      "attention_probs_dropout_prob": block.attention_dropout,
-      "max_position_embeddings": model.position.max_length,
-      "type_vocab_size": model.num_token_types,
+      "attention_probs_dropout_prob": block.attention.dropout,
+      "max_position_embeddings": stack.position.max_length,
+      "type_vocab_size": model.embedding.types,
       "initializer_range": init_std(block),
-      "layer_norm_eps": block.norm_eps,
+      "layer_norm_eps": block.norm.eps,
       "classifier_dropout": model.head.dropout if has_rate else None,
   }
 

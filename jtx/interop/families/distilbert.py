@@ -11,6 +11,7 @@ from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
 from jtx.interop.families import bert
 from jtx.interop.tables import Family, dense, norm, table
 from jtx.models.encoder import Encoder
+from jtx.nn.attention import PROJECTIONS
 from jtx.nn.positions import POSITIONS, Learned
 
 NORM_EPS = 1e-12  # no attribute changes it
@@ -35,21 +36,21 @@ def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
   return {
       "vocab_size": values["vocab_size"],
       "mlm": mlm,
-      "width": values["dim"],
-      "num_layers": values["n_layers"],
-      "num_token_types": 0,
-      "position": section(POSITIONS, "learned", max_length=values["max_position_embeddings"],
-                          init_std=std),
-      "block": {
-          "num_heads": values["n_heads"],
-          "attention_bias": True,
-          "ffn_dim": values["hidden_dim"],
-          "activation": ACTIVATIONS[values["activation"]],
-          "norm_position": "post",
-          "norm_eps": NORM_EPS,
-          "dropout": values["dropout"],
-          "attention_dropout": values["attention_dropout"],
-          "init_std": std,
+      "embedding": {"types": 0},
+      "stack": {
+          "width": values["dim"],
+          "num_layers": values["n_layers"],
+          "position": section(POSITIONS, "learned", max_length=values["max_position_embeddings"],
+                              init_std=std),
+          "block": {
+              "attention": {"num_heads": values["n_heads"], "biases": PROJECTIONS,
+                            "dropout": values["attention_dropout"]},
+              "ffn": {"dim": values["hidden_dim"],
+                      "activation": ACTIVATIONS[values["activation"]]},
+              "norm": {"position": "post", "eps": NORM_EPS},
+              "dropout": values["dropout"],
+              "init_std": std,
+          },
       },
   }
 
@@ -62,19 +63,19 @@ def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
 
 def values(model: Encoder) -> dict[str, Any]:
   """The inverse of `trunk` and `head`."""
-  need(isinstance(model.position, Learned),
-       f"has learned positions, not {type(model.position).__name__}")
-  block, head = model.block, model.head
+  stack, block, head = model.stack, model.stack.block, model.head
+  need(isinstance(stack.position, Learned),
+       f"has learned positions, not {type(stack.position).__name__}")
   return {
       "vocab_size": model.vocab_size,
-      "max_position_embeddings": model.position.max_length,
-      "n_layers": model.num_layers,
-      "n_heads": block.num_heads,
-      "dim": model.width,
-      "hidden_dim": block.ffn_dim,
+      "max_position_embeddings": stack.position.max_length,
+      "n_layers": stack.num_layers,
+      "n_heads": block.attention.num_heads,
+      "dim": stack.width,
+      "hidden_dim": block.ffn.dim,
       "dropout": block.dropout,
-      "attention_dropout": block.attention_dropout,
-      "activation": activation_name(block.activation),
+      "attention_dropout": block.attention.dropout,
+      "activation": activation_name(block.ffn.activation),
       "initializer_range": init_std(block),
       "qa_dropout": head.dropout if head.task == "span" else 0.1,
       "seq_classif_dropout": head.dropout if head.task in ("classes", "choice") else 0.2,

@@ -13,6 +13,7 @@ from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
 from jtx.interop.families import bert
 from jtx.interop.tables import Family, dense, norm, table
 from jtx.models.encoder import Encoder
+from jtx.nn.attention import PROJECTIONS
 from jtx.nn.positions import POSITIONS, Rope
 
 KINDS = {"full_attention": "global", "sliding_attention": "local"}
@@ -97,9 +98,6 @@ def cycle(items: list[str]) -> tuple[str, ...]:
 
 
 def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
-  need(values["norm_bias"] == values["mlp_bias"],
-       f"norm_bias={values['norm_bias']} and mlp_bias={values['mlp_bias']}: jtx has both or"
-       " neither")
   if mlm:
     need(values["classifier_bias"] == values["mlp_bias"]
          and values["classifier_activation"] == values["hidden_activation"],
@@ -117,26 +115,25 @@ def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
   return {
       "vocab_size": values["vocab_size"],
       "mlm": mlm,
-      "width": values["hidden_size"],
-      "num_layers": values["num_hidden_layers"],
-      "num_token_types": 0,
-      "position": section(POSITIONS, "rope", **rope),
-      "pattern": cycle(kinds),
-      "window": values["local_attention"] // 2 if local else 0,
-      "block": {
-          "num_heads": values["num_attention_heads"],
-          "attention_bias": values["attention_bias"],
-          "ffn_dim": values["intermediate_size"],
-          "activation": ACTIVATIONS[values["hidden_activation"]],
-          "gated": True,
-          "use_bias": values["mlp_bias"],
-          "norm_position": "pre",
-          "norm_eps": values["norm_eps"],
-          "attention_norm": False,
-          "dropout": values["embedding_dropout"],
-          "attention_dropout": values["attention_dropout"],
-          "ffn_dropout": values["mlp_dropout"],
-          "init_std": values["initializer_range"],
+      "embedding": {"types": 0},
+      "stack": {
+          "width": values["hidden_size"],
+          "num_layers": values["num_hidden_layers"],
+          "position": section(POSITIONS, "rope", **rope),
+          "pattern": cycle(kinds),
+          "window": values["local_attention"] // 2 if local else 0,
+          "block": {
+              "attention": {"num_heads": values["num_attention_heads"],
+                            "biases": PROJECTIONS if values["attention_bias"] else (),
+                            "dropout": values["attention_dropout"]},
+              "ffn": {"dim": values["intermediate_size"],
+                      "activation": ACTIVATIONS[values["hidden_activation"]], "gated": True,
+                      "bias": values["mlp_bias"], "dropout": values["mlp_dropout"]},
+              "norm": {"position": "pre", "eps": values["norm_eps"], "bias": values["norm_bias"],
+                       "attention": False},
+              "dropout": values["embedding_dropout"],
+              "init_std": values["initializer_range"],
+          },
       },
   }
 
@@ -149,15 +146,16 @@ def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
 
 def values(model: Encoder) -> dict[str, Any]:
   """The inverse of `trunk` and `head`, in the new spelling."""
-  block, head, rope = model.block, model.head, model.position
+  stack, head = model.stack, model.head
+  block, rope = stack.block, stack.position
   need(isinstance(rope, Rope), f"has RoPE, not {type(rope).__name__}")
-  kinds = [model.pattern[i % len(model.pattern)] for i in range(model.num_layers)]
+  kinds = [stack.pattern[i % len(stack.pattern)] for i in range(stack.num_layers)]
   theirs = {ours: theirs for theirs, ours in KINDS.items()}
   for kind in kinds:
     need(kind in theirs, f"has no layers of kind {kind!r}")
   local_base = rope.base if rope.local_base is None else rope.local_base
   theta = {"full_attention": rope.base, "sliding_attention": local_base}
-  of_head = {"classifier_bias": block.use_bias, "classifier_activation": block.activation,
+  of_head = {"classifier_bias": block.ffn.bias, "classifier_activation": block.ffn.activation,
              "classifier_pooling": "cls", "classifier_dropout": 0.0}
   if head.task != "none":
     of_head = {"classifier_bias": head.use_bias, "classifier_activation": head.transform,
@@ -166,20 +164,20 @@ def values(model: Encoder) -> dict[str, Any]:
   of_head["classifier_activation"] = activation_name(of_head["classifier_activation"])
   return {
       "vocab_size": model.vocab_size,
-      "hidden_size": model.width,
-      "intermediate_size": block.ffn_dim,
-      "num_hidden_layers": model.num_layers,
-      "num_attention_heads": block.num_heads,
-      "hidden_activation": activation_name(block.activation),
+      "hidden_size": stack.width,
+      "intermediate_size": block.ffn.dim,
+      "num_hidden_layers": stack.num_layers,
+      "num_attention_heads": block.attention.num_heads,
+      "hidden_activation": activation_name(block.ffn.activation),
       "initializer_range": init_std(block),
-      "norm_eps": block.norm_eps,
-      "norm_bias": block.use_bias,
-      "attention_bias": block.attention_bias,
-      "mlp_bias": block.use_bias,
-      "attention_dropout": block.attention_dropout,
+      "norm_eps": block.norm.eps,
+      "norm_bias": block.norm.bias,
+      "attention_bias": bool(block.attention.biases),
+      "mlp_bias": block.ffn.bias,
+      "attention_dropout": block.attention.dropout,
       "embedding_dropout": block.dropout,
-      "mlp_dropout": block.ffn_dropout,
-      "local_attention": 2 * model.window if model.window else 128,
+      "mlp_dropout": block.ffn.dropout,
+      "local_attention": 2 * stack.window if stack.window else 128,
       "layer_types": [theirs[kind] for kind in kinds],
       "rope_parameters": {k: {"rope_type": "default", "rope_theta": t} for k, t in theta.items()},
       **of_head,

@@ -6,12 +6,10 @@ language model's is always of gelu. Dropout before that dense layer is not ours.
 
 from typing import Any, Mapping
 
-from jtx.config import section
 from jtx.interop.attributes import need
 from jtx.interop.families import bert
 from jtx.interop.tables import Family, dense, norm, renamed, table
 from jtx.models.encoder import Encoder
-from jtx.nn.positions import POSITIONS
 
 # The class's defaults; the published roberta-base has 514 positions, 1 type and 1e-5.
 ATTRIBUTES = {**bert.ATTRIBUTES, "vocab_size": ("size", 50265), "pad_token_id": ("id", 1)}
@@ -22,10 +20,8 @@ def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
        f"hidden_act={values['hidden_act']!r}: the masked language model's head of RoBERTa has gelu"
        " whatever this says, and jtx the same in both")
   fields = bert.trunk(values, mlm)
-  position = section(POSITIONS, "learned", max_length=values["max_position_embeddings"],
-                     init_std=values["initializer_range"],
-                     first_position=values["pad_token_id"] + 1)
-  return fields | {"position": position}
+  fields["stack"]["position"].first_position = values["pad_token_id"] + 1
+  return fields
 
 
 def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
@@ -38,7 +34,7 @@ def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
 def values(model: Encoder) -> dict[str, Any]:
   """The inverse of `trunk` and `head`."""
   result = bert.values(model)
-  first = model.position.first_position
+  first = model.stack.position.first_position
   need(first > 0, "has position.first_position of 1 or more")
   if model.head.task == "choice":
     result["classifier_dropout"] = None

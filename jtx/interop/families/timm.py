@@ -11,6 +11,7 @@ from jtx.config import section
 from jtx.errors import ConfigError
 from jtx.interop.families.vit import IMAGENET, as_channels, convolution, leading
 from jtx.interop.tables import VECTOR, Family, Row, dense, matrix, norm
+from jtx.nn.attention import PROJECTIONS
 from jtx.nn.grid_positions import GRID_POSITIONS
 
 SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12),
@@ -81,19 +82,18 @@ def trunk(values: Mapping[str, Any], pretrains: bool) -> dict[str, Any]:
   return {
       "image": {"size": values["image_size"], "channels": channels, **pixels},
       "patch_size": values["patch_size"],
-      "width": values["width"],
-      "num_layers": values["num_layers"],
       "prefix": {"distillation": values["distilled"]},
-      "position": section(GRID_POSITIONS, "learned", of_prefix=not values["no_embed_class"]),
-      "block": {
-          "num_heads": values["num_heads"],
-          "attention_bias": True,
-          "ffn_dim": 4 * values["width"],
-          "activation": "gelu",
-          "norm_position": "pre",
-          "norm_eps": 1e-6,
-          "dropout": 0.0,
-          "residual": {"layer_scale": values["layer_scale"]},
+      "stack": {
+          "width": values["width"],
+          "num_layers": values["num_layers"],
+          "position": section(GRID_POSITIONS, "learned", of_prefix=not values["no_embed_class"]),
+          "block": {
+              "attention": {"num_heads": values["num_heads"], "biases": PROJECTIONS},
+              "ffn": {"dim": 4 * values["width"], "activation": "gelu"},
+              "norm": {"position": "pre", "eps": 1e-6},
+              "dropout": 0.0,
+              "residual": {"layer_scale": values["layer_scale"]},
+          },
       },
   }
 

@@ -13,6 +13,7 @@ from jtx.config import read_json, section
 from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
 from jtx.interop.tables import Family, Layout, Row, dense, norm
 from jtx.models.vit import Vit
+from jtx.nn.attention import PROJECTIONS
 from jtx.nn.grid_positions import GRID_POSITIONS, LearnedGrid
 
 PREPROCESSOR = "preprocessor_config.json"
@@ -96,19 +97,19 @@ def trunk(values: Mapping[str, Any], pretrains: bool, pixels=HALF) -> dict[str, 
       "image": {"size": values["image_size"], "channels": channels, "mean": mean,
                 "std": deviation},
       "patch_size": values["patch_size"],
-      "width": values["hidden_size"],
-      "num_layers": values["num_hidden_layers"],
-      "position": section(GRID_POSITIONS, "learned", init_std=std),
-      "block": {
-          "num_heads": values["num_attention_heads"],
-          "attention_bias": True,
-          "ffn_dim": values["intermediate_size"],
-          "activation": ACTIVATIONS[values["hidden_act"]],
-          "norm_position": "pre",
-          "norm_eps": values["layer_norm_eps"],
-          "dropout": values["hidden_dropout_prob"],
-          "attention_dropout": values["attention_probs_dropout_prob"],
-          "init_std": std,
+      "stack": {
+          "width": values["hidden_size"],
+          "num_layers": values["num_hidden_layers"],
+          "position": section(GRID_POSITIONS, "learned", init_std=std),
+          "block": {
+              "attention": {"num_heads": values["num_attention_heads"], "biases": PROJECTIONS,
+                            "dropout": values["attention_probs_dropout_prob"]},
+              "ffn": {"dim": values["intermediate_size"],
+                      "activation": ACTIVATIONS[values["hidden_act"]]},
+              "norm": {"position": "pre", "eps": values["layer_norm_eps"]},
+              "dropout": values["hidden_dropout_prob"],
+              "init_std": std,
+          },
       },
   }
 
@@ -128,7 +129,9 @@ def trunk_of_mae(values: Mapping[str, Any], pretrains: bool) -> dict[str, Any]:
   fixed = section(GRID_POSITIONS, "learned", init="sincos", trained=False,
                   init_std=values["initializer_range"])
   shown = decoder(values) if pretrains else {"masked": values["mask_ratio"]}
-  return {**trunk(values, pretrains, IMAGENET), "position": fixed, "decoder": shown}
+  fields = {**trunk(values, pretrains, IMAGENET), "decoder": shown}
+  fields["stack"]["position"] = fixed
+  return fields
 
 
 def decoder(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,33 +162,34 @@ def head_of_deit(values: Mapping[str, Any], task: str) -> dict[str, Any]:
 
 def values(model: Vit) -> dict[str, Any]:
   """The inverse of `trunk` and `head`."""
-  need(isinstance(model.position, LearnedGrid),
-       f"has learned positions, not {type(model.position).__name__}")
-  block, image = model.block, model.image
+  stack, block, image = model.stack, model.stack.block, model.image
+  need(isinstance(stack.position, LearnedGrid),
+       f"has learned positions, not {type(stack.position).__name__}")
   wide = lambda numbers: list(numbers) * (image.channels if len(numbers) == 1 else 1)
   has_pooler = model.head.task == "embedding"
   return {
-      "hidden_size": model.width,
-      "num_hidden_layers": model.num_layers,
-      "num_attention_heads": block.num_heads,
-      "intermediate_size": block.ffn_dim,
-      "hidden_act": activation_name(block.activation),
+      "hidden_size": stack.width,
+      "num_hidden_layers": stack.num_layers,
+      "num_attention_heads": block.attention.num_heads,
+      "intermediate_size": block.ffn.dim,
+      "hidden_act": activation_name(block.ffn.activation),
       "hidden_dropout_prob": block.dropout,
-      "attention_probs_dropout_prob": block.attention_dropout,
+      "attention_probs_dropout_prob": block.attention.dropout,
       "initializer_range": init_std(block),
-      "layer_norm_eps": block.norm_eps,
+      "layer_norm_eps": block.norm.eps,
       "image_size": image.size,
       "patch_size": model.patch_size,
       "num_channels": image.channels,
       "image_mean": wide(image.mean),
       "image_std": wide(image.std),
-      "pooler_output_size": model.width,
+      "pooler_output_size": stack.width,
       "pooler_act": activation_name(model.head.transform) if has_pooler else "tanh",
   }
 
 
 def values_of_mae(model: Vit) -> dict[str, Any]:
-  need(not model.position.trained if isinstance(model.position, LearnedGrid) else False,
+  position = model.stack.position
+  need(not position.trained if isinstance(position, LearnedGrid) else False,
        "has learned positions that are not trained")
   decoder = model.decoder
   result = {key: value for key, value in values(model).items() if key not in POOLER}

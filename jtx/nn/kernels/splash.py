@@ -12,15 +12,15 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 import jax.numpy as jnp
 
 from jtx.nn import masks
-from jtx.nn.attention import KEPT
 from jtx.parallel.sharding import spec
 
 LANES = 128  # blocks are multiples of it
 BLOCK = 512  # the largest side of a block
+KEPT = "attention"  # the name of what the way back needs beside queries, keys and values
 
 
-def attend_splash(q, k, v, *, mask, rows, scale, interpret=False, **_):
-  """Self-attention as `attention.attend` has it, of a mask that `masks.only_windows` allows.
+def attend(q, k, v, *, mask, rows, scale, soft_cap=None, interpret=False):
+  """Self-attention as `jtx.nn.attend` has it, of a mask that `masks.only_windows` allows.
 
   Args:
     q: [B, T, N, H].
@@ -29,6 +29,7 @@ def attend_splash(q, k, v, *, mask, rows, scale, interpret=False, **_):
     mask: of windows.
     rows: segments, or nothing.
     scale: of the logits; None is H^-0.5.
+    soft_cap: c makes logits c tanh(logits / c); None is none.
     interpret: run the kernel's program as JAX operations, on any platform.
 
   Returns:
@@ -42,7 +43,7 @@ def attend_splash(q, k, v, *, mask, rows, scale, interpret=False, **_):
   pad = lambda x: jnp.pad(x, ((0, 0), (0, length - T), *((0, 0),) * (x.ndim - 2)))
   q = q * jnp.asarray(H**-0.5 if scale is None else scale, q.dtype)
   ids = None if segments is None else pad(segments)
-  out = _on_mesh(pad(q), pad(k), pad(v), ids, structure(mask, length), interpret)[:, :T]
+  out = _on_mesh(pad(q), pad(k), pad(v), ids, structure(mask, length), soft_cap, interpret)[:, :T]
   # The kernel lets padding attend to padding.
   return out if segments is None else jnp.where((segments != 0)[:, :, None, None], out, 0)
 
@@ -63,7 +64,7 @@ def structure(mask: masks.Mask, length: int) -> structures.Mask:
   raise TypeError(f"{mask} is not made of windows")
 
 
-def _on_mesh(q, k, v, segments, mask, interpret):
+def _on_mesh(q, k, v, segments, mask, soft_cap, interpret):
   """[B, T, N, H] for queries [B, T, N, H], every device on its part of it."""
   B, T, N, _ = q.shape
   mesh = jax.sharding.get_abstract_mesh()
@@ -82,7 +83,8 @@ def _on_mesh(q, k, v, segments, mask, interpret):
   shards, mask_spec = queries, q_spec[1]
   if isinstance(mask, structures.FullMask):  # the kernel can't split it, nor need it
     mask, shards, mask_spec = structures.FullMask((T // queries, T)), 1, None
-  kernel = make_kernel(mask, N, T // queries, heads, shards, interpret)
+  kernel = make_kernel(mask, heads=N, queries=T // queries, head_shards=heads, q_seq_shards=shards,
+                       soft_cap=soft_cap, interpret=interpret)
   if mesh.empty or mesh.size == 1:
     return _attend(kernel, q, k, v, segments, segments)
   place = jax.NamedSharding(mesh, jax.P(q_spec[2], mask_spec))
@@ -95,8 +97,8 @@ def _on_mesh(q, k, v, segments, mask, interpret):
       out_specs=q_spec, check_vma=False)(kernel, q, k, v, *ids)
 
 
-def make_kernel(mask, heads: int, queries: int, head_shards: int, q_seq_shards: int,
-                interpret: bool) -> kernels.SplashAttentionKernel:
+def make_kernel(mask, *, heads: int, queries: int, head_shards: int, q_seq_shards: int,
+                soft_cap: float | None, interpret: bool) -> kernels.SplashAttentionKernel:
   """The kernel for a mask, with blocks that divide `queries` and the keys."""
   block = next(b for b in (BLOCK, BLOCK // 2, LANES) if queries % b == 0 and mask.shape[1] % b == 0)
   sizes = dict.fromkeys(("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv",
@@ -104,7 +106,7 @@ def make_kernel(mask, heads: int, queries: int, head_shards: int, q_seq_shards: 
   return kernels.make_splash_mha(
       structures.MultiHeadMask([mask] * heads), block_sizes=kernels.BlockSizes(**sizes),
       head_shards=head_shards, q_seq_shards=q_seq_shards, interpret=interpret,
-      residual_checkpoint_name=KEPT)
+      attn_logits_soft_cap=soft_cap, residual_checkpoint_name=KEPT)
 
 
 def _attend(kernel, q, k, v, q_segments, k_segments):

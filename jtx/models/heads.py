@@ -1,0 +1,25 @@
+"""The table of head tasks: what the outputs of a model's head are."""
+
+from typing import NamedTuple
+
+
+class Task(NamedTuple):
+  """A kind of outputs."""
+  by_token: bool = False  # one for every token, else for every text or image
+  outputs: int | None = None  # their number, where it is always the same
+  labelled: bool = False  # they are the data's labels, whose number follows from the data
+  scored: bool = True  # False: the pooled vector itself, or nothing
+
+
+TASKS: dict[str, Task] = {
+    "none": Task(scored=False),  # there is no head
+    "embedding": Task(scored=False),  # the pooled vector itself
+    "classes": Task(labelled=True),  # a score a class, or one number
+    "tags": Task(by_token=True, labelled=True),  # a score a tag
+    "span": Task(by_token=True, outputs=2),  # scores of a span's start and its end
+    "choice": Task(outputs=1),  # one score: of several texts, the highest is the answer
+    # class 0: the second text follows the first; 1: it is a random one
+    "next_sentence": Task(outputs=2),
+    # class 0: the texts are in order; 1: they are swapped (ALBERT)
+    "sentence_order": Task(outputs=2),
+}

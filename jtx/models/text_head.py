@@ -1,0 +1,136 @@
+"""Heads of text models: pooled or token-wise outputs for a task, and masked tokens."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jtx.errors import ConfigError, nearest
+from jtx.models.heads import TASKS
+from jtx.nn import layers
+from jtx.nn.block import BlockConfig
+from jtx.nn.dropout import Dropout
+from jtx.parallel.sharding import Batch
+
+POOLS = ("first", "mean", "none")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+  """The fields of a head. `transform` names the activation of a dense layer after pooling."""
+  task: str = "none"
+  outputs: int | None = None  # classes or tags; other tasks have a number of their own
+  pool: str = "first"  # token of a text, "mean" of its tokens, or "none": every token
+  transform: str = "none"  # tanh is the pooler of BERT
+  norm: bool = False  # after the transform
+  use_bias: bool = True  # of the transform
+  dropout: float = 0.1  # before the outputs
+
+  def __post_init__(self):
+    if self.task not in TASKS:
+      raise ConfigError(f"head.task={self.task!r}: {nearest(self.task, TASKS)}")
+    if self.pool not in POOLS:
+      raise ConfigError(f"head.pool={self.pool!r}: {nearest(self.pool, POOLS)}")
+    task = TASKS[self.task]
+    by_token = task.by_token
+    if self.task != "none" and by_token != (self.pool == "none"):
+      raise ConfigError(f"head.task={self.task!r} needs head.pool="
+                        + ("'none'" if by_token else "'first' or 'mean'")
+                        + f", not {self.pool!r}")
+    if task.outputs is not None and self.outputs not in (None, task.outputs):
+      raise ConfigError(f"head.outputs={self.outputs}: a head for {self.task!r} has"
+                        f" {task.outputs}; leave it unset")
+    if not task.scored and self.outputs is not None:
+      raise ConfigError(f"head.outputs={self.outputs}: head.task={self.task!r} has none")
+    if self.norm and self.transform == "none":
+      raise ConfigError("head.norm=True goes with a head.transform")
+    if not self.use_bias and self.transform == "none":
+      raise ConfigError("head.use_bias=False goes with a head.transform")
+
+
+class Head(nn.Module):
+  """Pools, transforms and projects; the pooler of BERT is the transform of its head."""
+  config: HeadConfig
+  block: BlockConfig  # for the kind of its norm
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, hidden: jax.Array, batch: Batch, num_texts: int = 1,
+               train: bool = False) -> jax.Array:
+    """Hidden states to the head's float32 outputs.
+
+    Args:
+      hidden: [B, T, D].
+      batch: with `text_segment_ids [B, T]` and `text_positions [B, T]`.
+      num_texts: S, texts in a row.
+      train: dropout on.
+
+    Returns:
+      [B, S, outputs], or [B, T, outputs] where tokens are not pooled; the outputs of an
+      "embedding" are the D of the transform.
+    """
+    c = self.config
+    x = hidden if c.pool == "none" else pool(
+        c.pool, hidden, batch["text_segment_ids"], batch["text_positions"], num_texts)
+    if c.transform != "none":
+      x = Transform(hidden.shape[-1], c.transform, c.norm, c.use_bias, self.block, self.dtype,
+                    name="transform")(x)
+    if c.task == "embedding":
+      return x.astype(jnp.float32)
+    x = Dropout(c.dropout)(x, train)
+    outputs = TASKS[c.task].outputs or c.outputs
+    if outputs is None:
+      raise ConfigError(f"head.outputs must be set: head.task={c.task!r}")
+    x = layers.Dense((outputs,), ("embed", "outputs"), init_std=self.block.init_std,
+                     dtype=self.dtype, name="output")(x)
+    return x.astype(jnp.float32)
+
+
+class Transform(nn.Module):
+  """norm(activation(x W + b)), where `norm` asks for one."""
+  features: int
+  activation: str
+  norm: bool
+  use_bias: bool
+  block: BlockConfig
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., features]
+    x = layers.Dense((self.features,), ("embed", "transform"), use_bias=self.use_bias,
+                     init_std=self.block.init_std, dtype=self.dtype, name="dense")(x)
+    x = layers.activate(self.activation, x)
+    return self.block.norm.make("norm")(x) if self.norm else x
+
+
+def pool(kind: str, hidden: jax.Array, segment_ids: jax.Array, positions: jax.Array,
+         num_texts: int) -> jax.Array:
+  """The first token or the mean of each text of a row: [B, T, D] to [B, S, D].
+
+  Texts that a row does not have are zeros.
+  """
+  chosen = segment_ids[:, None] == jnp.arange(1, num_texts + 1)[:, None]  # [B, S, T]
+  if kind == "first":
+    chosen &= positions[:, None] == 0
+  chosen = chosen.astype(jnp.float32)
+  total = jnp.einsum("bst,btd->bsd", chosen, hidden.astype(jnp.float32))
+  return (total / jnp.maximum(chosen.sum(-1, keepdims=True), 1)).astype(hidden.dtype)
+
+
+class MlmHead(nn.Module):
+  """Scores of every token of the vocabulary: a transform, the tied embedding and a bias.
+
+  Devlin et al. 2019; the transform is the authors' code's.
+  """
+  vocab_size: int
+  features: int  # the embedding's width
+  block: BlockConfig
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, hidden: jax.Array, embed: layers.Embed) -> jax.Array:  # [..., D] -> [..., V]
+    x = Transform(self.features, self.block.ffn.activation, True, self.block.ffn.bias, self.block,
+                  self.dtype, name="transform")(hidden)
+    bias = layers.param(self, "bias", nn.initializers.zeros, (self.vocab_size,), ("vocab",))
+    return embed.attend(x).astype(jnp.float32) + bias

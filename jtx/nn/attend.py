@@ -1,0 +1,158 @@
+"""Scaled dot-product and additive attention of every head count and mask, by the fastest kernel.
+
+Letters: B batch, T query, S key, N heads, K kv-heads, G = N / K heads that share a
+kv-head, H head width, D model width. K = N is multi-head attention (Vaswani et al. 2017),
+K = 1 multi-query (Shazeer 2019), between them grouped-query (Ainslie et al. 2023).
+"""
+
+import functools
+import inspect
+from typing import Callable, NamedTuple
+
+from absl import logging
+import jax
+
+from jtx.errors import ConfigError, nearest
+from jtx.nn import masks
+from jtx.nn.kernels import reference, splash
+from jtx.nn.kernels.reference import SCORES
+from jtx.nn.kernels.splash import KEPT
+from jtx.nn.masks import Mask, Rows
+from jtx.parallel.sharding import platform
+
+
+class Request(NamedTuple):
+  """The static part of a call to `attend`, by which kernels say what they support."""
+  mask: Mask
+  pairs: bool  # explicit pairs are given
+  segments: bool
+  bias: bool
+  score: str
+  dropout: bool
+  weights: bool
+  indexed: bool  # queries or keys are not the places of a row in order
+  self_attention: bool  # queries and keys are the same places of the same rows
+  length: int  # T
+
+
+def attend(q: jax.Array, k: jax.Array, v: jax.Array, *,
+           mask: Mask | tuple[Mask, ...] = masks.FULL, kind: jax.Array | None = None,
+           rows: Rows = Rows(), bias: jax.Array | None = None,
+           q_index: jax.Array | None = None, k_index: jax.Array | None = None,
+           scale: float | None = None, soft_cap: float | None = None, score: str = "dot",
+           score_vector: jax.Array | None = None,
+           dropout_rate: float = 0.0, dropout_key: jax.Array | None = None, kernel: str = "auto",
+           return_weights: bool = False):
+  """softmax(score(Q, K) + bias) V over the pairs that the mask and the segments allow.
+
+  A query with nothing to attend to returns zeros.
+
+  Args:
+    q: [B, T, N, H].
+    k: [B, S, K, H], K dividing N.
+    v: [B, S, K, Hv].
+    mask: which row indices may attend to which; or several, of which `kind` says one.
+    kind: scalar index into several masks; not needed where there is one.
+    rows: segment ids, flags of tokens, and explicit pairs.
+    bias: added to the logits, [B or 1, N, T, S].
+    q_index: [T] or [B, T], row indices of the queries; None is 0 to T - 1.
+    k_index: [S] or [B, S], row indices of the keys; None is 0 to S - 1.
+    scale: of dot-product logits; None is H^-0.5.
+    soft_cap: c makes logits c tanh(logits / c), before the bias (Gemma 2); None is none.
+    score: a key of `SCORES`.
+    score_vector: [N, H], for scores with a parameter.
+    dropout_rate: of the weights, applied where `dropout_key` is given.
+    dropout_key: a random key.
+    kernel: a name in `KERNELS`, or "auto": the first that supports what is asked.
+    return_weights: also return the weights (after dropout).
+
+  Returns:
+    [B, T, N, Hv], and [B, N, T, S] float32 where weights are asked for.
+
+  Raises:
+    ConfigError: a kernel was asked for by name that does not support the request, or the
+      heads, `score` and `score_vector` do not fit together.
+  """
+  if q.shape[2] % k.shape[2]:
+    raise ConfigError(f"num_kv_heads={k.shape[2]} does not divide num_heads={q.shape[2]}")
+  if score not in SCORES:
+    raise ConfigError(f"score={score!r}: valid are {' and '.join(map(repr, SCORES))}")
+  if SCORES[score].vector != (score_vector is not None):
+    raise ConfigError(
+        f"score={score!r}: a score_vector goes with 'additive' scores, and only with them")
+  several = mask if isinstance(mask, tuple) else (mask,)
+  request = lambda mask: Request(
+      mask=mask, pairs=rows.pairs is not None, segments=rows.k_segments is not None,
+      bias=bias is not None, score=score, dropout=dropout_key is not None and dropout_rate > 0,
+      weights=return_weights, indexed=q_index is not None or k_index is not None,
+      self_attention=q.shape[1] == k.shape[1] and rows.q_segments is rows.k_segments,
+      length=q.shape[1])
+  kernels = [choose(kernel, request(mask)) for mask in several]
+  options = dict(
+      rows=rows, bias=bias, q_index=q_index, k_index=k_index, scale=scale, soft_cap=soft_cap,
+      score_vector=score_vector, dropout_key=dropout_key, score=score,
+      dropout_rate=dropout_rate if dropout_key is not None else 0.0, return_weights=return_weights)
+  runs = [bind(chosen, mask=mask, **options) for chosen, mask in zip(kernels, several)]
+  run = runs[0] if len(runs) == 1 else lambda q, k, v: jax.lax.switch(kind, runs, q, k, v)
+  if all(chosen.names_kept for chosen in kernels):
+    # A switch would keep what each of its branches makes of q, k and v.
+    run = jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names(KEPT))
+  return run(q, k, v)
+
+
+def bind(kernel: "Kernel", **options) -> Callable:
+  """The kernel of q, k and v; of the options it gets those that it takes.
+
+  Raises:
+    TypeError: one that it does not take would change the result.
+  """
+  takes = inspect.signature(kernel.run).parameters
+  for name, value in options.items():
+    unset = value is None or value is False or value == "dot" or (
+        isinstance(value, float) and value == 0)
+    if name not in takes and not unset:
+      raise TypeError(f"{kernel.run.__module__} does not take {name}, which its `supports` let in")
+  return functools.partial(kernel.run, **{k: v for k, v in options.items() if k in takes})
+
+
+class Kernel(NamedTuple):
+  run: Callable
+  platform: str | None  # None is every platform
+  supports: Callable[[Request], bool]
+  shortest: int = 0  # rows of fewer tokens are for another, unless it is asked for by name
+  names_kept: bool = False  # names KEPT what it computes in blocks; all else is cheap to make again
+
+
+# In order of preference.
+KERNELS: dict[str, Kernel] = {
+    "splash": Kernel(
+        splash.attend, "tpu", lambda r: r.self_attention and masks.only_windows(r.mask) and not (
+            r.pairs or r.bias or r.dropout or r.weights or r.indexed or r.score != "dot"),
+        shortest=512, names_kept=True),
+    "xla": Kernel(reference.attend, None, lambda r: True),
+}
+
+
+def choose(name: str, request: Request) -> Kernel:
+  """The kernel to run; the log says which, once for every mask."""
+  here = platform()
+  if name != "auto":
+    if name not in KERNELS:
+      raise ConfigError(f"kernel={name!r}: {nearest(name, ['auto', *KERNELS])}")
+    kernel = KERNELS[name]
+    if kernel.platform not in (None, here):
+      raise ConfigError(f"kernel={name!r} is for {kernel.platform}, and this is {here}; use"
+                        " kernel='auto'")
+    if not kernel.supports(request):
+      raise ConfigError(f"kernel={name!r} does not support {request}; use kernel='auto'")
+  else:
+    name = next(n for n, kernel in KERNELS.items()
+                if kernel.platform in (None, here) and kernel.supports(request)
+                and request.length >= kernel.shortest)
+  announce(name, request.mask, request.segments)
+  return KERNELS[name]
+
+
+@functools.cache
+def announce(kernel: str, mask: Mask, segments: bool) -> None:
+  logging.info("attention kernel %s for mask %s%s", kernel, mask, ", segments" if segments else "")

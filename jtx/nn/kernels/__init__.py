@@ -1,0 +1,1 @@
+"""Kernels of attention, one a file; `jtx.nn.attend` chooses among them."""

@@ -1,0 +1,126 @@
+"""Configs of older workdirs, converted to today's keys when they are read.
+
+Until layers became nested sections, `model.block` had twenty flat keys, and an encoder-decoder had
+one width, block, position and pattern for both of its stacks.
+"""
+
+from typing import Any, Mapping
+
+from jtx.config import ConfigDict, completed, from_plain, read_json
+from jtx.errors import ConfigError
+from jtx.models import MODELS
+
+Section = dict[str, Any]
+
+STACK = ("width", "num_layers", "block", "position", "position_at", "pattern", "window", "unroll",
+         "remat")
+# Keys of a flat block -> path of today's.
+BLOCK = {
+    "num_heads": "attention.num_heads", "num_kv_heads": "attention.num_kv_heads",
+    "head_dim": "attention.head_dim", "v_head_dim": "attention.v_head_dim",
+    "score": "attention.score", "attention_dropout": "attention.dropout",
+    "kernel": "attention.kernel", "ffn_dim": "ffn.dim", "activation": "ffn.activation",
+    "gated": "ffn.gated", "ffn_dropout": "ffn.dropout", "norm": "norm.kind",
+    "norm_position": "norm.position", "norm_eps": "norm.eps", "attention_norm": "norm.attention",
+    "dropout": "dropout", "init_std": "init_std", "residual": "residual",
+}
+TIES = {"all": ["source", "output", "positions"], "output": ["output", "positions"],
+        "none": ["positions"]}
+
+
+def read(path: str) -> ConfigDict:
+  """The config of a workdir that a file holds.
+
+  Raises:
+    ConfigError: the file is missing, is no config, or has what is no longer possible.
+  """
+  plain = read_json(path, missing="no run was started there")
+  if not is_older(plain):
+    return from_plain(plain)
+  try:
+    config = from_plain(converted(plain))
+  except KeyError as e:
+    raise ConfigError(f"{path}: has no model.{e.args[0]}, as configs of its kind have") from e
+  config.model = completed(MODELS, config.model)
+  return config
+
+
+def is_older(config: Mapping[str, Any]) -> bool:
+  """Whether a config of a workdir, as plain JSON values, has the flat keys."""
+  return "model" in config and "block" in config["model"]
+
+
+def converted(config: Mapping[str, Any]) -> Section:
+  """A config with the flat keys as today's has them, plain JSON values both."""
+  if "optim" in config and config["optim"]["schedule"]["name"] == "noam":
+    config = {**config, "optim": noam(config["optim"], config["model"]["width"])}
+  return {**config, "model": CONVERT[config["model"]["name"]](dict(config["model"]))}
+
+
+def noam(optim: Mapping[str, Any], width: int) -> Section:
+  """The schedule takes its width from the model now; where it had another, the rate makes up."""
+  schedule = dict(optim["schedule"])
+  own = schedule.pop("width", width)
+  return {**optim, "schedule": schedule, "lr": optim["lr"] * (width / own) ** 0.5}
+
+
+def block(flat: Mapping[str, Any]) -> Section:
+  nested: Section = {"attention": {}, "ffn": {}, "norm": {}}
+  for key, value in flat.items():
+    if key in BLOCK:
+      section, _, name = BLOCK[key].rpartition(".")
+      (nested[section] if section else nested)[name] = value
+  nested["attention"]["biases"] = (
+      ["query", "key", "value", "out"] if flat["attention_bias"] else [])
+  nested["ffn"]["bias"] = nested["norm"]["bias"] = flat["use_bias"]
+  return nested
+
+
+def position(flat: Mapping[str, Any]) -> Section:
+  """RoPE's two factors are now a kind of scaling."""
+  if flat["name"] != "rope":
+    return dict(flat)
+  nested = {k: v for k, v in flat.items() if k not in ("linear_scale", "ntk_scale")}
+  factors = {"linear": flat["linear_scale"], "ntk": flat["ntk_scale"]}
+  scaled = {name: factor for name, factor in factors.items() if factor != 1.0}
+  if len(scaled) > 1:
+    raise ConfigError(f"position: linear_scale and ntk_scale are both set ({scaled}), which is no"
+                     " longer possible")
+  name, factor = next(iter(scaled.items()), ("none", None))
+  return nested | {"scaling": {"name": name, **({"factor": factor} if scaled else {})}}
+
+
+def split(model: Section) -> tuple[Section, Section]:
+  """The fields that are now those of a stack, and the others."""
+  stack = {key: model[key] for key in STACK if key in model}
+  stack["block"], stack["position"] = block(model["block"]), position(model["position"])
+  return stack, {key: value for key, value in model.items() if key not in STACK}
+
+
+def encoder(model: Section) -> Section:
+  stack, rest = split(model)
+  stack |= {"causal": rest.pop("causal"), "share": rest.pop("share_layers")}
+  if "local" not in stack["pattern"] and "global_tokens" not in stack["pattern"]:
+    if "local_base" in stack["position"]:
+      stack["position"]["local_base"] = None  # it was ignored
+  embedding = {"types": rest.pop("num_token_types"), "width": rest.pop("embedding_width")}
+  if rest["head"]["transform"] == "none":
+    rest["head"] = {**rest["head"], "use_bias": True}  # it was ignored
+  return rest | {"stack": stack, "embedding": embedding}
+
+
+def encdec(model: Section) -> Section:
+  stack, rest = split(model)
+  number = rest.pop("num_decoder_layers")
+  embedding = {"tie": TIES[rest.pop("share_embeddings")], "scale": rest.pop("scale_embeddings"),
+               "output_bias": rest.pop("output_bias")}
+  decoder = {**stack, "num_layers": number or stack["num_layers"], "causal": True}
+  return rest | {"encoder": stack, "decoder": decoder, "embedding": embedding}
+
+
+def vit(model: Section) -> Section:
+  stack, rest = split(model)
+  return rest | {"stack": stack}
+
+
+CONVERT = {"encoder": encoder, "encdec": encdec, "vit": vit}
