@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.nn import attention, masks
-from jtx.nn.attention import Attention, Context, LayerKind, attend
+from jtx.nn import attend as kernels_of
+from jtx.nn import masks
+from jtx.nn.attend import attend
+from jtx.nn.attention import PROJECTIONS, Attention, AttentionConfig, LayerKind
+from jtx.nn.layers import NormConfig
 from jtx.nn.masks import CAUSAL, FULL, Global, Prefix, Rows
-from jtx.nn.positions import Position, Rope
+from jtx.nn.positions import Attached, Places, Position, Rope, Sinusoidal
 from jtx.parallel.sharding import unbox
 
 B, T, N, H, HV = 2, 6, 4, 4, 3
@@ -37,7 +40,8 @@ MASKS = {
     # Queries more than one place behind the prefix have nothing to attend to.
     "empty": (masks.window(1, 0) & Prefix(), lambda b, t, s: t - 1 <= s <= t and s < PREFIX[b]),
 }
-ROWS = Rows(prefix_length=jnp.array(PREFIX), q_global=jnp.array(GLOBAL), k_global=jnp.array(GLOBAL))
+FLAGS = {"prefix": jnp.arange(T) < PREFIX[:, None], "global": jnp.array(GLOBAL)}
+ROWS = Rows(q_flags=FLAGS, k_flags=FLAGS)
 
 
 def normal(seed, *shape):
@@ -50,7 +54,7 @@ def inputs(kv_heads, keys=T):
           normal(3, B, T, N, HV))
 
 
-def reference(q, k, v, g, allowed, bias=None, scale=H**-0.5, vector=None):
+def reference(q, k, v, g, allowed, bias=None, scale=H**-0.5, vector=None, soft_cap=None):
   """The output, the weights, and gradients by name, a query and a head at a time."""
   q, k, v, g = (np.asarray(x, np.float64) for x in (q, k, v, g))
   (batch, queries, heads, _), keys = q.shape, k.shape[1]
@@ -66,6 +70,10 @@ def reference(q, k, v, g, allowed, bias=None, scale=H**-0.5, vector=None):
     x, ks, vs = q[b, t, n], k[b, seen, n // group], v[b, seen, n // group]
     hidden = np.tanh(x + ks)
     logits = ks @ x * scale if vector is None else hidden @ vector[n]
+    slope = 1.0  # of what is made of a product
+    if soft_cap is not None:
+      slope = 1 - np.tanh(logits / soft_cap)**2
+      logits = soft_cap * np.tanh(logits / soft_cap)
     if bias is not None:
       logits = logits + bias[b, n, t, seen]
     w = np.exp(logits - logits.max())
@@ -74,6 +82,7 @@ def reference(q, k, v, g, allowed, bias=None, scale=H**-0.5, vector=None):
     dw = vs @ g[b, t, n]
     dlogit = w * (dw - w @ dw)
     grads["bias"][b, n, t, seen] = dlogit
+    dlogit = dlogit * slope
     if vector is None:
       dk, dq = scale * np.outer(dlogit, x), scale * dlogit @ ks
     else:
@@ -98,7 +107,7 @@ def close(actual, desired, tol=2e-6):
   np.testing.assert_allclose(np.asarray(actual, np.float64), desired, rtol=tol, atol=tol)
 
 
-def check(allowed, kv_heads, bias=None, vector=None, scale=None, **kwargs):
+def check(allowed, kv_heads, bias=None, vector=None, scale=None, soft_cap=None, **kwargs):
   """Output, weights and all gradients of `attend` against the reference."""
   q, k, v, g = inputs(kv_heads)
   arguments = {"q": q, "k": k, "v": v, "bias": bias, "vector": vector}
@@ -107,13 +116,13 @@ def check(allowed, kv_heads, bias=None, vector=None, scale=None, **kwargs):
   def run(a):
     return attend(a["q"], a["k"], a["v"], bias=a.get("bias"), score_vector=a.get("vector"),
                   score="dot" if vector is None else "additive", scale=scale,
-                  return_weights=True, **kwargs)
+                  soft_cap=soft_cap, return_weights=True, **kwargs)
 
   (out, weights), pull = jax.vjp(run, arguments)
   (grads,) = pull((jnp.asarray(g, jnp.float32), jnp.zeros_like(weights)))
   full_bias = None if bias is None else np.broadcast_to(bias, (B, N, T, T))
   ref_out, ref_weights, ref_grads = reference(q, k, v, g, allowed, full_bias,
-                                              H**-0.5 if scale is None else scale, vector)
+                                              H**-0.5 if scale is None else scale, vector, soft_cap)
   close(out, ref_out)
   close(weights, ref_weights)
   if bias is not None and bias.shape[0] == 1:
@@ -149,6 +158,20 @@ def test_bias(rows_of_bias):
 
 def test_scale():
   check(definition(MASKS["window"][1]), 2, mask=MASKS["window"][0], scale=0.7)
+
+
+@pytest.mark.parametrize("bias", [None, normal(4, B, N, T, T)], ids=["", "bias"])
+def test_soft_cap(bias):
+  check(definition(MASKS["causal"][1]), 2, mask=CAUSAL, bias=bias, scale=2.0, soft_cap=1.5)
+
+
+@pytest.mark.parametrize("segments", [None, SEGMENTS], ids=["", "packed"])
+def test_explicit_pairs(segments):
+  pairs = np.random.default_rng(6).random((B, T, T)) < 0.5
+  rows = Rows(pairs=jnp.array(pairs))
+  if segments is not None:
+    rows = rows._replace(q_segments=jnp.array(segments), k_segments=jnp.array(segments))
+  check(definition(lambda b, t, s: s <= t and pairs[b, t, s], segments), 2, mask=CAUSAL, rows=rows)
 
 
 def test_cross_attention_of_another_length():
@@ -231,8 +254,8 @@ class TestKernels:
   @pytest.fixture
   def kernels(self, monkeypatch):
     """A registry whose first kernel does only causal masks, and returns the queries' mean."""
-    fast = attention.Kernel(lambda q, *a, **kw: q.mean(), None, lambda r: r.mask == CAUSAL)
-    monkeypatch.setattr(attention, "KERNELS", {"fast": fast, **attention.KERNELS})
+    fast = kernels_of.Kernel(lambda q, *a, **kw: q.mean(), None, lambda r: r.mask == CAUSAL)
+    monkeypatch.setattr(kernels_of, "KERNELS", {"fast": fast, **kernels_of.KERNELS})
 
   def test_auto_takes_the_first_that_supports_the_request(self, kernels):
     close(attend(self.q, self.k, self.v, mask=CAUSAL), self.q.mean())
@@ -244,7 +267,7 @@ class TestKernels:
       attend(self.q, self.k, self.v, kernel="fast")
 
   def test_another_platform_is_passed_over(self, kernels):
-    attention.KERNELS["fast"] = attention.KERNELS["fast"]._replace(platform="tpu")
+    kernels_of.KERNELS["fast"] = kernels_of.KERNELS["fast"]._replace(platform="tpu")
     assert attend(self.q, self.k, self.v, mask=CAUSAL).shape == (B, T, N, HV)
 
   def test_unknown_kernel(self):
@@ -271,11 +294,11 @@ class TestKernels:
 WIDTH = 12
 
 
-def call(method, variables, x, source, position=Position()):
+def call(method, variables, x, source, position=Position(), **options):
   """Calls `module.init` or `module.apply` on one causal layer."""
-  ctx = Context(jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2]), return_weights=True)
-  return method(variables, x, source, ctx, kinds=(LayerKind(CAUSAL),), kind=None, position=position,
-                causal=True, rows=Rows())
+  places = Places(jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2]), causal=True)
+  return method(variables, x, source, places=places, kinds=(LayerKind(CAUSAL),), position=position,
+                return_weights=True, **options)
 
 
 def random_params(module, x, source):
@@ -285,8 +308,8 @@ def random_params(module, x, source):
 
 @pytest.mark.parametrize("score", ["dot", "additive"])
 def test_module_is_its_formula(score):
-  module = Attention(num_heads=N, num_kv_heads=2, head_dim=5, v_head_dim=3, use_bias=True,
-                     score=score)
+  module = Attention(AttentionConfig(num_heads=N, num_kv_heads=2, head_dim=5, v_head_dim=3,
+                                     biases=PROJECTIONS, score=score))
   x, source = (jnp.asarray(normal(i, B, T, WIDTH), jnp.float32) for i in (7, 8))
   params = random_params(module, x, source)
   out, projected, weights = call(module.apply, {"params": params}, x, source)
@@ -306,7 +329,8 @@ def test_module_is_its_formula(score):
 
 def test_shared_heads_are_repeated_heads():
   x = jnp.asarray(normal(7, B, T, WIDTH), jnp.float32)
-  few, many = (Attention(num_heads=N, num_kv_heads=k, head_dim=4) for k in (2, None))
+  few, many = (Attention(AttentionConfig(num_heads=N, num_kv_heads=k, head_dim=4))
+               for k in (2, None))
   params = random_params(few, x, x)
   repeated = {**params, **{n: {"kernel": jnp.repeat(params[n]["kernel"], 2, axis=1)}
                            for n in ("key", "value")}}
@@ -317,4 +341,86 @@ def test_shared_heads_are_repeated_heads():
 
 def test_a_width_that_heads_do_not_divide():
   with pytest.raises(ConfigError, match="num_heads=5 does not divide width=12; set head_dim"):
-    random_params(Attention(num_heads=5), *2 * [jnp.zeros((B, T, WIDTH))])
+    random_params(Attention(AttentionConfig(num_heads=5)), *2 * [jnp.zeros((B, T, WIDTH))])
+
+
+def by_hand(params, q, k, v, scale=None, soft_cap=None):
+  """Causal attention behind projected q, k and v, in float64."""
+  scale = q.shape[-1]**-0.5 if scale is None else scale
+  out, _, _ = reference(q, k, v, np.zeros((*q.shape[:3], v.shape[-1])),
+                        definition(MASKS["causal"][1]), scale=scale, soft_cap=soft_cap)
+  return np.einsum("btnh,nhd->btd", out, params["out"]["kernel"]) + params["out"].get("bias", 0)
+
+
+def project(params, x):
+  """Queries, keys and values of x in float64."""
+  return [np.einsum("btd,dnh->btnh", np.asarray(x, np.float64), params[name]["kernel"])
+          + params[name].get("bias", 0) for name in ("query", "key", "value")]
+
+
+@pytest.mark.parametrize("biases", [(), ("query", "value", "out"), ("key",)])
+def test_each_projection_has_a_bias_where_it_is_named(biases):
+  """Whisper's keys have none, and Qwen's output."""
+  x = jnp.asarray(normal(7, B, T, WIDTH), jnp.float32)
+  module = Attention(AttentionConfig(num_heads=N, biases=biases))
+  params = random_params(module, x, x)
+  assert {name for name in PROJECTIONS if "bias" in params[name]} == set(biases)
+  close(call(module.apply, {"params": params}, x, x)[0], by_hand(params, *project(params, x)), 2e-4)
+
+
+def test_scale_and_soft_cap_of_the_module():
+  x = jnp.asarray(normal(7, B, T, WIDTH), jnp.float32)
+  module = Attention(AttentionConfig(num_heads=N, scale=0.3, soft_cap=2.0))
+  params = random_params(module, x, x)
+  close(call(module.apply, {"params": params}, x, x)[0],
+        by_hand(params, *project(params, x), scale=0.3, soft_cap=2.0), 2e-4)
+
+
+@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("over", ["head", "width"])
+def test_normed_queries_and_keys(over, kind):
+  """Before they are turned; of shared heads, too."""
+  x = jnp.asarray(normal(7, B, T, WIDTH), jnp.float32)
+  config = AttentionConfig(num_heads=N, num_kv_heads=2, head_dim=4, qk_norm=over)
+  module = Attention(config, NormConfig(kind=kind, eps=0.1))
+  params = random_params(module, x, x)
+  q, k, v = project(params, x)
+
+  def normed(name, y):
+    flat = y if over == "head" else y.reshape(B, T, -1)
+    p, mean = params[name], 0
+    assert p["scale"].shape == flat.shape[-1:] and ("bias" in p) == (kind == "layernorm")
+    if kind == "layernorm":
+      mean = flat.mean(-1, keepdims=True)
+    out = (flat - mean) / np.sqrt(((flat - mean)**2).mean(-1, keepdims=True) + 0.1)
+    return (out * p["scale"] + p.get("bias", 0)).reshape(y.shape)
+
+  turned = lambda y: Rope().rotate(y, Places(jnp.arange(T)[None].repeat(B, 0)), {})
+  out = call(module.apply, {"params": params}, x, x, Rope())[0]
+  q, k = (turned(jnp.asarray(normed(f"{name}_norm", y), jnp.float32))
+          for name, y in (("query", q), ("key", k)))
+  close(out, by_hand(params, q, k, v), 2e-4)
+
+
+def test_a_source_has_positions_of_its_own():
+  """Sinusoids are added to queries by their places and to keys by theirs, and not to values."""
+  x, source = (jnp.asarray(normal(i, B, T, WIDTH), jnp.float32) for i in (7, 8))
+  module = Attention(AttentionConfig(num_heads=N))
+  params = random_params(module, x, source)
+  far = Places(jnp.array([[3, 1, 4, 1, 5, 9], [2, 7, 1, 8, 2, 8]]))
+  out = call(module.apply, {"params": params}, x, source, Attached(cross=True), source_places=far)[0]
+  near = Places(jnp.broadcast_to(jnp.arange(T), (B, T)))
+  at = lambda y, places: Sinusoidal().embed(y, places, {})
+  q, k, v = (project(params, y)[i] for i, y in enumerate((at(x, near), at(source, far), source)))
+  close(out, by_hand(params, q, k, v), 2e-4)
+
+
+@pytest.mark.parametrize("fields, message", [
+    (dict(biases=("keys",)), "did you mean 'key'"),
+    (dict(qk_norm="heads"), "attention.qk_norm='heads'"),
+    (dict(score="additive", scale=1.0), "go with attention.score='dot'"),
+    (dict(score="additive", soft_cap=1.0), "go with attention.score='dot'"),
+])
+def test_fields_that_do_not_fit(fields, message):
+  with pytest.raises(ConfigError, match=message):
+    AttentionConfig(**fields)

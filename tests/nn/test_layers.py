@@ -9,6 +9,7 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.nn import layers
+from jtx.nn.layers import FfnConfig, NormConfig
 from jtx.parallel.sharding import logical_axes, unbox
 
 
@@ -78,7 +79,7 @@ def test_embed_and_its_transpose():
     ("layernorm", True), ("layernorm", False), ("rmsnorm", True)])
 def test_norms(kind, use_bias):
   x = 3 + 2 * normal(0, 2, 3, 8)
-  module = layers.norm(kind, 0.1, use_bias, "n")
+  module = NormConfig(kind=kind, eps=0.1, bias=use_bias).make("n")
   params = redraw(module.init(jax.random.key(0), x)["params"])
   assert ("bias" in params) == (kind == "layernorm" and use_bias)
   y = np.float64(x)
@@ -92,7 +93,7 @@ def test_norms(kind, use_bias):
 @pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
 def test_norms_of_bfloat16_are_computed_in_float32(kind):
   x = jnp.asarray(100 + normal(0, 4, 64), jnp.bfloat16)  # bfloat16 sums would lose the variance
-  module = layers.norm(kind, 1e-6, True, "n")
+  module = NormConfig(kind=kind).make("n")
   params = module.init(jax.random.key(0), x)
   low = module.apply(params, x)
   assert low.dtype == jnp.bfloat16
@@ -122,7 +123,7 @@ def test_every_activation_is_covered():
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_feed_forward(gated, use_bias):
   x = normal(0, 2, 3, 4)
-  module = layers.FeedForward(6, "relu", gated=gated, use_bias=use_bias)
+  module = layers.FeedForward(FfnConfig(dim=6, gated=gated, bias=use_bias))
   p = redraw(module.init(jax.random.key(0), x)["params"])
   dense = lambda name, y: y @ p[name]["kernel"].astype(np.float64) + p[name].get("bias", 0)
   h = np.maximum(dense("gate" if gated else "in", x), 0)
@@ -131,7 +132,7 @@ def test_feed_forward(gated, use_bias):
 
 def test_feed_forward_dropout_is_of_the_hidden_activations():
   x = jnp.ones((1, 1, 4))
-  module = layers.FeedForward(6, "relu", use_bias=False, dropout=0.5)
+  module = layers.FeedForward(FfnConfig(dim=6, bias=False, dropout=0.5))
   params = {"in": {"kernel": jnp.ones((4, 6))}, "out": {"kernel": jnp.eye(6, 4)}}
   out = module.apply({"params": params}, x, True, rngs={"dropout": jax.random.key(0)})
   assert set(np.unique(out)) == {0.0, 8.0}
@@ -140,7 +141,7 @@ def test_feed_forward_dropout_is_of_the_hidden_activations():
 
 @pytest.mark.parametrize("call, message", [
     (lambda: layers.activate("gelo", jnp.ones(1)), "activation='gelo': did you mean 'gelu'"),
-    (lambda: layers.norm("batchnorm", 1e-6, True, "n"), "norm='batchnorm'"),
+    (lambda: NormConfig(kind="batchnorm"), "norm.kind='batchnorm'"),
     (lambda: layers.compute_dtype("float16"), "dtype='float16'"),
 ])
 def test_errors(call, message):

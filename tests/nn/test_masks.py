@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jtx.errors import ConfigError
 from jtx.nn import masks
 from jtx.nn.masks import CAUSAL, FULL, And, Global, Or, Prefix, Rows, Window
 
@@ -13,8 +14,14 @@ T, S, B = 5, 7, 2
 PREFIX = np.array([0, 3])
 Q_GLOBAL = np.array([[0, 0, 1, 0, 0], [1, 0, 0, 0, 0]], bool)
 K_GLOBAL = np.array([[0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1]], bool)
-ROWS = Rows(prefix_length=jnp.array(PREFIX), q_global=jnp.array(Q_GLOBAL),
-            k_global=jnp.array(K_GLOBAL))
+
+
+def prefix_flags(lengths, places):
+  return {"prefix": jnp.arange(places) < jnp.asarray(lengths)[:, None]}
+
+
+ROWS = Rows(q_flags={"global": jnp.array(Q_GLOBAL), **prefix_flags(PREFIX, T)},
+            k_flags={"global": jnp.array(K_GLOBAL), **prefix_flags(PREFIX, S)})
 
 SIDES = st.none() | st.integers(0, 7)
 LEAVES = st.builds(Window, SIDES, SIDES) | st.just(Prefix()) | st.just(Global())
@@ -84,7 +91,8 @@ def test_matrices_by_hand():
       [[x, o, o, o], [x, x, o, o], [o, x, x, o], [o, o, x, x]])
   np.testing.assert_array_equal(
       masks.materialize(masks.window(0, 1), 3, 3), [[x, x, o], [o, x, x], [o, o, x]])
-  prefix = masks.materialize(CAUSAL | Prefix(), 3, 3, Rows(prefix_length=jnp.array([2])))
+  flags = prefix_flags([2], 3)
+  prefix = masks.materialize(CAUSAL | Prefix(), 3, 3, Rows(q_flags=flags, k_flags=flags))
   np.testing.assert_array_equal(prefix[0, 0], [[x, x, o], [x, x, o], [x, x, x]])
 
 
@@ -106,12 +114,14 @@ def test_segments_meet_the_mask():
 @pytest.mark.parametrize("mask", [CAUSAL, masks.window(2, 1), CAUSAL | Prefix()])
 @pytest.mark.parametrize("start", [1, 3])
 def test_indices_choose_queries_and_keys(mask, start):
-  rows = Rows(prefix_length=jnp.array([2]))
+  flags = prefix_flags([2], S)
+  rows = Rows(q_flags=flags, k_flags=flags)
   whole = masks.materialize(mask, S, S, rows)
   part = masks.materialize(mask, 2, S, rows, start + jnp.arange(2))
   np.testing.assert_array_equal(part, whole[..., start:start + 2, :])
   keys = jnp.array([2, 0, 2])
-  part = masks.materialize(mask, S, 3, rows, k_index=keys)
+  of_keys = rows._replace(k_flags={"prefix": flags["prefix"][:, keys]})
+  part = masks.materialize(mask, S, 3, of_keys, k_index=keys)
   np.testing.assert_array_equal(part, whole[..., keys])
 
 
@@ -132,10 +142,22 @@ def test_masks_compare_and_hash_by_structure():
   assert len({CAUSAL & Global(), CAUSAL & Global(), Global() & CAUSAL}) == 2
 
 
-@pytest.mark.parametrize("mask, needs", [(Prefix(), "prefix_length"), (Global(), "q_global")])
+@pytest.mark.parametrize("mask, needs", [(Prefix(), "prefix"), (Global(), "global")])
 def test_what_a_mask_needs_is_named(mask, needs):
-  with pytest.raises(ValueError, match=needs):
+  with pytest.raises(ConfigError, match=f"needs the flag '{needs}' of every token"):
     masks.materialize(CAUSAL & mask, T, S)
+
+
+def test_a_kind_says_which_flags_its_mask_needs():
+  for causal in (False, True):
+    for name, kind in masks.KINDS.items():
+      mask = masks.kind_mask(name, causal=causal, window=1)
+      flags = {flag: jnp.zeros((1, 3), bool) for flag in kind.flags}
+      masks.materialize(mask, 3, 3, Rows(q_flags=flags, k_flags=flags))
+      for flag in flags:
+        fewer = {f: x for f, x in flags.items() if f != flag}
+        with pytest.raises(ConfigError, match=f"needs the flag '{flag}'"):
+          masks.materialize(mask, 3, 3, Rows(q_flags=fewer, k_flags=fewer))
 
 
 def test_negative_window():
