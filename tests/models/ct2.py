@@ -15,6 +15,7 @@ import pytest
 
 from jtx import config
 from jtx.models import MODELS
+from jtx.nn.attention import PROJECTIONS
 from jtx.nn.positions import POSITIONS
 
 WIDTH, HEADS, LAYERS = 32, 8, 6
@@ -41,12 +42,13 @@ def vocabulary(side: str) -> list[str]:
 def model_config() -> config.ConfigDict:
   position = config.section(POSITIONS, "sinusoidal", layout="concatenated", inclusive=True,
                             first_position=1)
-  block = {"num_heads": HEADS, "ffn_dim": 128, "norm_position": "pre", "norm_eps": 1e-5,
-           "attention_bias": True}
+  block = {"attention": {"num_heads": HEADS, "biases": PROJECTIONS}, "ffn": {"dim": 128},
+           "norm": {"position": "pre", "eps": 1e-5}}
+  stack = {"width": WIDTH, "num_layers": LAYERS, "block": block, "position": position}
   return config.section(
       MODELS, "encdec", vocab_size=len(vocabulary("target")),
-      src_vocab_size=len(vocabulary("source")), width=WIDTH, num_layers=LAYERS, block=block,
-      position=position, share_embeddings="none", output_bias=True)
+      src_vocab_size=len(vocabulary("source")), encoder=stack, decoder=stack,
+      embedding={"tie": ("positions",), "output_bias": True})
 
 
 @functools.cache

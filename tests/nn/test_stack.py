@@ -9,17 +9,18 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.nn import masks
-from jtx.nn.attention import Attention, Context, LayerKind
-from jtx.nn.block import NORM_POSITIONS, Block, BlockConfig
-from jtx.nn.layers import FeedForward, LayerNorm
-from jtx.nn.masks import CAUSAL, FULL, Global, Prefix
-from jtx.nn.positions import Position, Rope, T5Bias
-from jtx.nn.stack import KINDS, REMAT, Segment, Stack, kind_mask
+from jtx.nn.attention import Attention, AttentionConfig, LayerKind
+from jtx.nn.block import Block, BlockConfig, Context, ResidualConfig
+from jtx.nn.layers import NORM_POSITIONS, FeedForward, FfnConfig, LayerNorm, NormConfig
+from jtx.nn.masks import CAUSAL, FULL, KINDS, Global, Prefix, kind_mask
+from jtx.nn.positions import Attached, Places, Position, Rope, Sinusoidal, Sizes, T5Bias
+from jtx.nn.stack import REMAT, Segment, Stack, StackConfig
 from jtx.parallel.sharding import logical_axes, unbox
+from tests import helpers
 from tests.helpers import one_fast
 
 B, T, S, D = 2, 6, 4, 8
-BLOCK = BlockConfig(num_heads=2, num_kv_heads=1, ffn_dim=12, dropout=0.0, norm_position="pre")
+BLOCK = helpers.block(num_heads=2, num_kv_heads=1, ffn_dim=12, dropout=0.0, norm_position="pre")
 POSITIONS = jnp.broadcast_to(jnp.arange(T), (B, T))
 
 
@@ -34,7 +35,7 @@ def context(cross=False, **fields):
   if cross:
     fields |= {"memory": MEMORY, "memory_segments": jnp.array([[1, 1, 1, 0], [1, 1, 2, 2]]),
                "segments": jnp.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 2, 2, 2]])}
-  return Context(POSITIONS, **fields)
+  return Context(Places(POSITIONS), **fields)
 
 
 def init(module, ctx):
@@ -48,8 +49,8 @@ def close(actual, desired, tol=1e-5):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tol, atol=tol), actual, desired)
 
 
-def stack(num_layers=3, pattern=("global",), block=BLOCK, **fields):
-  return Stack((Segment(block, num_layers, pattern),), **fields)
+def stack(num_layers=3, block=BLOCK, cross=False, **fields):
+  return Stack(StackConfig(num_layers=num_layers, block=block, width=D, **fields), cross=cross)
 
 
 def value_and_grads(module, params, ctx):
@@ -63,7 +64,7 @@ def value_and_grads(module, params, ctx):
 
 @pytest.mark.parametrize("norm_position", NORM_POSITIONS)
 def test_norm_placement(norm_position):
-  block = Block(dataclasses.replace(BLOCK, norm_position=norm_position), (LayerKind(FULL),))
+  block = Block(helpers.block(BLOCK, norm_position=norm_position), (LayerKind(FULL),))
   params = init(block, context())
 
   def norm(name, x):
@@ -71,10 +72,9 @@ def test_norm_placement(norm_position):
 
   def sublayer(name, x):
     if name == "ffn":
-      return FeedForward(12, "relu").apply({"params": params["ffn"]}, x)
-    return Attention(2, num_kv_heads=1).apply(
-        {"params": params["attention"]}, x, x, context(), kinds=(LayerKind(FULL),), kind=None,
-        position=Position(), causal=False, rows=masks.Rows())[0]
+      return FeedForward(FfnConfig(dim=12)).apply({"params": params["ffn"]}, x)
+    return Attention(AttentionConfig(num_heads=2, num_kv_heads=1)).apply(
+        {"params": params["attention"]}, x, x, places=Places(POSITIONS))[0]
 
   x = X
   for name in ("attention", "ffn"):
@@ -88,9 +88,40 @@ def test_norm_placement(norm_position):
   close(block.apply({"params": params}, X, context())[0], x)
 
 
+@pytest.mark.parametrize("parallel", ["shared_norm", "own_norms"])
+def test_sublayers_side_by_side(parallel):
+  """x + attention(norm(x)) + feed-forward(norm(x)), with layer scale of each."""
+  config = dataclasses.replace(BLOCK, parallel=parallel, residual=ResidualConfig(layer_scale=0.1))
+  block = Block(config, (LayerKind(FULL),))
+  params = init(block, context())
+  norms = {name for name in params if name.endswith("_norm")}
+  assert norms == {"attention_norm"} | ({"ffn_norm"} if parallel == "own_norms" else set())
+  norm = lambda name: LayerNorm().apply({"params": params[name]}, X)
+  attention = Attention(BLOCK.attention).apply(
+      {"params": params["attention"]}, *2 * [norm("attention_norm")], places=Places(POSITIONS))[0]
+  ffn = FeedForward(BLOCK.ffn).apply(
+      {"params": params["ffn"]}, norm("ffn_norm" if "ffn_norm" in params else "attention_norm"))
+  close(block.apply({"params": params}, X, context())[0],
+        X + params["attention_scale"] * attention + params["ffn_scale"] * ffn)
+
+
+@pytest.mark.parametrize("parallel", ["shared_norm", "own_norms"])
+@pytest.mark.parametrize("norm", [NormConfig(position="post"), NormConfig(position="sandwich"),
+                                  NormConfig(position="pre", attention=False)])
+def test_parallel_sublayers_are_pre_norm(norm, parallel):
+  with pytest.raises(ConfigError, match=f"block.parallel='{parallel}' goes with norm.position='pre'"):
+    BlockConfig(parallel=parallel, norm=norm)
+
+
+def test_parallel_sublayers_have_no_place_for_cross_attention():
+  config = dataclasses.replace(BLOCK, parallel="own_norms")
+  with pytest.raises(ConfigError, match="block.parallel='own_norms' has no place for cross-att"):
+    stack(1, config, cross=True).init(jax.random.key(0), X, context(cross=True))
+
+
 def test_unknown_norm_position():
-  with pytest.raises(ConfigError, match="norm_position='middle': valid are post, pre, sandwich"):
-    BlockConfig(norm_position="middle")
+  with pytest.raises(ConfigError, match="norm.position='middle': valid are post, pre, sandwich"):
+    NormConfig(position="middle")
 
 
 @pytest.mark.parametrize("kind, causal, mask", [
@@ -117,21 +148,26 @@ def test_unknown_kind():
 
 def by_hand(module, params, ctx):
   """The same layers without a scan: each a Block of its own with one mask."""
-  ctx = ctx.replace(bias_table=params.get("position_bias"))
+  c, segments = module.config, module.segments or module.config.segments
+  tables = c.position.stack_tables(Sizes(D, 2, D // 2))
+  ctx = ctx.replace(places=ctx.places.replace(causal=c.causal),
+                    params={name: params[name] for name in tables})
   x = X
-  for i, segment in enumerate(module.segments):
-    stacked = params["layers" if len(module.segments) == 1 else f"layers_{i}"]
+  for i, segment in enumerate(segments):
+    stacked = params["layers" if len(segments) == 1 else f"layers_{i}"]
     for depth in range(segment.num_layers):
       kind = segment.pattern[depth % len(segment.pattern)]
-      mask = kind_mask(kind, causal=module.causal, window=module.window)
-      layer = Block(segment.block, (LayerKind(mask),), module.position, module.causal, module.cross)
+      mask = kind_mask(kind, causal=c.causal, window=c.window)
+      layer = Block(segment.block, (LayerKind(mask, KINDS[kind].windowed),), c.position,
+                    module.cross)
       x, *_ = layer.apply({"params": jax.tree.map(lambda p: p[depth], stacked)}, x, ctx)
   if "final_norm" in params:
     x = LayerNorm().apply({"params": params["final_norm"]}, x)
   return x
 
 
-ROWS = dict(prefix_length=jnp.array([2, 3]), global_tokens=jnp.eye(B, T, dtype=bool))
+FLAGS = {"prefix": jnp.arange(T) < jnp.array([[2], [3]]), "global": jnp.eye(B, T, dtype=bool)}
+ROWS = dict(flags=FLAGS)
 
 
 @pytest.mark.parametrize("pattern, causal, cross, position, rows", [
@@ -141,26 +177,79 @@ ROWS = dict(prefix_length=jnp.array([2, 3]), global_tokens=jnp.eye(B, T, dtype=b
     (("prefix", "local", "global_tokens"), True, False, Position(), ROWS),
 ])
 def test_one_scan_is_its_layers_by_hand(pattern, causal, cross, position, rows):
-  module = stack(4, pattern, causal=causal, cross=cross, position=position, window=1)
+  module = stack(4, pattern=pattern, causal=causal, cross=cross, position=position, window=1)
   ctx = context(cross, **rows)
   params = init(module, ctx)
   out = jax.jit(lambda p: module.apply({"params": p}, X, ctx)[0])(params)
   close(out, by_hand(module, params, ctx))
   # The pattern matters: its mirror image is another function of the same parameters.
-  other = dataclasses.replace(module.segments[0], pattern=tuple(reversed(pattern)))
-  assert np.abs(out - by_hand(module.clone(segments=(other,)), params, ctx)).max() > 1e-3
+  other = dataclasses.replace(module.config, pattern=tuple(reversed(pattern)))
+  assert np.abs(out - by_hand(module.clone(config=other), params, ctx)).max() > 1e-3
 
 
 @pytest.mark.parametrize("last", ["pre", "post"])
 def test_segments_run_in_order(last):
-  blocks = BLOCK, dataclasses.replace(BLOCK, ffn_dim=4, norm_position=last)
-  module = Stack((Segment(blocks[0], 2, ("local",)), Segment(blocks[1], 1)), Rope(), window=1)
+  blocks = BLOCK, helpers.block(BLOCK, ffn_dim=4, norm_position=last)
+  config = StackConfig(width=D, position=Rope(), pattern=("local",), window=1)
+  module = Stack(config, segments=(Segment(blocks[0], 2, ("local",)), Segment(blocks[1], 1)))
   ctx = context()
   params = init(module, ctx)
   assert set(params) == {"layers_0", "layers_1"} | ({"final_norm"} if last == "pre" else set())
   assert params["layers_0"]["ffn"]["in"]["kernel"].shape == (2, D, 12)
   assert params["layers_1"]["ffn"]["in"]["kernel"].shape == (1, D, 4)
   close(module.apply({"params": params}, X, ctx)[0], by_hand(module, params, ctx))
+
+
+def test_explicit_pairs_are_those_of_a_mask():
+  pairs = np.random.default_rng(3).random((B, T, T)) < 0.5
+  module = stack(2, position=Rope())
+  params = init(module, context())
+  run = lambda module, **fields: module.apply({"params": params}, X, context(**fields))[0]
+  causal = stack(2, position=Rope(), causal=True)
+  triangle = jnp.broadcast_to(np.tri(T, dtype=bool), (B, T, T))
+  close(run(module, pairs=triangle), run(causal))
+  close(run(causal, pairs=jnp.array(pairs)), run(module, pairs=jnp.array(pairs) & triangle))
+  assert np.abs(run(causal, pairs=jnp.array(pairs)) - run(causal)).max() > 1e-3
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_positions_of_a_memory_act_in_cross_attention_where_they_are_to(cross):
+  """As if they stood in the inputs of queries and keys, and not in those of values."""
+  module = stack(1, BLOCK, cross=True, position=Attached(cross=cross))
+  far = Places(jnp.array([[3, 1, 4, 1], [5, 9, 2, 6]]))
+  ctx = context(cross=True, memory_places=far)
+  params = init(module, ctx)
+  layer = jax.tree.map(lambda p: p[0], params["layers"])
+  norm = lambda name, x: LayerNorm().apply({"params": layer[name]}, x)
+  at = lambda x, places: Sinusoidal().embed(x, places, {}) - x
+  near = Places(POSITIONS)
+
+  def attention(name, x, source, source_places, rows, positions):
+    """With the positions in the biases of queries and keys, one for every place."""
+    p, x, source = layer[name], np.float64(x), np.float64(source)
+    project = lambda part, y: np.einsum("btd,dnh->btnh", y, p[part]["kernel"])
+    q = project("query", x + at(x, near) * positions)
+    k = project("key", source + at(source, source_places) * positions)
+    k, v = (np.repeat(y, 2, 2) for y in (k, project("value", source)))
+    allowed = np.asarray(masks.materialize(FULL, T, source.shape[1], rows))
+    logits = np.where(allowed, np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(D // 2), -1e30)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights = np.where(allowed, weights / weights.sum(-1, keepdims=True), 0)
+    return np.einsum("bnts,bsnh,nhd->btd", weights, v, p["out"]["kernel"])
+
+  x = X + attention("attention", *2 * [norm("attention_norm", X)], near, ctx.rows, 1)
+  x += attention("cross_attention", norm("cross_attention_norm", x), MEMORY, far, ctx.cross_rows,
+                 int(cross))
+  x += FeedForward(BLOCK.ffn).apply({"params": layer["ffn"]}, norm("ffn_norm", x))
+  close(module.apply({"params": params}, X, ctx)[0],
+        LayerNorm().apply({"params": params["final_norm"]}, x), 1e-4)
+
+
+def test_flags_that_a_batch_lacks():
+  module = stack(1, pattern=("prefix",), causal=True)
+  assert module.config.flags == ("prefix",)
+  with pytest.raises(ConfigError, match="needs the flag 'prefix' of every token"):
+    module.init(jax.random.key(0), X, context(flags={"global": FLAGS["global"]}))
 
 
 VARIED = dict(num_layers=3, pattern=("global", "local"), causal=True, cross=True, position=T5Bias(),
@@ -226,7 +315,7 @@ def test_weights_of_every_layer():
 
 
 def test_dropout_differs_by_layer_and_key():
-  block = dataclasses.replace(BLOCK, attention_dropout=0.5)
+  block = helpers.block(BLOCK, attention_dropout=0.5)
   module = stack(2, block=block)
   ctx = context(train=True, return_weights=True)
   params = init(stack(2), context())

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.nn import attention, masks, splash
-from jtx.nn.attention import attend
+from jtx.nn import attend as kernels_of
+from jtx.nn import masks
+from jtx.nn.attend import attend
+from jtx.nn.kernels import splash
 from jtx.nn.masks import CAUSAL, FULL, Rows, window
 from jtx.parallel import sharding
 
@@ -24,17 +26,17 @@ def segments(length=T):
   return jnp.asarray(ids)
 
 
-def check(mask, ids, kv_heads, mesh, length=T):
+def check(mask, ids, kv_heads, mesh, length=T, **options):
   random = np.random.default_rng(0)
   q, g = (random.normal(size=(B, length, N, H)).astype(np.float32) for _ in range(2))
   k, v = (random.normal(size=(B, length, kv_heads, H)).astype(np.float32) for _ in range(2))
 
   def run(fn):
-    loss = lambda q, k, v, ids: (fn(q, k, v, mask=mask, rows=Rows(ids, ids)) * g).sum()
-    out = fn(q, k, v, mask=mask, rows=Rows(ids, ids))
+    loss = lambda q, k, v, ids: (fn(q, k, v, mask=mask, rows=Rows(ids, ids), **options) * g).sum()
+    out = fn(q, k, v, mask=mask, rows=Rows(ids, ids), **options)
     return out, *jax.grad(loss, (0, 1, 2))(q, k, v, ids)
 
-  ours = lambda *args, **kwargs: splash.attend_splash(*args, **kwargs, scale=None, interpret=True)
+  ours = lambda *args, **kwargs: splash.attend(*args, **{"scale": None, **kwargs}, interpret=True)
   with jax.set_mesh(mesh):
     found = jax.device_get(jax.jit(lambda: run(ours))())
   for a, b in zip(found, jax.jit(lambda: run(attend))()):
@@ -52,6 +54,11 @@ def test_reference(name, packed, kv_heads):
         sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), jax.devices()[:1]))
 
 
+def test_scale_and_soft_cap():
+  check(CAUSAL, segments(), 2, sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), jax.devices()[:1]),
+        scale=1.5, soft_cap=2.0)
+
+
 @pytest.mark.parametrize("kv_heads,sizes", [
     pytest.param(2, (2, 1, 2, 2)),
     pytest.param(4, (1, 1, 2, 4), marks=pytest.mark.slow),
@@ -67,9 +74,9 @@ def test_every_device_on_its_part(mask, kv_heads, sizes):
 
 def test_what_is_gathered_and_what_a_switch_makes_is_not_kept(monkeypatch):
   """The way back has a device's part of q, k, v and the output, and the sums of the softmax."""
-  there = attention.KERNELS["splash"]
-  run = functools.partial(splash.attend_splash, interpret=True)
-  monkeypatch.setitem(attention.KERNELS, "splash", there._replace(run=run, platform=None))
+  there = kernels_of.KERNELS["splash"]
+  run = functools.partial(splash.attend, interpret=True)
+  monkeypatch.setitem(kernels_of.KERNELS, "splash", there._replace(run=run, platform=None))
   mesh = sharding.make_mesh(dict(zip(sharding.AXES, (1, 1, 1, 8))))
   place = jax.NamedSharding(mesh, jax.P(None, "context"))
   q, k, v = (jax.device_put(jnp.ones((1, 1024, 2, 64)), place) for _ in range(3))
