@@ -32,12 +32,13 @@ import numpy as np
 
 from jtx.figures.attention import attention_map, heatmaps, position_heatmap, position_similarity
 from jtx.figures.curves import bars, curve
-from jtx.nn import layers, masks, positions
-from jtx.nn.attention import Attention, Context, LayerKind, attend
-from jtx.nn.block import NORM_POSITIONS, Block, BlockConfig
+from jtx.nn import encodings, layers, masks, positions, rope
+from jtx.nn.attend import attend
+from jtx.nn.attention import Attention, AttentionConfig, LayerKind
+from jtx.nn.block import Block, BlockConfig, Context
 from jtx.nn.masks import Rows
-from jtx.nn.positions import POSITIONS
-from jtx.nn.stack import Segment, Stack
+from jtx.nn.positions import POSITIONS, Places, Sizes
+from jtx.nn.stack import Stack, StackConfig
 from jtx.train import schedules
 
 jax.config.update("jax_default_matmul_precision", "highest")  # accelerators round otherwise
@@ -99,8 +100,9 @@ curve(np.log2(widths), largest, "log2 of the width of the head H", "largest weig
 # ## Masks
 #
 # A mask says which keys a query may look at. In jtx it is a small predicate on two row indices,
-# joined to others by `&` and `|`; what differs from row to row (segments, prefix lengths, global
-# tokens) is in `Rows`. Kernels see the structure; `materialize` writes the matrix out.
+# joined to others by `&` and `|`; what differs from row to row (segments, and flags of tokens:
+# those of a prefix, global ones) is in `Rows`. Kernels see the structure; `materialize` writes the
+# matrix out.
 #
 # | mask | who may look where | source |
 # | --- | --- | --- |
@@ -112,9 +114,8 @@ curve(np.log2(widths), largest, "log2 of the width of the head H", "largest weig
 
 # %%
 T = 12
-prefix = Rows(prefix_length=jnp.array([4]))
-is_global = jnp.zeros((1, T), bool).at[0, 0].set(True)
-tokens = Rows(q_global=is_global, k_global=is_global)
+flags = {"prefix": jnp.arange(T)[None] < 4, "global": jnp.arange(T)[None] == 0}
+flagged = Rows(q_flags=flags, k_flags=flags)
 segments = jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0, 0]])
 packed = Rows(q_segments=segments, k_segments=segments)
 
@@ -132,8 +133,8 @@ heatmaps({
     "causal": grid(masks.CAUSAL),
     "window(2, 2)": grid(masks.window(2, 2)),
     "window(3, 3) & causal": grid(masks.window(3, 3) & masks.CAUSAL),
-    "causal | prefix of 4": grid(masks.CAUSAL | masks.Prefix(), prefix),
-    "window(2, 2) | global": grid(masks.window(2, 2) | masks.Global(), tokens),
+    "causal | prefix of 4": grid(masks.CAUSAL | masks.Prefix(), flagged),
+    "window(2, 2) | global": grid(masks.window(2, 2) | masks.Global(), flagged),
     "packed: 5, 4, padding": grid(masks.FULL, packed),
     "packed, causal": grid(masks.CAUSAL, packed),
 }, "key", "query", label="may attend")
@@ -167,14 +168,13 @@ np.testing.assert_allclose(attend(q, k, v), repeated, atol=1e-6)
 
 def cache_size(num_kv_heads, length=4096, width=512):
   """MiB of a layer's keys and values of one sequence in bfloat16."""
-  attention = Attention(num_heads=8, num_kv_heads=num_kv_heads)
+  attention = Attention(AttentionConfig(num_heads=8, num_kv_heads=num_kv_heads))
 
   def call():
     x = jnp.zeros((1, length, width))
     (_, projections, _), _ = attention.init_with_output(
-        jax.random.key(0), x, x, Context(jnp.arange(length)[None]),
-        kinds=(LayerKind(masks.CAUSAL),),
-        kind=None, position=positions.Position(), causal=True, rows=Rows())
+        jax.random.key(0), x, x, places=Places(jnp.arange(length)[None]),
+        kinds=(LayerKind(masks.CAUSAL),))
     return projections
 
   return sum(2 * array.size for array in jax.eval_shape(call)) / 2**20
@@ -199,13 +199,15 @@ np.testing.assert_allclose(attend(q, k[:, shuffled], v[:, shuffled]), attend(q, 
 
 def hooks(position):
   """Which of the four hooks of a position encoding do anything."""
-  x, heads, at = jnp.ones((1, 8, 16)), jnp.ones((1, 8, 4, 4)), jnp.arange(8)[None]
-  table = lambda parameter: None if parameter is None else jnp.ones(parameter[0])
+  x, heads, places = jnp.ones((1, 8, 16)), jnp.ones((1, 8, 4, 4)), Places(jnp.arange(8)[None])
+  tables = position.model_tables(16) | position.stack_tables(Sizes(16, 4, 4))
+  params = {name: jnp.ones(table.shape) for name, table in tables.items()}
   return [
-      not np.array_equal(position.embed(x, at, table(position.embedding_table(16))), x),
-      not np.array_equal(position.add(x, at), x),
-      not np.array_equal(position.rotate(heads, at), heads),
-      position.bias(heads, heads, at, at, table(position.bias_table(4)), True) is not None,
+      not np.array_equal(position.embed(x, places, params), x),
+      not np.array_equal(position.add(x, places, params), x),
+      not np.array_equal(position.rotate(heads, places, params), heads),
+      position.bias(heads, heads, places, places, params=params, project=None,
+                    scale=0.5) is not None,
   ]
 
 
@@ -226,12 +228,12 @@ heatmaps({"position encodings": list(used.values())}, "hook", "", label="does so
 # %%
 T, D = 96, 64
 at = jnp.arange(T)
-table = positions.sinusoidal(at, D)
+table = encodings.sinusoidal(at, D)
 angle = np.arange(T)[:, None] / 10_000 ** (np.arange(0, D, 2) / D)
 np.testing.assert_allclose(table[:, 0::2], np.sin(angle), atol=2e-5)
 np.testing.assert_allclose(table[:, 1::2], np.cos(angle), atol=2e-5)
 heatmaps({
-    "interleaved": table, "concatenated": positions.sinusoidal(at, D, layout="concatenated"),
+    "interleaved": table, "concatenated": encodings.sinusoidal(at, D, layout="concatenated"),
 }, "embedding dimension", "position")
 
 # %% [markdown]
@@ -256,7 +258,7 @@ position_similarity(table)
 
 # %%
 learned = positions.Learned(max_length=T)
-shape, std, _ = learned.embedding_table(D)
+shape, std, _ = learned.model_tables(D)["position_embedding"]
 parameter = std * normal(0, *shape)
 position_heatmap(parameter)
 
@@ -272,7 +274,7 @@ position_similarity(parameter)
 
 # %%
 side = 14
-patches = positions.sinusoidal_2d(positions.grid(side, side), D)
+patches = encodings.sinusoidal_2d(encodings.grid(side, side), D)
 position_heatmap(patches)
 
 # %%
@@ -287,7 +289,7 @@ heatmaps({f"patch ({i}, {j})": similar[i, j] for i, j in ((0, 0), (7, 7), (3, 11
 
 # %%
 wave = patches[:, 2] + patches[:, 34]  # the same frequency of rows and of columns
-larger = positions.resize_grid(wave[:, None], (side, side), (20, 20))
+larger = encodings.resize_grid(wave[:, None], (side, side), (20, 20))
 heatmaps({"two dimensions of 14 x 14 patches": wave.reshape(side, side),
           "resized to 20 x 20": larger.reshape(20, 20)}, "column", "row")
 
@@ -299,14 +301,14 @@ heatmaps({"two dimensions of 14 x 14 patches": wave.reshape(side, side),
 
 # %%
 attached = POSITIONS["attached"]()
-x = normal(0, 1, T, D)
-np.testing.assert_array_equal(attached.embed(x, at[None], None), x)
-np.testing.assert_allclose(attached.add(x, at[None]) - x, table[None], atol=1e-5)
+x, places = normal(0, 1, T, D), Places(at[None])
+np.testing.assert_array_equal(attached.embed(x, places, {}), x)
+np.testing.assert_allclose(attached.add(x, places, {}) - x, table[None], atol=1e-5)
 
-added = attached.add(jnp.zeros_like(x), at[None])[0]
+added = attached.add(jnp.zeros_like(x), places, {})[0]
 cosine = lambda a: (a @ a.T) / jnp.outer(jnp.linalg.norm(a, axis=-1), jnp.linalg.norm(a, axis=-1))
 heatmaps({"similarity of the tokens alone": cosine(x[0]),
-          "with their positions": cosine(attached.add(x, at[None])[0]),
+          "with their positions": cosine(attached.add(x, places, {})[0]),
           "of the positions alone": cosine(added)},
          "position", "position", label="cosine similarity")
 
@@ -324,13 +326,13 @@ heatmaps({"similarity of the tokens alone": cosine(x[0]),
 # %%
 H = D
 ones = jnp.ones((1, T, 1, H))
-turned = {pairing: positions.rope(ones, at, pairing=pairing)[0, :, 0]
+turned = {pairing: rope.rope(ones, at, pairing=pairing)[0, :, 0]
           for pairing in ("interleaved", "half")}
 heatmaps(turned, "dimension of the head", "position")
 
 # %%
 q, k = (jnp.broadcast_to(normal(seed, 1, 1, 1, H), (1, T, 1, H)) for seed in (0, 1))
-products = jnp.einsum("btnh,bsnh->ts", positions.rope(q, at), positions.rope(k, at))
+products = jnp.einsum("btnh,bsnh->ts", rope.rope(q, at), rope.rope(k, at))
 assert by_distance_alone(products)
 same = turned["half"] @ turned["half"].T
 heatmaps({"a vector of ones with itself": same, "some query and some key": products},
@@ -361,7 +363,7 @@ q, k = (normal(seed, 1, 512, 1, H) for seed in (0, 1))  # [1, vectors, 1, H]
 
 def rotated_products(q, k):
   """Dot products [distance, vectors] of keys with queries so many places after them."""
-  turn = lambda d: positions.rope(q, jnp.full(q.shape[1], d), pairing="interleaved")
+  turn = lambda d: rope.rope(q, jnp.full(q.shape[1], d), pairing="interleaved")
   return np.asarray(jax.lax.map(lambda d: (turn(d) * k).sum((0, 2, 3)), jnp.asarray(distance)))
 
 
@@ -376,21 +378,21 @@ curve(distance, {"upper bound, section 3.4.3": sums / sums[0], "mean score, k = 
       "distance", "relative to distance 0")
 
 # %% [markdown]
-# To read rows longer than those of training, positions are squeezed (`linear_scale`; Chen et al.
+# To read rows longer than those of training, positions are squeezed (`rope.Linear`; Chen et al.
 # 2023, section 2.3), or the base is raised, which keeps the fast rotations that tell neighbours
-# apart and stretches the slow ones (`ntk_scale`):
+# apart and stretches the slow ones (`rope.Ntk`):
 
 # %%
 far = np.arange(0, 1025, 4)
 
 
 def mean_score(**options):
-  turned = positions.rope(jnp.ones((1, len(far), 1, H)), jnp.asarray(far), **options)[0, :, 0]
+  turned = rope.rope(jnp.ones((1, len(far), 1, H)), jnp.asarray(far), **options)[0, :, 0]
   return np.asarray(turned @ turned[0]) / H
 
 
-curve(far, {"as trained": mean_score(), "linear_scale=4": mean_score(linear_scale=4.0),
-            "ntk_scale=4": mean_score(ntk_scale=4.0)}, "distance", "mean score, k = q")
+curve(far, {"as trained": mean_score(), "linear, 4": mean_score(scaling=rope.Linear(factor=4.0)),
+            "ntk, 4": mean_score(scaling=rope.Ntk(factor=4.0))}, "distance", "mean score, k = q")
 
 # %% [markdown]
 # ### ALiBi
@@ -402,9 +404,10 @@ curve(far, {"as trained": mean_score(), "linear_scale=4": mean_score(linear_scal
 # %%
 N, T = 8, 32
 heads = jnp.zeros((1, T, N, 8))
-at = jnp.arange(T)[None]
-alibi = POSITIONS["alibi"]().bias(heads, heads, at, at, None, True)  # [1, N, T, T]
-np.testing.assert_allclose(positions.alibi_slopes(N), 2.0 ** -np.arange(1, N + 1))
+places = Places(jnp.arange(T)[None])
+alibi = POSITIONS["alibi"]().bias(heads, heads, places, places, params={}, project=None,
+                                  scale=8**-0.5)  # [1, N, T, T]
+np.testing.assert_allclose(encodings.alibi_slopes(N), 2.0 ** -np.arange(1, N + 1))
 np.testing.assert_allclose(alibi[0, 1], -np.abs(np.subtract.outer(range(T), range(T))) / 4)
 heatmaps({f"head {n + 1}": np.where(np.tri(T), alibi[0, n], np.nan) for n in (0, 2, 4, 7)},
          "key", "query", label="added to the logits")
@@ -425,7 +428,7 @@ heatmaps({f"head {n + 1}": weights[0, n] for n in (0, 2, 4, 7)}, "key", "query",
 T = 160
 offsets = jnp.arange(T)[None, :] - jnp.arange(T)[:, None]  # key minus query
 buckets = {
-    name: positions.relative_buckets(offsets, num_buckets=32, max_distance=128,
+    name: encodings.relative_buckets(offsets, num_buckets=32, max_distance=128,
                                      bidirectional=bidirectional)
     for name, bidirectional in (("encoder", True), ("causal decoder", False))
 }
@@ -434,9 +437,10 @@ heatmaps(buckets, "key", "query", label="bucket")
 
 # %%
 t5 = POSITIONS["t5"]()
-shape, std, _ = t5.bias_table(4)  # [buckets, N]
-at, heads = jnp.arange(T)[None], jnp.zeros((1, T, 4, 8))
-bias = t5.bias(heads, heads, at, at, std * normal(0, *shape), False)
+shape, std, _ = t5.stack_tables(Sizes(32, 4, 8))["position_bias"]  # [buckets, N]
+places, heads = Places(jnp.arange(T)[None]), jnp.zeros((1, T, 4, 8))
+bias = t5.bias(heads, heads, places, places, params={"position_bias": std * normal(0, *shape)},
+               project=None, scale=8**-0.5)
 assert by_distance_alone(bias[0, 0])
 heatmaps({f"head {n + 1}, at initialisation": bias[0, n] for n in range(3)}, "key", "query",
          label="added to the logits")
@@ -477,12 +481,14 @@ curve(range(32), {"input": np.asarray(x), **outputs}, "feature", "value")
 # %%
 depth, D = 12, 128
 x = normal(0, 4, 32, D)
-ctx = Context(jnp.broadcast_to(jnp.arange(32), (4, 32)))
+ctx = Context(Places(jnp.broadcast_to(jnp.arange(32), (4, 32))))
 
 
 def make_stack(norm_position):
-  config = BlockConfig(num_heads=4, ffn_dim=4 * D, norm_position=norm_position, dropout=0.0)
-  stack = Stack((Segment(config, depth),))
+  config = BlockConfig(
+      attention=AttentionConfig(num_heads=4), ffn=layers.FfnConfig(dim=4 * D),
+      norm=layers.NormConfig(position=norm_position), dropout=0.0)
+  stack = Stack(StackConfig(width=D, num_layers=depth, block=config))
   return config, stack, nn.meta.unbox(stack.init(jax.random.key(1), x, ctx))["params"]
 
 
@@ -501,7 +507,7 @@ def walk(norm_position):
   return stream
 
 
-variance = {name: [float(jnp.var(y)) for y in walk(name)] for name in NORM_POSITIONS}
+variance = {name: [float(jnp.var(y)) for y in walk(name)] for name in layers.NORM_POSITIONS}
 np.testing.assert_allclose(variance["post"][1:], 1, atol=1e-3)
 assert variance["sandwich"][-1] > variance["pre"][-1] > 2
 curve(range(depth + 1), variance, "layers", "variance of the residual stream")
@@ -521,7 +527,7 @@ def gradient_norms(norm_position):
   return np.asarray(jnp.linalg.norm(kernels.reshape(depth, -1), axis=-1))
 
 
-norms = {name: gradient_norms(name) for name in NORM_POSITIONS}
+norms = {name: gradient_norms(name) for name in layers.NORM_POSITIONS}
 assert norms["pre"][-1] < norms["pre"][0] / 2 and norms["post"][-1] > 2 * norms["pre"][-1]
 curve(range(1, depth + 1), norms, "layer", "norm of the gradient")
 
@@ -549,7 +555,7 @@ curve(grid_1d, curves, "x", "activation")
 
 # %%
 x = normal(0, 1, 3, 16)
-ffn = layers.FeedForward(hidden=32, activation="silu", gated=True, use_bias=False)
+ffn = layers.FeedForward(layers.FfnConfig(dim=32, activation="silu", gated=True, bias=False))
 result, variables = ffn.init_with_output(jax.random.key(0), x)
 kernels = {name: dense["kernel"] for name, dense in nn.meta.unbox(variables)["params"].items()}
 by_hand = (jax.nn.silu(x @ kernels["gate"]) * (x @ kernels["in"])) @ kernels["out"]

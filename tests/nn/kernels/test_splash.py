@@ -55,8 +55,8 @@ def test_reference(name, packed, kv_heads):
 
 
 def test_scale_and_soft_cap():
-  check(CAUSAL, segments(), 2, sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), jax.devices()[:1]),
-        scale=1.5, soft_cap=2.0)
+  mesh = sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), jax.devices()[:1])
+  check(CAUSAL, segments(), 2, mesh, scale=1.5, soft_cap=2.0)
 
 
 @pytest.mark.parametrize("kv_heads,sizes", [
