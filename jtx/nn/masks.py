@@ -138,7 +138,8 @@ KINDS: dict[str, Kind] = {
     "prefix": Kind(lambda causal, width: CAUSAL | Prefix(), flags=("prefix",)),
     # local, but pairs with a global token see each other
     "global_tokens": Kind(
-        lambda causal, width: (window(width, width) | Global()) & (CAUSAL if causal else FULL),
+        lambda causal, width: (
+            (window(width, 0) | Global()) & CAUSAL if causal else window(width, width) | Global()),
         windowed=True, flags=("global",)),
 }
 
