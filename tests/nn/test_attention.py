@@ -207,7 +207,8 @@ def test_indices_are_the_places_of_queries_and_keys(name):
   some = jnp.array([4, 1])
   close(attend(q[:, some], k, v, mask=mask, rows=ROWS, q_index=some), whole[:, some])
   turned = jnp.arange(k.shape[1])[::-1]
-  close(attend(q, k[:, turned], v[:, turned], mask=mask, rows=ROWS, k_index=turned), whole)
+  rows = ROWS._replace(k_flags={name: flags[:, turned] for name, flags in FLAGS.items()})
+  close(attend(q, k[:, turned], v[:, turned], mask=mask, rows=rows, k_index=turned), whole)
 
 
 class TestDropout:
@@ -254,7 +255,7 @@ class TestKernels:
   @pytest.fixture
   def kernels(self, monkeypatch):
     """A registry whose first kernel does only causal masks, and returns the queries' mean."""
-    fast = kernels_of.Kernel(lambda q, *a, **kw: q.mean(), None, lambda r: r.mask == CAUSAL)
+    fast = kernels_of.Kernel(lambda q, k, v, mask, rows: q.mean(), None, lambda r: r.mask == CAUSAL)
     monkeypatch.setattr(kernels_of, "KERNELS", {"fast": fast, **kernels_of.KERNELS})
 
   def test_auto_takes_the_first_that_supports_the_request(self, kernels):
@@ -265,6 +266,10 @@ class TestKernels:
   def test_a_named_kernel_that_does_not_support_the_request(self, kernels):
     with pytest.raises(ConfigError, match="kernel='fast' does not support"):
       attend(self.q, self.k, self.v, kernel="fast")
+
+  def test_a_kernel_that_does_not_take_what_it_is_said_to_support(self, kernels):
+    with pytest.raises(TypeError, match="does not take scale, which its `supports` let in"):
+      attend(self.q, self.k, self.v, mask=CAUSAL, scale=2.0)
 
   def test_another_platform_is_passed_over(self, kernels):
     kernels_of.KERNELS["fast"] = kernels_of.KERNELS["fast"]._replace(platform="tpu")

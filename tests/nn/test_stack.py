@@ -226,7 +226,7 @@ def test_positions_of_a_memory_act_in_cross_attention_where_they_are_to(cross):
 
   def attention(name, x, source, source_places, rows, positions):
     """With the positions in the biases of queries and keys, one for every place."""
-    p, x, source = layer[name], np.float64(x), np.float64(source)
+    p = layer[name]
     project = lambda part, y: np.einsum("btd,dnh->btnh", y, p[part]["kernel"])
     q = project("query", x + at(x, near) * positions)
     k = project("key", source + at(source, source_places) * positions)
