@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jtx.errors import ConfigError
 from jtx.models.contract import flags_of
 from jtx.models.features import FeatureConfig, Features
 from jtx.models.text_head import Head, HeadConfig, MlmHead
@@ -69,6 +70,9 @@ class Encoder(nn.Module):
     if self.mlm:
       self.mlm_head = MlmHead(self.vocab_size, width, block, dtype)
     if self.features.layers:
+      if self.head.task == "none":
+        raise ConfigError(f"features.layers={self.features.layers} are for a head, and head.task is"
+                          " 'none'")
       self.features.check(self.stack.num_layers)
       self.extractor = Features(self.features, dtype)
     if self.head.task != "none":

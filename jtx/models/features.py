@@ -28,6 +28,9 @@ class FeatureConfig:
       raise ConfigError(f"features.combine={self.combine!r}: valid are {', '.join(COMBINATIONS)}")
     if self.lstm_layers < 0:
       raise ConfigError(f"features.lstm_layers={self.lstm_layers} must not be negative")
+    off = self if self.layers else FeatureConfig
+    if (self.combine, self.lstm_layers) != (off.combine, off.lstm_layers):
+      raise ConfigError("features.combine and features.lstm_layers go with features.layers")
 
   def check(self, num_layers: int) -> None:
     """Raises ConfigError where a layer does not exist."""

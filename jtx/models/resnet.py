@@ -22,6 +22,9 @@ class ResnetConfig:
   groups: int = 32  # of the norms
 
   def __post_init__(self):
+    off = self if self.stages else ResnetConfig
+    if (self.width, self.groups) != (off.width, off.groups):
+      raise ConfigError("stem.width and stem.groups go with stem.stages")
     if self.stages and (min(self.stages) < 1 or self.width % self.groups):
       raise ConfigError(f"stem.stages={self.stages} must be positive, and stem.width={self.width} a"
                         f" multiple of stem.groups={self.groups}")

@@ -111,6 +111,9 @@ class Vit(nn.Module):
     if self.head.pool == "first" and self.head.task != "none" and not self.prefix.cls:
       raise ConfigError("head.pool='first' is the [CLS] token, and prefix.cls=False; use 'mean' or"
                         " 'attention'")
+    if self.head.norm and not self.stack.final_norm:
+      raise ConfigError("stack.final_norm=False: head.norm=True takes the norm of the last layer"
+                        " away anyway; leave it True")
     if self.head.distilled and not (self.prefix.cls and self.prefix.distillation):
       raise ConfigError("head.distilled=True needs prefix.cls=True and prefix.distillation=True")
     if self.decoder.num_layers and (self.stem.stages or self.stack.position_at != "stem"):
@@ -124,9 +127,10 @@ class Vit(nn.Module):
   @property
   def bound(self) -> StackConfig:
     """The stack, with its positions bound to the grid of patches."""
-    return dataclasses.replace(
-        self.stack, position=self.stack.position.bind(self.grid),
-        final_norm=self.stack.final_norm and not self.head.norm)
+    stack = dataclasses.replace(self.stack, position=self.stack.position.bind(self.grid))
+    if self.head.norm and stack.block.norm.position != "post":
+      stack = dataclasses.replace(stack, final_norm=False)
+    return stack
 
   @property
   def heads(self) -> frozenset[str]:

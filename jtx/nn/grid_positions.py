@@ -61,6 +61,10 @@ class LearnedGrid(GridPosition):
   of_prefix: bool = True  # the prefix has vectors too; those of "sincos" are zeros
   trained: bool = True
 
+  def __post_init__(self):
+    if self.init != "normal" and self.init_std != LearnedGrid.init_std:
+      raise ConfigError(f"position.init_std={self.init_std} goes with position.init='normal'")
+
   def model_tables(self, width):
     first = 0 if self.of_prefix else self.grid.prefix
 

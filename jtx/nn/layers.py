@@ -146,6 +146,8 @@ class NormConfig:
     if not self.attention and self.position != "pre":
       raise ConfigError(f"norm.attention=False goes with norm.position='pre', not"
                         f" {self.position!r}")
+    if self.kind == "rmsnorm" and not self.bias:
+      raise ConfigError("norm.bias=False goes with norm.kind='layernorm'; an rmsnorm has none")
 
   def make(self, name: str | None) -> nn.Module:
     if self.kind == "layernorm":

@@ -87,6 +87,11 @@ class Position:
     return None
 
   @property
+  def embeds(self) -> bool:
+    """Whether `embed` does anything."""
+    return type(self).embed is not Position.embed
+
+  @property
   def crosses(self) -> bool:
     """Whether the hooks act in cross-attention, too, on the memory's own positions."""
     return False
@@ -144,6 +149,10 @@ class Sinusoidal(Position):
 class Attached(Sinusoidal):
   """Sinusoids added to the inputs of queries and keys in every layer (DETR, appendix A.4)."""
   cross: bool = False  # in cross-attention, too
+
+  @property
+  def embeds(self):
+    return False
 
   @property
   def crosses(self):

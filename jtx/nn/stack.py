@@ -67,6 +67,12 @@ class StackConfig:
       raise ConfigError(f"window={self.window} is for layers of kind {kinds}, and pattern has none;"
                         " leave it 0")
     self.position.check_kinds(self.windowed)
+    if self.position_at != "stem" and not self.position.embeds:
+      raise ConfigError(f"position_at={self.position_at!r} is for positions that are added to"
+                        f" embeddings, and {type(self.position).__name__} is not; leave it 'stem'")
+    if not self.final_norm and self.block.norm.position == "post":
+      raise ConfigError("final_norm=False goes with norm.position='pre' or 'sandwich'; 'post' has"
+                        " none behind the last layer")
 
   @property
   def windowed(self) -> bool:
@@ -171,6 +177,9 @@ class Stack(nn.Module):
     """
     config, segments = self.config, self.segments or self.config.segments
     config.check()
+    if config.position.crosses and not self.cross:
+      raise ConfigError("position.cross=True is for stacks with cross-attention, and this one has"
+                        " none")
     attention = segments[0].block.attention
     if tables := config.position.stack_tables(attention.sizes(x.shape[-1])):
       if any(s.block.attention.num_heads != attention.num_heads for s in segments):

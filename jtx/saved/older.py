@@ -72,7 +72,8 @@ def block(flat: Mapping[str, Any]) -> Section:
       (nested[section] if section else nested)[name] = value
   nested["attention"]["biases"] = (
       ["query", "key", "value", "out"] if flat["attention_bias"] else [])
-  nested["ffn"]["bias"] = nested["norm"]["bias"] = flat["use_bias"]
+  nested["ffn"]["bias"] = flat["use_bias"]
+  nested["norm"]["bias"] = flat["use_bias"] or flat["norm"] == "rmsnorm"  # which has none
   return nested
 
 

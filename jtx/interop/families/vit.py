@@ -126,8 +126,7 @@ def trunk_of_deit(values: Mapping[str, Any], pretrains: bool) -> dict[str, Any]:
 
 
 def trunk_of_mae(values: Mapping[str, Any], pretrains: bool) -> dict[str, Any]:
-  fixed = section(GRID_POSITIONS, "learned", init="sincos", trained=False,
-                  init_std=values["initializer_range"])
+  fixed = section(GRID_POSITIONS, "learned", init="sincos", trained=False)
   shown = decoder(values) if pretrains else {"masked": values["mask_ratio"]}
   fields = {**trunk(values, pretrains, IMAGENET), "decoder": shown}
   fields["stack"]["position"] = fixed
