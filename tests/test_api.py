@@ -20,8 +20,8 @@ from tests.models.test_encoder import BLOCK, D, batch_of, drawn
 def saved(tmp_path_factory):
   """A folder with a classifier of jtx, its tokenizer, and what it was made of."""
   tokenizer = kinds.wordpiece(iter(TEXTS), vocab_size=60, min_frequency=1)
-  model = Encoder(tokenizer.vocab_size, D, 2, BLOCK, Learned(32),
-                  head=HeadConfig("classes", 2, transform="tanh"))
+  model = encoder(vocab_size=tokenizer.vocab_size, width=D, num_layers=2, block=BLOCK, position=Learned(32),
+                  head=HeadConfig(task="classes", outputs=2, transform="tanh"))
   params = drawn(model, batch_of((1, 2)))
   folder = str(tmp_path_factory.mktemp("saved") / "model")
   pretrained.save_pretrained(folder, model, params, tokenizer, labels=("no", "yes"))

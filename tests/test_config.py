@@ -212,8 +212,8 @@ def test_a_missing_required_key():
 def test_a_model_is_its_section():
   cfg = config.section(MODELS, "encdec", vocab_size=10)
   built = config.build(MODELS, cfg, what="model")
-  assert built == EncDec(vocab_size=10)
-  assert built.position == Sinusoidal() and built.block == BlockConfig()
+  assert built == encdec(vocab_size=10)
+  assert built.position == Sinusoidal() and built.block == block()
 
 
 @pytest.mark.parametrize("name", POSITIONS)

@@ -242,12 +242,12 @@ def folder(request, tmp_path_factory):
   """A folder of three layers: of Hugging Face, or a workdir of what no family there has."""
   tokenizer = wordpiece(iter(["a few words"]), vocab_size=40, min_frequency=1)
   if request.param == "bert":
-    model = Encoder(tokenizer.vocab_size, 8, 3, BlockConfig(**BERT), Learned(512),
-                    head=HeadConfig("embedding", transform="tanh"))
+    model = encoder(vocab_size=tokenizer.vocab_size, width=8, num_layers=3, block=block(**BERT), position=Learned(512),
+                    head=HeadConfig(task="embedding", transform="tanh"))
   elif request.param == "workdir":
-    model = Encoder(tokenizer.vocab_size, 8, 3, BlockConfig(**BERT), Rope(), mlm=True)
+    model = encoder(vocab_size=tokenizer.vocab_size, width=8, num_layers=3, block=block(**BERT), position=Rope(), mlm=True)
   else:
-    model = Encoder(tokenizer.vocab_size, 8, 3, BlockConfig(**MODERN), Rope(local_base=100.0), 0,
+    model = encoder(vocab_size=tokenizer.vocab_size, width=8, num_layers=3, block=block(**MODERN), position=Rope(local_base=100.0), num_token_types=0,
                     pattern=("global", "local", "local"), window=4)
   example = {key: np.zeros((1, 1), np.int32)
              for key in ("text", "text_segment_ids", "text_positions")}

@@ -9,10 +9,10 @@ from jtx.data.tokenizers import kinds
 from jtx.errors import ConfigError, DataError
 from jtx.inference import tasks
 from jtx.inference.tasks import Trained, predict
-from jtx.models.encoder import Encoder, HeadConfig
+from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
 from tests.helpers import command
-from tests.models.test_encoder import BLOCK, D, batch_of, drawn
+from tests.models.test_encoder import batch_of, drawn, small
 
 TEXTS = ["a cat", "the cat sat on the mat", "mat", "a dog sat on a cat"]
 TOKENIZER = kinds.wordpiece(iter(TEXTS), vocab_size=60, min_frequency=1)
@@ -20,8 +20,8 @@ POOLED = dict(transform="tanh")
 
 
 def trained(head=HeadConfig(), labels=(), **options):
-  model = Encoder(TOKENIZER.vocab_size, D, 2, BLOCK, Learned(32), head=head,
-                  mlm=options.pop("mlm", False))
+  model = small(vocab_size=TOKENIZER.vocab_size, num_layers=2, position=Learned(32), head=head,
+                mlm=options.pop("mlm", False))
   return Trained(model, drawn(model, batch_of((1, 2))), TOKENIZER, labels, max_length=32,
                  batch_size=3, **options)
 
@@ -42,7 +42,7 @@ def encode(*args, **kw):
 
 
 def test_classes_of_texts_and_of_pairs():
-  t = trained(HeadConfig("classes", 3, **POOLED), ("x", "y", "z"))
+  t = trained(HeadConfig(task="classes", outputs=3, **POOLED), ("x", "y", "z"))
   for second in (None, TEXTS[::-1]):
     inputs = [{"text": a} | ({"second": b} if second else {})
               for a, b in zip(TEXTS, second or TEXTS)]
@@ -53,13 +53,13 @@ def test_classes_of_texts_and_of_pairs():
 
 
 def test_numbers():
-  t = trained(HeadConfig("classes", 1))
+  t = trained(HeadConfig(task="classes", outputs=1))
   for found, e in zip(predict(t, [{"text": x} for x in TEXTS]), encode(TEXTS), strict=True):
     assert found["value"] == pytest.approx(outputs(t, e)[0, 0], abs=1e-4)
 
 
 def test_embeddings_of_the_head_or_the_mean():
-  t = trained(HeadConfig("embedding", **POOLED))
+  t = trained(HeadConfig(task="embedding", **POOLED))
   for found, e in zip(predict(t, [{"text": x} for x in TEXTS]), encode(TEXTS), strict=True):
     np.testing.assert_allclose(found["embedding"], outputs(t, e)[0], atol=1e-5)
   t = trained()
@@ -69,7 +69,7 @@ def test_embeddings_of_the_head_or_the_mean():
 
 
 def test_a_tag_for_every_word_and_none_for_what_is_cut_off():
-  t = trained(HeadConfig("tags", 2, "none"), ("O", "B-x"))
+  t = trained(HeadConfig(task="tags", outputs=2, pool="none"), ("O", "B-x"))
   words = [["the", "catmat", "sat"], ["a"], ["dog"] * 40]
   found = predict(t, [{"words": w} for w in words])
   for w, f, e in zip(words, found, encode(words, words=True), strict=True):
@@ -81,7 +81,7 @@ def test_a_tag_for_every_word_and_none_for_what_is_cut_off():
 
 
 def test_answers_are_pieces_of_the_context():
-  t = trained(HeadConfig("span", pool="none"))
+  t = trained(HeadConfig(task="span", pool="none"))
   context = " ".join(["the cat sat on the mat"] * 8)
   found = predict(t, [{"question": "a dog", "context": context},
                       {"question": "cat", "context": TEXTS[1]}])
@@ -99,7 +99,7 @@ def test_answers_are_pieces_of_the_context():
 
 
 def test_choices():
-  t = trained(HeadConfig("choice", **POOLED))
+  t = trained(HeadConfig(task="choice", **POOLED))
   inputs = [{"prompt": "a cat", "choices": ["sat", "on the mat", "dog"]},
             {"prompt": "mat", "choices": ["a", "the dog"]}]
   for x, found in zip(inputs, predict(t, inputs), strict=True):
@@ -110,7 +110,7 @@ def test_choices():
 
 
 def test_the_order_of_two_texts():
-  t = trained(HeadConfig("next_sentence", **POOLED))
+  t = trained(HeadConfig(task="next_sentence", **POOLED))
   found, = predict(t, [{"text": "a cat", "second": "sat"}])
   e, = encode(["a cat"], ["sat"])
   assert found["in_order"] == pytest.approx(softmax(outputs(t, e)[0])[0], abs=1e-5)
@@ -127,7 +127,7 @@ def test_masked_tokens():
     path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "sat",
                                "dog", "##s"]) + "\n")
     tokenizer = read_tokenizer(path)
-  model = Encoder(tokenizer.vocab_size, D, 1, BLOCK, Learned(32), mlm=True)
+  model = small(vocab_size=tokenizer.vocab_size, num_layers=1, position=Learned(32), mlm=True)
   t = Trained(model, drawn(model, batch_of((1, 2))), tokenizer, ())
   found, none = predict(t, [{"text": "a [MASK] sat [MASK]"}, {"text": "a cat"}])
   ids = [2, 5, 4, 7, 4, 3]
@@ -142,14 +142,14 @@ def test_masked_tokens():
 
 
 @pytest.mark.parametrize("head, inputs, message", [
-    (HeadConfig("classes", 2), [{"text": "a"}, {"txt": "b"}],
+    (HeadConfig(task="classes", outputs=2), [{"text": "a"}, {"txt": "b"}],
      "input 2: a model whose head is for 'classes' needs 'text', a text; the input has txt"),
-    (HeadConfig("classes", 2), [{"text": "a", "second": "b"}, {"text": "b"}],
+    (HeadConfig(task="classes", outputs=2), [{"text": "a", "second": "b"}, {"text": "b"}],
      "input 2 has no 'second', which others have"),
-    (HeadConfig("tags", 2, "none"), [{"words": "a b"}],
+    (HeadConfig(task="tags", outputs=2, pool="none"), [{"words": "a b"}],
      "input 1: a model whose head is for 'tags' needs 'words', a list of texts; the input has"
      " words"),
-    (HeadConfig("next_sentence"), [{"text": "a"}],
+    (HeadConfig(task="next_sentence"), [{"text": "a"}],
      "input 1: a model whose head is for 'next_sentence' needs 'second', a text; the input has"
      " text"),
 ])
@@ -165,7 +165,7 @@ def test_masks_need_a_tokenizer_that_has_one():
 
 
 def test_no_inputs():
-  assert predict(trained(HeadConfig("choice")), []) == []
+  assert predict(trained(HeadConfig(task="choice")), []) == []
 
 
 def test_lines_and_objects_become_inputs(tmp_path):

@@ -7,11 +7,11 @@ from jtx.data.batching import groups, pad
 from jtx.errors import ConfigError
 from jtx.inference.predictions import prediction
 from jtx.inference.texts import Predictor
-from jtx.models.encoder import Encoder, HeadConfig
+from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
 from jtx.parallel import sharding
 from tests.helpers import one_fast
-from tests.models.test_encoder import BLOCK, D, V, batch_of, drawn
+from tests.models.test_encoder import V, batch_of, drawn, small
 
 TEXTS = ["a cat", "the cat sat on the mat", "mat", "a dog sat on a cat and a mat on the dog"]
 
@@ -30,10 +30,11 @@ def alone(model, params, example):
 
 
 @pytest.mark.parametrize("head", one_fast(
-    HeadConfig("classes", 3, transform="tanh"), HeadConfig("tags", 4, "none")), ids=lambda h: h.task)
+    HeadConfig(task="classes", outputs=3, transform="tanh"),
+    HeadConfig(task="tags", outputs=4, pool="none")), ids=lambda h: h.task)
 @pytest.mark.parametrize("devices", one_fast(None, 8))
 def test_every_text_has_its_own_outputs_in_the_order_given(head, devices):
-  model = Encoder(V, D, 2, BLOCK, Learned(64), head=head)
+  model = small(num_layers=2, position=Learned(64), head=head)
   params = drawn(model, batch_of((1, 2)))
   mesh = None
   if devices:
@@ -52,7 +53,7 @@ def test_few_shapes_are_compiled():
     shapes.add(batch["text"].shape)  # runs when a shape is traced
     return batch["text"].sum(-1)
 
-  model = Encoder(V, D, 1, BLOCK, Learned(60), head=HeadConfig("classes", 2))
+  model = small(num_layers=1, position=Learned(60), head=HeadConfig(task="classes", outputs=2))
   predictor = Predictor(model, {}, function, batch_size=2)
   for n in range(1, 61):
     assert [int(x) for x in predictor(examples(n))] == [int(examples(n)[0]["text"].sum())]
@@ -60,7 +61,7 @@ def test_few_shapes_are_compiled():
 
 
 def test_a_text_longer_than_the_position_table():
-  model = Encoder(V, D, 1, BLOCK, Learned(8), head=HeadConfig("classes", 2))
+  model = small(num_layers=1, position=Learned(8), head=HeadConfig(task="classes", outputs=2))
   with pytest.raises(ConfigError, match="position.max_length=8 is too short for rows of 9 tokens"):
     Predictor(model, {})(examples(3, 9))
 

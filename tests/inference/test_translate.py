@@ -18,7 +18,8 @@ from tests.helpers import command, tiny_config
 def trained(tmp_path_factory):
   """A model that has learnt a little, so that its translations differ from line to line."""
   workdir = tmp_path_factory.mktemp("trained")
-  config = tiny_config(**{"steps": 60, "log_every": 20, "checkpoint.every": 60, "model.block.dropout": 0.0})
+  config = tiny_config(**{"steps": 60, "log_every": 20, "checkpoint.every": 60,
+                          "model.encoder.block.dropout": 0.0})
   loop.run(config, str(workdir), jax.devices()[:1])
   return workdir
 

@@ -24,9 +24,9 @@ from jtx.saved.workdir import load_run
 from jtx.train import loop
 from tests.helpers import command
 
-MODEL = Encoder(31, 12, 2, BlockConfig(num_heads=3, attention_bias=True, ffn_dim=20,
+MODEL = encoder(vocab_size=31, width=12, num_layers=2, block=block(num_heads=3, attention_bias=True, ffn_dim=20,
                                        activation="gelu", norm_eps=1e-12, init_std=0.02),
-                Learned(16), head=HeadConfig("classes", 3, transform="tanh"))
+                position=Learned(16), head=HeadConfig(task="classes", outputs=3, transform="tanh"))
 TEXTS = ["the cat sat on the mat", "a dog ran"] * 4
 
 

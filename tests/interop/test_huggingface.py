@@ -23,22 +23,22 @@ from jtx.nn.positions import Alibi, Learned, Rope
 from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 
-BLOCK = BlockConfig(num_heads=3, attention_bias=True, ffn_dim=20, activation="gelu",
+BLOCK = block(num_heads=3, attention_bias=True, ffn_dim=20, activation="gelu",
                     norm_eps=1e-12, attention_dropout=0.1, init_std=0.02)
-POOLER = HeadConfig("embedding", transform="tanh")
-CLASSES = HeadConfig("classes", 4, transform="tanh")
-BERT = Encoder(31, 12, 2, BLOCK, Learned(16), mlm=False, head=CLASSES)
-PRETRAINING = BERT.clone(mlm=True, head=HeadConfig("next_sentence", transform="tanh", dropout=0.0))
+POOLER = HeadConfig(task="embedding", transform="tanh")
+CLASSES = HeadConfig(task="classes", outputs=4, transform="tanh")
+BERT = encoder(vocab_size=31, width=12, num_layers=2, block=BLOCK, position=Learned(16), mlm=False, head=CLASSES)
+PRETRAINING = BERT.clone(mlm=True, head=HeadConfig(task="next_sentence", transform="tanh", dropout=0.0))
 ROBERTA = BERT.clone(position=Learned(16, first_position=2), num_token_types=1)
 ALBERT = BERT.clone(embedding_width=8, share_layers=True)
-DISTILBERT = BERT.clone(num_token_types=0, head=HeadConfig("classes", 4, transform="relu",
+DISTILBERT = BERT.clone(num_token_types=0, head=HeadConfig(task="classes", outputs=4, transform="relu",
                                                            dropout=0.2))
-MODERNBERT = Encoder(
-    31, 12, 4, BlockConfig(num_heads=3, ffn_dim=20, activation="gelu", gated=True, use_bias=False,
+MODERNBERT = encoder(
+    vocab_size=31, width=12, num_layers=4, block=block(num_heads=3, ffn_dim=20, activation="gelu", gated=True, use_bias=False,
                            norm_position="pre", norm_eps=1e-5, attention_norm=False, dropout=0.0,
                            init_std=0.02),
-    Rope(160_000.0, local_base=10_000.0), num_token_types=0, pattern=("global", "local", "local"),
-    window=3, head=HeadConfig("classes", 4, transform="gelu", norm=True, use_bias=False,
+    position=Rope(160_000.0, local_base=10_000.0), num_token_types=0, pattern=("global", "local", "local"),
+    window=3, head=HeadConfig(task="classes", outputs=4, transform="gelu", norm=True, use_bias=False,
                               dropout=0.0))
 MODELS_BY_TYPE = {"bert": BERT, "roberta": ROBERTA, "albert": ALBERT, "distilbert": DISTILBERT,
                   "modernbert": MODERNBERT}
@@ -103,7 +103,7 @@ def test_a_model_is_saved_as_its_family_and_loads_as_it_was(model_type, saved):
 def test_fields_are_those_of_a_config_section():
   fields = huggingface.model_fields({"model_type": "bert", "architectures": ["BertForMaskedLM"]})
   model = config_lib.build(MODELS, config_lib.section(MODELS, "encoder", **fields))
-  assert model == Encoder(30522, mlm=True)  # BERT-Base
+  assert model == encoder(vocab_size=30522, mlm=True)  # BERT-Base
   roberta = huggingface.model_fields(
       {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}, "RobertaModel")
   assert roberta["position"].first_position == 2 and roberta["position"].max_length == 514
@@ -409,13 +409,13 @@ def change_block(model, **edits):
     (BERT.clone(position=Alibi()), "bert has learned positions, not Alibi"),
     (BERT.clone(head=dataclasses.replace(CLASSES, transform="none")), "bert has"
      " head.transform='tanh' in BertForSequenceClassification, not 'none'"),
-    (BERT.clone(head=HeadConfig("embedding", pool="mean")), "bert has head.pool='first'"),
+    (BERT.clone(head=HeadConfig(task="embedding", pool="mean")), "bert has head.pool='first'"),
     (BERT.clone(mlm=True), "bert has no architecture with the head of pretraining and"
      " head.task='classes'"),
     (BERT.clone(pattern=("local",), window=2), "bert has pattern=('global', 'global')"),
     (BERT.clone(share_layers=True), "albert has embedding_width below width"),
     (change_block(MODERNBERT, norm_eps=1e-5, use_bias=True).clone(
-        mlm=True, head=HeadConfig("tags", 3, pool="none")),
+        mlm=True, head=HeadConfig(task="tags", outputs=3, pool="none")),
      "modernbert has no architecture with the head of pretraining and head.task='tags'"),
     (MODERNBERT.clone(position=Rope(linear_scale=2.0)), "modernbert has position.linear_scale=1.0"),
     (MODERNBERT.clone(pattern=("prefix",), window=0), "modernbert has no layers of kind 'prefix'"),

@@ -10,12 +10,20 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.inference import decode, translate
-from jtx.models.encdec import EncDec
-from jtx.nn.block import BlockConfig
-from jtx.nn.positions import POSITIONS, Alibi, Attached, Learned, Position, Rope, Sinusoidal, T5Bias
+from jtx.nn.positions import (
+  POSITIONS,
+  Alibi,
+  Attached,
+  Learned,
+  Places,
+  Position,
+  Rope,
+  Sinusoidal,
+  T5Bias,
+)
 from jtx.objectives.seq2seq import Seq2Seq
 from jtx.parallel.sharding import unbox
-from tests.helpers import one_fast
+from tests.helpers import block, encdec, one_fast
 
 V, BOS = 11, 1
 
@@ -31,10 +39,10 @@ ENCODINGS = {
 
 
 def model(position=Rope(), *, norm_position="post", dropout=0.0, heads=4, kv_heads=None, **fields):
-  block = BlockConfig(num_heads=heads, num_kv_heads=kv_heads, ffn_dim=12, dropout=dropout,
-                      norm_position=norm_position)
+  layer = block(num_heads=heads, num_kv_heads=kv_heads, ffn_dim=12, dropout=dropout,
+                norm_position=norm_position)
   size = {"vocab_size": V, "width": 8, "num_layers": 2}
-  return EncDec(**{**size, "block": block, "position": position, **fields})
+  return encdec(**{**size, "block": layer, "position": position, **fields})
 
 
 def rows(name, rows_of_segments, length):
@@ -111,7 +119,8 @@ def test_cached_decoding_is_the_full_pass(case):
 
   @jax.jit
   def cached(source, inputs):
-    logits, state = apply(source, hypotheses, length, BOS, method="start")
+    prompt = jnp.full((len(source["src"]), 1), BOS)
+    logits, state = apply(source, hypotheses, length, prompt, method="start")
 
     def step(state, t):
       logits, state = apply(inputs[:, t], state, t, method="step")
@@ -154,7 +163,8 @@ def test_room_that_grows_changes_nothing(method, monkeypatch):
 def test_decoding_past_a_learned_table():
   module = model(Learned(max_length=4))
   with pytest.raises(ConfigError, match="max_length=4 is too short"):
-    module.apply({"params": init(module)}, rows("src", [[[3]]], 1), 1, 5, BOS, method="start")
+    module.apply({"params": init(module)}, rows("src", [[[3]]], 1), 1, 5, jnp.full((1, 1), BOS),
+                 method="start")
 
 
 # ----------------------------------------------------------------- the rest of the model
@@ -180,7 +190,7 @@ def test_embeddings_are_scaled_and_dropped():
   tokens = jnp.array([[3, 4]])
   embed = lambda train: module.apply(
       {"params": params}, tokens, tokens * 0, train, rngs={"dropout": jax.random.key(0)},
-      method=lambda m, x, positions, train: m.embed(m.tgt_embed, x, positions, train))
+      method=lambda m, x, positions, train: m.embed_target(x, Places(positions), train))
   np.testing.assert_array_equal(embed(False), np.full((1, 2, 8), np.float32(8**0.5)))
   np.testing.assert_allclose(np.unique(embed(True)), [0, 2 * 8**0.5], rtol=1e-6)
 
@@ -194,7 +204,7 @@ def test_shared_embeddings(share, tables):
 
 
 @pytest.mark.parametrize("fields, message", [
-    (dict(share_embeddings="both"), "share_embeddings='both': valid are all, output, none"),
+    (dict(tie=("both",)), r"embedding.tie=\('both',\): valid are: source, output, positions"),
     (dict(src_vocab_size=12), "one vocabulary, not 12 source and 11 target tokens"),
     (dict(dtype="int8"), "dtype='int8'"),
 ])
@@ -216,9 +226,9 @@ def test_bfloat16_ends_in_float32_logits():
 # -------------------------------------------------------------------- parameter counts
 
 
-def count(vocab_size=37_000, *, position=Sinusoidal(), width=512, num_layers=6, **block) -> int:
-  module = EncDec(vocab_size=vocab_size, width=width, num_layers=num_layers, position=position,
-                  block=BlockConfig(**block))
+def count(vocab_size=37_000, *, position=Sinusoidal(), width=512, num_layers=6, **fields) -> int:
+  module = encdec(vocab_size=vocab_size, width=width, num_layers=num_layers, position=position,
+                  block=block(**fields))
   batch = Seq2Seq(BOS).model_inputs({**rows("src", [[[1]]], 1), **rows("tgt", [[[1]]], 1)})
   shapes = jax.eval_shape(module.init, jax.random.key(0), batch)
   return sum(math.prod(x.shape) for x in jax.tree.leaves(unbox(shapes)))

@@ -1,6 +1,6 @@
 """Sizes against the published counts; heads, pooling and packing against closed forms."""
 
-import dataclasses
+import functools
 import math
 
 import jax
@@ -12,17 +12,18 @@ from jtx.errors import ConfigError
 from jtx.interop import huggingface
 from jtx.interop.presets import ENCODERS
 from jtx.models import MODELS
-from jtx.models.encoder import BERT_BLOCK, Encoder, Head, HeadConfig, pool
-from jtx.nn.block import BlockConfig
+from jtx.models.encoder import BERT_STACK, Encoder
+from jtx.models.text_head import Head, HeadConfig, pool
 from jtx.nn.layers import LayerNorm
 from jtx.nn.positions import Learned, Rope
 from jtx.parallel.sharding import unbox
-from tests.helpers import one_fast
+from tests.helpers import block, encoder, one_fast
 
 V, D, T = 31, 12, 9
-BLOCK = dataclasses.replace(BERT_BLOCK, num_heads=3, ffn_dim=20, norm_eps=1e-5)
-MODERN = BlockConfig(num_heads=3, ffn_dim=16, activation="gelu", gated=True, use_bias=False,
-                     norm_position="pre", norm_eps=1e-5, attention_norm=False)
+BLOCK = block(BERT_STACK.block, num_heads=3, ffn_dim=20, norm_eps=1e-5)
+MODERN = block(num_heads=3, ffn_dim=16, activation="gelu", gated=True, use_bias=False,
+               norm_position="pre", norm_eps=1e-5, attention_norm=False)
+small = functools.partial(encoder, vocab_size=V, width=D, block=BLOCK)
 
 
 def batch_of(*texts, length=T, types=None):
@@ -96,9 +97,11 @@ def test_every_published_encoder_is_counted():
 
 
 @pytest.mark.parametrize("model", one_fast(
-    Encoder(V, D, 2, BLOCK),
-    Encoder(V, D, 3, BLOCK, Learned(20, first_position=2), embedding_width=5, share_layers=True),
-    Encoder(V, D, 4, MODERN, Rope(local_base=10.0), 0, pattern=("global", "local"), window=1),
+    small(num_layers=2),
+    small(num_layers=3, position=Learned(20, first_position=2), embedding_width=5,
+          share_layers=True),
+    small(num_layers=4, block=MODERN, position=Rope(local_base=10.0), num_token_types=0,
+          pattern=("global", "local"), window=1),
 ), ids=["bert", "albert", "modernbert"])
 def test_packed_and_padded_texts_have_the_hidden_states_of_texts_alone(model):
   a, b = (3, 7, 1, 20), (9, 2, 2, 30, 8)
@@ -113,7 +116,7 @@ def test_packed_and_padded_texts_have_the_hidden_states_of_texts_alone(model):
 
 
 def test_token_types_and_positions_are_added_before_the_norm():
-  model = Encoder(V, D, 1, BLOCK)
+  model = small(num_layers=1)
   batch = batch_of((4, 5), types=[(1, 0)])
   params = drawn(model, batch)
   table = params["embed"]["embedding"]
@@ -127,7 +130,8 @@ def test_token_types_and_positions_are_added_before_the_norm():
   close(model.apply({"params": params}, batch, method="hidden_states")[0, 0, :2], expected)
 
 
-@pytest.mark.parametrize("model", [Encoder(V, D, 3, BLOCK), Encoder(V, D, 3, MODERN, Rope(), 0)],
+@pytest.mark.parametrize("model", [
+    small(num_layers=3), small(num_layers=3, block=MODERN, position=Rope(), num_token_types=0)],
                          ids=["post", "pre"])
 def test_hidden_states_are_those_of_a_shorter_stack(model):
   batch = batch_of((4, 5, 6, 7))
@@ -137,46 +141,46 @@ def test_hidden_states_are_those_of_a_shorter_stack(model):
   close(states[-1], model.apply({"params": params}, batch), 0)
 
   def first(depth):  # of the layers, by cutting the stacked parameters
-    encoder = dict(params["encoder"])
-    if "layers" in encoder:
-      encoder["layers"] = jax.tree.map(lambda x: x[:depth], encoder["layers"])
+    cut = dict(params["encoder"])
+    if "layers" in cut:
+      cut["layers"] = jax.tree.map(lambda x: x[:depth], cut["layers"])
     elif depth == 1:
-      del encoder["layers_1"]
-      encoder["layers"] = encoder.pop("layers_0")
+      del cut["layers_1"]
+      cut["layers"] = cut.pop("layers_0")
     else:
-      encoder["layers_1"] = jax.tree.map(lambda x: x[:depth - 1], encoder["layers_1"])
-    return {**params, "encoder": encoder}
+      cut["layers_1"] = jax.tree.map(lambda x: x[:depth - 1], cut["layers_1"])
+    return {**params, "encoder": cut}
 
   for depth in (1, 2):
-    short = dataclasses.replace(model, num_layers=depth)
+    short = encoder(model, num_layers=depth)
     out = short.apply({"params": first(depth)}, batch)
     state = states[depth]
-    if model.block.norm_position == "pre":
+    if model.stack.block.norm.position == "pre":
       state = LayerNorm(1e-5, use_bias=False).apply(
           {"params": params["encoder"]["final_norm"]}, state)
     close(out, state)
 
 
 def test_shared_layers_are_equal_layers():
-  shared = Encoder(V, D, 3, BLOCK, share_layers=True)
+  shared = small(num_layers=3, share_layers=True)
   batch = batch_of((4, 5, 6))
   params = drawn(shared, batch)
   layers = jax.tree.map(lambda x: np.stack([x] * 3), params["encoder"]["layers"])
   separate = {**params, "encoder": {"layers": layers}}
   close(shared.apply({"params": params}, batch),
-        Encoder(V, D, 3, BLOCK).apply({"params": separate}, batch))
+        small(num_layers=3).apply({"params": separate}, batch))
 
 
 def test_local_layers_turn_by_their_own_base_and_the_first_takes_x_as_it_is():
   """ModernBERT of two layers against one whose layers are both global, and both bases equal."""
   batch = batch_of((4, 5, 6, 7, 8, 9))
   fields = dict(vocab_size=V, width=D, num_layers=2, block=MODERN, num_token_types=0)
-  wide = Encoder(**fields, position=Rope(50.0, local_base=10.0), pattern=("global", "local"),
+  wide = encoder(**fields, position=Rope(50.0, local_base=10.0), pattern=("global", "local"),
                  window=T)
   params = drawn(wide, batch)
   run = lambda model: np.asarray(model.apply({"params": params}, batch, method="hidden_states"))
   mixed, long, short = (run(m) for m in (
-      wide, Encoder(**fields, position=Rope(50.0)), Encoder(**fields, position=Rope(10.0))))
+      wide, encoder(**fields, position=Rope(50.0)), encoder(**fields, position=Rope(10.0))))
   close(mixed[1], long[1])  # the first layer is global
   assert np.abs(mixed[1] - short[1])[0, :6].max() > 1e-3
   assert np.abs(mixed[2] - long[2])[0, :6].max() > 1e-3
@@ -198,33 +202,34 @@ def test_the_heads_of_texts_and_tokens():
   """tanh pooler and classes; norm, gelu and tags: against NumPy."""
   hidden = np.random.default_rng(0).normal(size=(1, 4, 6)).astype(np.float32)
   batch = {"text_segment_ids": np.array([[1, 1, 2, 0]]), "text_positions": np.array([[0, 1, 0, 0]])}
-  block = dataclasses.replace(BERT_BLOCK, norm_eps=1e-5)
+  layer = block(BERT_STACK.block, norm_eps=1e-5)
 
   def run(head, texts):
-    module = Head(head, block)
+    module = Head(head, layer)
     shapes = unbox(jax.eval_shape(module.init, jax.random.key(0), hidden, batch)).get("params", {})
     rng = np.random.default_rng(1)
     p = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
     return np.asarray(module.apply({"params": p}, hidden, batch, texts)), p
 
-  out, p = run(HeadConfig("classes", 3, transform="tanh"), 2)
+  out, p = run(HeadConfig(task="classes", outputs=3, transform="tanh"), 2)
   dense = p["transform"]["dense"]
   pooled = np.tanh(hidden[0, [0, 2]] @ dense["kernel"] + dense["bias"])
   close(out[0], pooled @ p["output"]["kernel"] + p["output"]["bias"])
 
-  out, p = run(HeadConfig("tags", 5, "none", transform="relu", norm=True, use_bias=False), 1)
+  out, p = run(HeadConfig(task="tags", outputs=5, pool="none", transform="relu", norm=True,
+                          use_bias=False), 1)
   x = np.maximum(hidden[0] @ p["transform"]["dense"]["kernel"], 0)
   x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
   x = x * p["transform"]["norm"]["scale"] + p["transform"]["norm"]["bias"]
   close(out[0], x @ p["output"]["kernel"] + p["output"]["bias"], 1e-4)
 
-  out, p = run(HeadConfig("embedding", pool="mean"), 1)
+  out, p = run(HeadConfig(task="embedding", pool="mean"), 1)
   assert p == {}
   close(out[0, 0], hidden[0, :2].mean(0))
 
 
 def test_the_scores_of_the_vocabulary_are_tied_to_the_embedding():
-  model = Encoder(V, D, 1, BLOCK, embedding_width=5, mlm=True)
+  model = small(num_layers=1, embedding_width=5, mlm=True)
   batch = batch_of((4, 5))
   params = drawn(model, batch)
   hidden = np.random.default_rng(2).normal(size=(1, 2, D)).astype(np.float32)
@@ -238,7 +243,7 @@ def test_the_scores_of_the_vocabulary_are_tied_to_the_embedding():
 
 
 def test_attention_weights_of_all_layers():
-  model = Encoder(V, D, 3, MODERN, Rope(), 0)
+  model = small(num_layers=3, block=MODERN, position=Rope(), num_token_types=0)
   batch = batch_of((4, 5, 6))
   weights = model.apply({"params": drawn(model, batch)}, batch, method="attention_weights")
   assert weights["encoder"].shape == (3, 1, 3, T, T)
@@ -246,7 +251,7 @@ def test_attention_weights_of_all_layers():
 
 
 def test_dropout_is_on_in_training_only():
-  model = Encoder(V, D, 1, BLOCK, head=HeadConfig("classes", 2, dropout=0.5))
+  model = small(num_layers=1, head=HeadConfig(task="classes", outputs=2, dropout=0.5))
   batch = batch_of((4, 5, 6))
   params = drawn(model, batch)
   run = lambda seed, train=True: np.asarray(model.apply(
@@ -275,36 +280,36 @@ def test_a_head_says_what_is_wrong_with_it(fields, message):
 
 
 def test_a_head_for_classes_needs_their_number():
-  model = Encoder(V, D, 1, BLOCK, head=HeadConfig("classes"))
+  model = small(num_layers=1, head=HeadConfig(task="classes"))
   with pytest.raises(ConfigError, match="head.outputs must be set: head.task='classes'"):
     jax.eval_shape(model.init, jax.random.key(0), batch_of((1, 2)))
 
 
 def test_texts_longer_than_the_position_table():
-  model = Encoder(V, D, 1, BLOCK, Learned(8))
+  model = small(num_layers=1, position=Learned(8))
   with pytest.raises(ConfigError, match="position.max_length=8 is too short for rows of 9 tokens"):
     model.init(jax.random.key(0), batch_of((1, 2)))
 
 
 def test_a_first_layer_without_norm_is_for_pre_norm():
-  with pytest.raises(ConfigError, match="attention_norm=False goes with norm_position='pre'"):
-    dataclasses.replace(BLOCK, attention_norm=False)
+  with pytest.raises(ConfigError, match="norm.attention=False goes with norm.position='pre'"):
+    block(BLOCK, attention_norm=False)
 
 
 def test_the_section_of_a_config_has_the_heads_keys():
   section = config_lib.section({"encoder": Encoder}, "encoder", vocab_size=V, head=dict(
       task="classes", outputs=3))
   model = config_lib.build({"encoder": Encoder}, section)
-  assert model.head == HeadConfig("classes", 3) and model.block == BERT_BLOCK
+  assert model.head == HeadConfig(task="classes", outputs=3) and model.stack == BERT_STACK
 
 
 def test_a_causal_encoder_does_not_see_what_follows():
-  model = Encoder(V, D, 2, BLOCK, causal=True)
+  model = small(num_layers=2, causal=True)
   params = drawn(model, batch_of((3, 7, 1)))
   a, b = (model.apply({"params": params}, batch_of(text))[0]
           for text in ((3, 7, 1, 20, 4), (3, 7, 1, 9, 2)))
   close(a[:3], b[:3])
   assert np.abs(a[3] - b[3]).max() > 1e-3
-  sees_all = dataclasses.replace(model, causal=False).apply(
+  sees_all = encoder(model, causal=False).apply(
       {"params": params}, batch_of((3, 7, 1, 20, 4)))[0]
   assert np.abs(sees_all[:3] - a[:3]).max() > 1e-3

@@ -1,4 +1,4 @@
-"""Frozen features: the LSTM against its equations, the layers that are taken, and what is trained."""
+"""Frozen features: the LSTM against its equations, the layers taken, and what is trained."""
 
 import dataclasses
 
@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.models.encoder import Encoder, HeadConfig
 from jtx.models.features import FeatureConfig, Features, Lstm
+from jtx.models.text_head import HeadConfig
 from jtx.parallel.sharding import unbox
+from tests.helpers import encoder
 from tests.models.test_encoder import BLOCK, D, V, batch_of, close, drawn, packed
 
-MODEL = Encoder(vocab_size=V, width=D, num_layers=3, block=BLOCK,
-                features=FeatureConfig((-1,)), head=HeadConfig("tags", outputs=4, pool="none"))
+MODEL = encoder(vocab_size=V, width=D, num_layers=3, block=BLOCK,
+                features=FeatureConfig((-1,)), head=HeadConfig(task="tags", outputs=4, pool="none"))
 A, B = [3, 5, 7, 2], [9, 4, 6]
 
 

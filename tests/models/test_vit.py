@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.models import vit
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.resnet import Conv, GroupNorm, ResnetConfig
-from jtx.models.vit import VIT_BLOCK, ImageConfig, Vit
-from jtx.nn.block import ResidualConfig, skip_examples
+from jtx.models.vit import VIT_STACK, ImageConfig, join, split
+from jtx.nn.block import Context, ResidualConfig, skip_examples
 from jtx.nn.grid_positions import GRID_POSITIONS, Learned2d, LearnedGrid, RelativeBias, Sincos2d
+from jtx.nn.positions import Places
 from jtx.parallel.sharding import unbox
+from tests.helpers import block, vit
 
-BLOCK = dataclasses.replace(VIT_BLOCK, num_heads=2, ffn_dim=24)
+BLOCK = block(VIT_STACK.block, num_heads=2, ffn_dim=24)
 IMAGE = ImageConfig(size=12, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 CLASSES = ImageHeadConfig(task="classes", outputs=5)
-SMALL = Vit(IMAGE, 4, 16, 2, BLOCK, head=CLASSES)
+SMALL = vit(image=IMAGE, patch_size=4, width=16, num_layers=2, block=BLOCK, head=CLASSES)
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 12, 12, 3)).astype(np.uint8)
 
 
@@ -39,9 +40,9 @@ def drawn(model, seed=0, std=0.5):
 
 
 def published(width, num_layers, num_heads, patch, **fields):
-  block = dataclasses.replace(VIT_BLOCK, num_heads=num_heads, ffn_dim=4 * width)
+  layer = block(VIT_STACK.block, num_heads=num_heads, ffn_dim=4 * width)
   fields = {"head": ImageHeadConfig(task="classes", outputs=1000), **fields}
-  return Vit(patch_size=patch, width=width, num_layers=num_layers, block=block, **fields)
+  return vit(patch_size=patch, width=width, num_layers=num_layers, block=layer, **fields)
 
 
 DISTILLED = dict(prefix=PrefixConfig(distillation=True))
@@ -70,15 +71,15 @@ def test_maes_trained_parameters():
 
 def test_patches_are_split_and_joined_row_by_row():
   image = np.arange(2 * 4 * 6 * 2).reshape(2, 4, 6, 2)
-  patches = np.asarray(vit.split(jnp.asarray(image), 2))
+  patches = np.asarray(split(jnp.asarray(image), 2))
   assert patches.shape == (2, 6, 2, 2, 2)
   for n in range(6):
     row, column = divmod(n, 3)
     np.testing.assert_array_equal(
         patches[:, n], image[:, 2 * row:2 * row + 2, 2 * column:2 * column + 2])
   square = np.arange(2 * 4 * 4 * 3).reshape(2, 4, 4, 3)
-  flat = vit.split(jnp.asarray(square), 2).reshape(2, 4, -1)
-  np.testing.assert_array_equal(vit.join(flat, 2, 3), square)
+  flat = split(jnp.asarray(square), 2).reshape(2, 4, -1)
+  np.testing.assert_array_equal(join(flat, 2, 3), square)
 
 
 def test_bytes_are_normalised_and_floats_taken_as_they_are():
@@ -91,22 +92,23 @@ def test_bytes_are_normalised_and_floats_taken_as_they_are():
 
 
 def test_the_stem_is_a_product_of_each_patch():
-  model = SMALL.clone(prefix=PrefixConfig(registers=2), position=GRID_POSITIONS["none"]())
+  model = vit(SMALL, prefix=PrefixConfig(registers=2), position=GRID_POSITIONS["none"]())
   params = drawn(model)
   x, places = model.apply({"params": params}, {"image": PIXELS}, False, method="embed")
   assert x.shape == (3, 3 + 9, 16) and (places == np.arange(12)).all()
   np.testing.assert_allclose(x[1, 0], params["cls_token"][0], rtol=1e-6)
   np.testing.assert_allclose(x[1, 1:3], params["registers"], rtol=1e-6)
   patch = np.asarray(IMAGE.normalize(jnp.asarray(PIXELS)))[1, 4:8, 8:12]
-  expected = np.einsum("ijc,ijcd->d", patch, params["patches"]["kernel"]) + params["patches"]["bias"]
+  stem = params["patches"]
+  expected = np.einsum("ijc,ijcd->d", patch, stem["kernel"]) + stem["bias"]
   np.testing.assert_allclose(x[1, 3 + 5], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", GRID_POSITIONS)
 def test_only_positions_tell_the_order_of_patches(name):
-  model = SMALL.clone(position=GRID_POSITIONS[name]())
+  model = vit(SMALL, position=GRID_POSITIONS[name]())
   params = drawn(model)
-  mixed = np.asarray(vit.join(jnp.asarray(np.asarray(vit.split(jnp.asarray(PIXELS), 4))[
+  mixed = np.asarray(join(jnp.asarray(np.asarray(split(jnp.asarray(PIXELS), 4))[
       :, [3, 1, 2, 0, 8, 5, 6, 7, 4]].reshape(3, 9, -1)), 4, 3))
   a, b = (model.apply({"params": params}, {"image": x}, method="predict") for x in (PIXELS, mixed))
   assert (abs(np.asarray(a) - b).max() < 1e-4) == (name == "none")
@@ -114,25 +116,25 @@ def test_only_positions_tell_the_order_of_patches(name):
 
 @pytest.mark.parametrize("at", ["layers", "shared"])
 def test_positions_in_every_layer(at):
-  model = SMALL.clone(position_at=at)
+  model = vit(SMALL, position_at=at)
   params = drawn(model)
   own = params["encoder"]["layers"].get("position_embedding")
   table = params.get("position_embedding")
   assert (own is None) == (at == "shared") and (table is None) == (at == "layers")
   # The same, by a model without positions to which they are added before each layer.
-  plain = SMALL.clone(position=GRID_POSITIONS["none"](), num_layers=1)
+  plain = vit(SMALL, position=GRID_POSITIONS["none"](), num_layers=1)
   rest = {k: v for k, v in params.items() if k != "position_embedding"}
-  x, _ = SMALL.clone(position=GRID_POSITIONS["none"]()).apply(
+  x, _ = vit(SMALL, position=GRID_POSITIONS["none"]()).apply(
       {"params": rest}, {"image": PIXELS}, False, method="embed")
   for i in range(2):
     layer = jax.tree.map(lambda p: p[i:i + 1], params["encoder"]["layers"])
     added = layer.pop("position_embedding")[0] if at == "layers" else table
     one = {**rest, "encoder": {**params["encoder"], "layers": layer}}
     x = plain.apply({"params": one}, x + added, method=lambda m, y: m.encoder(
-        y, vit.Context(jnp.zeros((3, 10), int), return_hidden=True))[1].hidden[0])
+        y, Context(Places(jnp.zeros((3, 10), int)), return_hidden=True))[1].hidden[0])
   out = model.apply({"params": params}, {"image": PIXELS}, method="hidden_states")
   y = np.asarray(x, np.float64)
-  y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + BLOCK.norm_eps)
+  y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + BLOCK.norm.eps)
   norm = params["encoder"]["final_norm"]
   np.testing.assert_allclose(out[-1], y * norm["scale"] + norm["bias"], atol=2e-4)
 
@@ -181,7 +183,7 @@ def test_a_distilled_head_answers_with_the_mean_of_two():
 @pytest.mark.slow
 def test_layer_scale_and_skipped_examples():
   scaled = dataclasses.replace(BLOCK, residual=ResidualConfig(layer_scale=0.0))
-  model = SMALL.clone(block=scaled)
+  model = vit(SMALL, block=scaled)
   params = unbox(model.init(jax.random.key(0), {"image": PIXELS}))["params"]
   states = model.apply({"params": params}, {"image": PIXELS}, method="hidden_states")
   np.testing.assert_array_equal(states[1], states[0])  # all that layers add is multiplied by 0
@@ -197,7 +199,7 @@ def test_layer_scale_and_skipped_examples():
 
 
 def test_skipping_is_for_training_alone():
-  model = SMALL.clone(block=dataclasses.replace(
+  model = vit(SMALL, block=dataclasses.replace(
       BLOCK, residual=ResidualConfig(drop_path=0.5, uniform=True)))
   params = drawn(model)
   run = lambda train, seed=0: np.asarray(model.apply(
@@ -208,8 +210,8 @@ def test_skipping_is_for_training_alone():
   assert any(abs(run(True, seed) - run(False)).max() > 1e-3 for seed in range(3))
 
 
-MAE = SMALL.clone(head=ImageHeadConfig(), position=LearnedGrid(init="sincos", trained=False),
-                  decoder=DecoderConfig(1, 8, 2, 12, masked=0.5))
+MAE = vit(SMALL, head=ImageHeadConfig(), position=LearnedGrid(init="sincos", trained=False),
+          decoder=DecoderConfig(num_layers=1, width=8, num_heads=2, ffn_dim=12, masked=0.5))
 
 
 @pytest.mark.slow
@@ -221,15 +223,15 @@ def test_the_encoder_of_mae_sees_only_what_is_kept():
   predicted, hidden = map(np.asarray, run(PIXELS))
   assert predicted.shape == (3, 9, 4 * 4 * 3)
   np.testing.assert_array_equal(hidden, noise >= 4)  # half of 9, rounded down, is seen
-  patches = np.array(vit.split(jnp.asarray(PIXELS), 4)).reshape(3, 9, -1)
+  patches = np.array(split(jnp.asarray(PIXELS), 4)).reshape(3, 9, -1)
   for seen in (True, False):
     changed = patches.copy()
     changed[(hidden == 0) == seen] = 255 - changed[(hidden == 0) == seen]
-    again, _ = run(np.asarray(vit.join(jnp.asarray(changed), 4, 3)))
+    again, _ = run(np.asarray(join(jnp.asarray(changed), 4, 3)))
     assert (abs(np.asarray(again) - predicted).max() > 1e-3) == seen
   np.testing.assert_allclose(
       MAE.apply({"params": params}, {"image": PIXELS}, method="pixels"),
-      np.asarray(vit.split(IMAGE.normalize(jnp.asarray(PIXELS)), 4)).reshape(3, 9, -1), atol=1e-6)
+      np.asarray(split(IMAGE.normalize(jnp.asarray(PIXELS)), 4)).reshape(3, 9, -1), atol=1e-6)
 
 
 def test_weights_are_for_images_of_another_size():
@@ -240,17 +242,18 @@ def test_weights_are_for_images_of_another_size():
   np.testing.assert_array_equal(params["position_embedding"][0], flat["position_embedding"][0])
   same = SMALL.resized(flat, SMALL)
   assert all(same[p] is flat[p] for p in flat)
-  assert larger.clone(position=Sincos2d()).resized({}, SMALL.clone(position=Sincos2d())) == {}
+  assert vit(larger, position=Sincos2d()).resized({}, vit(SMALL, position=Sincos2d())) == {}
   for position, name in ((Learned2d(), "Learned2d"), (RelativeBias(), "RelativeBias")):
-    model = SMALL.clone(position=position)
+    model = vit(SMALL, position=position)
     with pytest.raises(ConfigError, match=f"positions of the kind {name}"):
-      larger.clone(position=position).resized(flatten_dict(drawn(model), sep="/"), model)
+      vit(larger, position=position).resized(flatten_dict(drawn(model), sep="/"), model)
 
 
 def test_the_stem_of_a_hybrid():
   config = ResnetConfig(stages=(1, 2, 1), width=8, groups=4)
   assert config.stride == 16 and ResnetConfig().stride == 1
-  model = Vit(ImageConfig(size=64), 1, 16, 1, BLOCK, stem=config, head=CLASSES)
+  model = vit(image=ImageConfig(size=64), patch_size=1, width=16, num_layers=1, block=BLOCK,
+              stem=config, head=CLASSES)
   shapes = shapes_of(model)
   assert model.grid[:2] == (4, 4) and shapes["patches/kernel"] == (1, 1, 8 * 4 * 4, 16)
   x = np.random.default_rng(0).normal(size=(2, 6, 6, 8)).astype(np.float32)
@@ -271,16 +274,17 @@ def test_the_stem_of_a_hybrid():
     (dict(prefix=PrefixConfig(cls=False)), "head.pool='first' is the"),
     (dict(head=dataclasses.replace(CLASSES, distilled=True)), "needs prefix.cls=True and"),
     (dict(position_at="top"), "position_at='top'"),
-    (dict(position_at="layers", decoder=DecoderConfig(1)), "MAE's decoder needs patches"),
-    (dict(head=ImageHeadConfig("classes")), "head.outputs must be set"),
+    (dict(position_at="layers", decoder=DecoderConfig(num_layers=1)),
+     "MAE's decoder needs patches"),
+    (dict(head=ImageHeadConfig(task="classes")), "head.outputs must be set"),
 ])
 def test_fields_that_do_not_fit(fields, message):
   with pytest.raises(ConfigError, match=message):
-    shapes_of(SMALL.clone(**fields))
+    shapes_of(vit(SMALL, **fields))
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: ImageHeadConfig("class"), "did you mean 'classes'"),
+    (lambda: ImageHeadConfig(task="class"), "did you mean 'classes'"),
     (lambda: ImageHeadConfig(pool="max"), "head.pool='max'"),
     (lambda: ImageHeadConfig(outputs=3), "go with head.task='classes', not 'none'"),
     (lambda: ImageConfig(channels=1), "a number for each of the 1 channels"),

@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.models.encoder import Encoder
 from jtx.objectives.distill import Distill
 from jtx.objectives.mlm import Mlm
 from jtx.parallel import sharding
 from jtx.saved import pretrained
 from jtx.train.teacher import with_teacher
-from tests.helpers import one_fast
-from tests.models.test_encoder import BLOCK, D, V, batch_of, close, drawn
+from tests.helpers import block, encoder, one_fast
+from tests.models.test_encoder import BLOCK, D, batch_of, close, drawn, small
 
-STUDENT = Encoder(V, D, 1, dataclasses.replace(BLOCK, dropout=0.0, attention_dropout=0.0), mlm=True)
-TEACHER = dataclasses.replace(STUDENT, num_layers=3)
+STUDENT = small(num_layers=1, block=block(BLOCK, dropout=0.0, attention_dropout=0.0), mlm=True)
+TEACHER = encoder(STUDENT, num_layers=3)
 BATCH = {**batch_of((3, 5, 7, 2), (9, 4)), "mlm_positions": np.array([[1, 3], [0, 0]], np.int32),
          "mlm_labels": np.array([[6, 2], [8, -1]], np.int32)}
 HIDDEN = ((0, 1), (0, 3), (1, 0))
@@ -87,7 +86,7 @@ def test_without_a_teacher_it_is_mlm(params):
 
 def test_widths_must_be_one_for_the_cosine(params):
   student, _ = params
-  wide = dataclasses.replace(TEACHER, width=2 * D)
+  wide = encoder(TEACHER, width=2 * D)
   teacher = drawn(wide, BATCH, 1)
   with pytest.raises(ConfigError, match="cosine_weight=1.0: the teacher is 24 wide and the model"
                      " 12"):
@@ -111,7 +110,7 @@ def test_a_teacher_is_loaded_from_a_folder(params, tmp_path):
   mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, context=1), jax.devices()[:1])
   objective, extra = with_teacher(Distill(teacher=str(tmp_path / "teacher")), mesh)
   jax.tree.map(np.testing.assert_array_equal, extra["teacher"], teacher)
-  assert objective.model.num_layers == 3
+  assert objective.model.stack.num_layers == 3
   assert with_teacher(Mlm(), mesh) == (Mlm(), {})
   with pytest.raises(ConfigError, match="objective.teacher is unset; it names the folder"):
     with_teacher(Distill(), mesh)

@@ -1,6 +1,5 @@
 """The objective of hidden tokens, and of pairs, against float64 NumPy."""
 
-import dataclasses
 import functools
 import math
 
@@ -9,16 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx.models.encoder import BERT_BLOCK, Encoder, HeadConfig
+from jtx.models.encoder import BERT_STACK
+from jtx.models.text_head import HeadConfig
 from jtx.objectives import OBJECTIVES
 from jtx.objectives.mlm import Mlm
 from jtx.parallel import sharding
+from tests.helpers import block, encoder
 from tests.models.test_encoder import drawn, packed
 
 V, D, T, K = 31, 12, 16, 5
-BLOCK = dataclasses.replace(BERT_BLOCK, num_heads=3, ffn_dim=20, norm_eps=1e-5)
-MODEL = Encoder(V, D, 1, BLOCK, mlm=True)
-PAIRS = MODEL.clone(head=HeadConfig("next_sentence", transform="tanh"))
+BLOCK = block(BERT_STACK.block, num_heads=3, ffn_dim=20, norm_eps=1e-5)
+MODEL = encoder(vocab_size=V, width=D, num_layers=1, block=BLOCK, mlm=True)
+PAIRS = MODEL.clone(head=HeadConfig(task="next_sentence", transform="tanh"))
 # Two texts in a row, one, one that has a text but no hidden token, and a row of padding.
 TEXTS = [((3, 7, 1, 20, 6), (9, 2, 2, 30)), ((5, 6, 7, 8, 9, 10, 11),), ((4, 4),), ()]
 PLACES = [(1, 3, 6, 8), (0, 2, 3, 4, 6), (), ()]

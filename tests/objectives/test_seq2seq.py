@@ -5,13 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx.models.encdec import EncDec
-from jtx.nn.block import BlockConfig
 from jtx.objectives.cross_entropy import cross_entropy
 from jtx.objectives.seq2seq import Seq2Seq, shift_right
 from jtx.parallel.sharding import make_mesh, unbox
 from jtx.train import flops
-from tests.helpers import one_fast
+from tests.helpers import block, encdec, one_fast
 
 V, B, S, T, BOS = 7, 2, 4, 6, 1
 
@@ -45,8 +43,8 @@ def test_shift_right_starts_every_segment():
 
 # ------------------------------------------------------------------------ with a model
 
-MODEL = EncDec(vocab_size=V, width=8, num_layers=1,
-               block=BlockConfig(num_heads=2, ffn_dim=8, dropout=0.5))
+MODEL = encdec(vocab_size=V, width=8, num_layers=1,
+               block=block(num_heads=2, ffn_dim=8, dropout=0.5))
 
 
 def batch():

@@ -16,8 +16,8 @@ pytest.importorskip("torch", reason="PyTorch is not installed: make test-parity 
 pytest.importorskip("transformers", reason="transformers is not installed: see make test-parity")
 
 BOS, EOS, PAD, LENGTH = 1, 2, 0, 12
-MODEL = EncDec(vocab_size=37, width=24, num_layers=2, num_decoder_layers=3, output_bias=True,
-               block=BlockConfig(num_heads=3, ffn_dim=20, **marian.block_options()))
+MODEL = encdec(vocab_size=37, width=24, num_layers=2, num_decoder_layers=3, output_bias=True,
+               block=block(num_heads=3, ffn_dim=20, **marian.block_options()))
 
 
 def rows(name, tokens):

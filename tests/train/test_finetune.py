@@ -59,15 +59,15 @@ def write_files(folder):
 
 
 TASKS = {
-    "classify": ("tsv:{}.tsv", HeadConfig("classes"),
+    "classify": ("tsv:{}.tsv", HeadConfig(task="classes"),
                  (("encode", dict(texts=("0",), max_length=16)), ("label", dict(key="1"))),
                  ("text",), "classification", "accuracy"),
-    "tag": ("conll:{}.conll", HeadConfig("tags", pool="none"),
+    "tag": ("conll:{}.conll", HeadConfig(task="tags", pool="none"),
             (("encode_words", dict(max_length=16)),), ("text",), "tagging", "f1"),
-    "span": ("squad:{}.json", HeadConfig("span", pool="none"),
+    "span": ("squad:{}.json", HeadConfig(task="span", pool="none"),
              (("encode_windows", dict(max_length=14, stride=2, max_question=6)),), ("text",), "answers",
              "exact_match"),
-    "multiple_choice": ("tsv:{}.choices", HeadConfig("choice"),
+    "multiple_choice": ("tsv:{}.choices", HeadConfig(task="choice"),
                         (("encode_choices", dict(prompt="0", choices=("1", "2"), label="3",
                                                  max_length=16)),),
                         ("choice_0", "choice_1"), "loss", "accuracy"),
@@ -148,8 +148,8 @@ def published(tmp_path_factory):
   """A Hugging Face folder of a small BERT with a pooler."""
   texts = (" ".join(w) for w in sentences(200, 0))
   tokenizer = kinds.wordpiece(texts, vocab_size=100, min_frequency=1)
-  model = Encoder(tokenizer.vocab_size, 24, 2, BLOCK, Learned(64),
-                  head=HeadConfig("embedding", transform="tanh"))
+  model = encoder(vocab_size=tokenizer.vocab_size, width=24, num_layers=2, block=BLOCK, position=Learned(64),
+                  head=HeadConfig(task="embedding", transform="tanh"))
   shapes = unbox(jax.eval_shape(model.init, jax.random.key(0), batch_of((1, 2))))["params"]
   rng = np.random.default_rng(5)
   params = jax.tree.map(lambda x: rng.normal(0, 0.1, x.shape).astype(np.float32), shapes)
@@ -185,8 +185,8 @@ def test_training_starts_from_the_parameters_of_a_folder(published, folder, tmp_
 
 def test_features_are_those_of_a_published_encoder(published):
   path, params = published
-  model = Encoder(params["embed"]["embedding"].shape[0], 24, 2, BLOCK, Learned(64),
-                  features=FeatureConfig((0, -1)), head=HeadConfig("classes", 2))
+  model = encoder(vocab_size=params["embed"]["embedding"].shape[0], width=24, num_layers=2, block=BLOCK, position=Learned(64),
+                  features=FeatureConfig((0, -1)), head=HeadConfig(task="classes", outputs=2))
   loaded, missing = open_saved(path).params_for(model)
   assert {name.split("/")[0] for name in missing} == {"extractor", "task_head"}
   jax.tree.map(np.testing.assert_array_equal, loaded,

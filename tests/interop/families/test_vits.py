@@ -21,13 +21,13 @@ from jtx.saved.pretrained import load_pretrained, save_pretrained
 from tests.models.test_vit import BLOCK, drawn
 
 IMAGE = ImageConfig(size=12, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
-CLASSES = Vit(IMAGE, 4, 16, 2, BLOCK, head=ImageHeadConfig("classes", 5))
-MAE = Vit(IMAGE, 4, 16, 2, BLOCK, LearnedGrid(init="sincos", trained=False),
-          decoder=DecoderConfig(1, 8, 2, 12, masked=0.5))
+CLASSES = vit(image=IMAGE, patch_size=4, width=16, num_layers=2, block=BLOCK, head=ImageHeadConfig(task="classes", outputs=5))
+MAE = vit(image=IMAGE, patch_size=4, width=16, num_layers=2, block=BLOCK, position=LearnedGrid(init="sincos", trained=False),
+          decoder=DecoderConfig(num_layers=1, width=8, num_heads=2, ffn_dim=12, masked=0.5))
 MODELS = {
     "vit": CLASSES,
     "deit": CLASSES.clone(prefix=PrefixConfig(distillation=True),
-                          head=ImageHeadConfig("classes", 5, distilled=True)),
+                          head=ImageHeadConfig(task="classes", outputs=5, distilled=True)),
     "vit_mae": MAE,
 }
 
@@ -111,7 +111,7 @@ def test_what_can_not_be_computed_is_refused(edits, said):
 @pytest.mark.parametrize("model, said", [
     (CLASSES.clone(position=Sincos2d()), "vit has learned positions, not Sincos2d"),
     (CLASSES.clone(prefix=PrefixConfig(registers=2)), "vit has prefix.registers=0"),
-    (CLASSES.clone(head=ImageHeadConfig("classes", 5, pool="mean")), "vit has head.pool='first'"),
+    (CLASSES.clone(head=ImageHeadConfig(task="classes", outputs=5, pool="mean")), "vit has head.pool='first'"),
     (CLASSES.clone(position_at="layers"), "vit has position_at='stem'"),
 ])
 def test_a_model_that_no_family_has(model, said, tmp_path):
@@ -124,7 +124,7 @@ def test_an_encoder_of_mae_becomes_a_classifier(tmp_path):
   path = str(tmp_path / "mae")
   params = drawn(MAE)
   save_pretrained(path, MAE, params)
-  model = CLASSES.clone(head=ImageHeadConfig("classes", 7, pool="mean", norm=True))
+  model = CLASSES.clone(head=ImageHeadConfig(task="classes", outputs=7, pool="mean", norm=True))
   loaded, missing = open_saved(path).params_for(model)
   assert all(name.startswith("task_head/") for name in missing)
   np.testing.assert_array_equal(loaded["position_embedding"], params["position_embedding"])
