@@ -1,0 +1,56 @@
+"""Runs and folders that an earlier version wrote go on, bit for bit, and give what they gave.
+
+tests/fixtures/older_workdirs holds four runs of the time when a block's config was one flat
+section, as a kill after step 4 left them with the checkpoint of step 3, and a folder converted from Hugging
+Face. That version went on with them, and expected.json has what came of it.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+from unittest.mock import ANY
+
+import pytest
+
+from tests.helpers import ROOT, one_fast
+
+FIXTURES = ROOT / "tests" / "fixtures" / "older_workdirs"
+EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
+
+
+def gone_on(kind: str, folder: pathlib.Path) -> dict:
+  """What comes of a workdir today, in a process of its own."""
+  with tarfile.open(FIXTURES / f"{kind}.tar.xz") as packed:
+    packed.extractall(folder / kind, filter="data")
+  # One device, and code as fast as a user's.
+  env = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+  del env["XLA_FLAGS"]
+  argv = [FIXTURES / "go_on.py", folder / kind, folder / "out.json"]
+  done = subprocess.run([sys.executable, *map(str, argv)], cwd=ROOT, env=env, text=True,
+                        stderr=subprocess.PIPE)
+  assert done.returncode == 0, done.stderr[-3000:]
+  return json.loads((folder / "out.json").read_text())
+
+
+def near(value):
+  """`value` for a comparison on another machine: numbers to 1e-5, and no checksums."""
+  if isinstance(value, dict):
+    return {key: near(item) for key, item in value.items()}
+  if isinstance(value, list):
+    return [near(item) for item in value]
+  if isinstance(value, float):
+    return pytest.approx(value, rel=1e-5, abs=1e-6)
+  return ANY if isinstance(value, str) and len(value) == 64 else value
+
+
+@pytest.mark.parametrize("kind", one_fast("vit", *(kind for kind in EXPECTED if kind != "vit")))
+def test_goes_on_as_before(kind, tmp_path):
+  ours, theirs = gone_on(kind, tmp_path), dict(EXPECTED[kind])
+  if ours.pop("machine") != theirs.pop("machine"):
+    theirs = near(theirs)
+  assert ours.keys() == theirs.keys()
+  for key in theirs:  # one by one: a difference is then readable
+    assert ours[key] == theirs[key], key
