@@ -21,7 +21,7 @@ def main() -> None:
   from jtx.evals.run import evaluate, make_evaluators
   from jtx.saved.workdir import load_run
   task, params, step = load_run(WORKDIR.value, STEP.value, AVERAGE.value, DATA_PATH.value)
-  evaluators = make_evaluators(task.config)
+  evaluators = make_evaluators(task.config, task.model)
   results = evaluate(task, params, evaluators, step, WORKDIR.value)
   print(json.dumps({"step": step, **results}))
 

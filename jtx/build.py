@@ -1,7 +1,7 @@
 """A config's model and objective, checked against its data and one another."""
 
 import functools
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,12 @@ from jtx.errors import ConfigError
 from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
 
+# Keys of a config's model that give it a head. Others are of head.task.
+HEAD_EDITS = {
+    "mae": {"name": "vit", "decoder.num_layers": 8},
+    "mlm": {"name": "encoder", "mlm": True},
+    "seq2seq": {"name": "encdec"},
+}
 LABELLED = ("classes", "tags")  # tasks of heads whose outputs are the data's labels
 
 
@@ -18,7 +24,8 @@ def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
   """The model and the objective; fields that are unset and in `info` come from the data.
 
   Raises:
-    ConfigError: a field of the model that is set differs from the data.
+    ConfigError: a field of the model that is set differs from the data, or the model lacks a head
+      that the objective needs.
   """
   built = []
   for section, registry in (("model", MODELS), ("objective", OBJECTIVES)):
@@ -34,7 +41,29 @@ def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
         raise ConfigError(f"config.{section}.{key}={node[last]} does not fit the data, whose {last}"
                           f" is {value}; leave it unset to take the data's")
     built.append(build(registry, cfg, what=section))
-  return tuple(built)
+  model, objective = built
+  check_heads(config, model, objective.heads, f"config.objective.name={config.objective.name!r}")
+  return model, objective
+
+
+def check_heads(config: ConfigDict, model: Any, heads: frozenset[str], what: str) -> None:
+  """Raises ConfigError where the model lacks one of the heads that `what` needs."""
+  for head in sorted(heads - model.heads):
+    edits = HEAD_EDITS.get(head, {"name": "encoder", "head.task": head})
+    if "head.task" in edits and "head" in config.model:
+      edits = {"head.task": head}
+    keys = " and ".join(f"config.model.{key}={value!r}" for key, value in edits.items()
+                        if config.model.get(key) != value)
+    raise ConfigError(f"{what} needs a model with the head {head!r}, but"
+                      f" config.model.name={config.model.name!r} has"
+                      f" {', '.join(sorted(model.heads)) or 'none'}: set {keys}")
+
+
+def check_keys(example: Mapping[str, Any], keys: Sequence[str], what: str) -> None:
+  """Raises ConfigError where a batch, `example`, lacks one of the keys that `what` needs."""
+  if missing := [key for key in keys if key not in example]:
+    raise ConfigError(f"{what} needs batches with {', '.join(missing)}, but config.data.ops make"
+                      f" {', '.join(example)}")
 
 
 def labelled(head: Mapping[str, Any]) -> bool:
@@ -49,6 +78,13 @@ def init_params(model, objective, example: Mapping[str, Any], key: jax.Array) ->
 
 
 def abstract_params(model, objective, example: Mapping[str, Any]) -> Any:
-  """Shapes, dtypes and axis names of the parameters, at no cost."""
+  """Shapes, dtypes and axis names of the parameters, at no cost.
+
+  Raises:
+    ConfigError: a batch lacks what the objective needs.
+  """
+  name = next(name for kind in type(objective).__mro__ for name, known in OBJECTIVES.items()
+              if known is kind)
+  check_keys(example, objective.keys, f"config.objective.name={name!r}")
   init = functools.partial(init_params, model, objective, example)
   return jax.eval_shape(init, jax.random.key(0))

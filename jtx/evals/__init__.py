@@ -2,7 +2,8 @@
 
 An evaluator is a frozen dataclass of its config. Called with a `Task` and parameters, it
 goes over its split once and yields (name, value): numbers for the metrics, and strings
-(samples, signatures) for the log.
+(samples, signatures) for the log. Its `heads` and `keys` are what it needs of the model and of
+batches, as of an objective.
 """
 
 from jtx.evals.answers import Answers

@@ -26,6 +26,9 @@ class Answers:
   threshold: float = 0.0
   every: int = 0  # steps; 0 is at the end only
 
+  heads = frozenset({"span"})  # of the model
+  keys = ()  # of a batch
+
   def __call__(self, task: Task, params) -> Iterator[tuple[str, float]]:
     windows = task.data.encoded(self.source)
     outputs = Predictor(task.model, params, mesh=task.mesh)(windows)

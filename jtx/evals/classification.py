@@ -23,6 +23,9 @@ class Classification:
   every: int = 0  # steps; 0 is at the end only
   samples: int = 0  # predictions to show
 
+  heads = frozenset({"classes"})  # of the model
+  keys = ()  # of a batch
+
   def __post_init__(self):
     for name in self.scores:
       if name not in SCORES:

@@ -43,6 +43,9 @@ class Images:
   bins: int = 15  # of the calibration error
   sigmoid: bool = False  # scores are of classes that do not exclude one another
 
+  heads = frozenset({"classes"})  # of the model
+  keys = ("image", "label")  # of a batch
+
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
     outputs, labels = values(task, params, self.source, "predict")
     yield from self.score(outputs[:, 0], labels)
@@ -79,6 +82,9 @@ class Probes:
   l2: float = 1024.0
   seed: int = 0  # of which images are taken
 
+  heads = frozenset()  # of the model
+  keys = ("image", "label")  # of a batch
+
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
     train, train_labels = values(task, params, self.train, "features")
     test, labels = values(task, params, self.source, "features")
@@ -103,6 +109,9 @@ class Throughput:
   """Images a second that the model answers for, of a batch that is there already."""
   rounds: int = 5
   every: int = 0  # steps; 0 is at the end only
+
+  heads = frozenset()  # of the model
+  keys = ("image",)  # of a batch
 
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
     size = sharding.padded_batch(task.config.batch_size, task.mesh)

@@ -24,6 +24,9 @@ class Loss:
   source: tuple[str, ...]
   every: int = 1000  # steps; 0 is at the end only
 
+  heads = frozenset()  # of the model
+  keys = ()  # of a batch
+
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
     # A run may be evaluated on another machine, whose devices do not divide its batch.
     size = sharding.padded_batch(task.config.batch_size, task.mesh)

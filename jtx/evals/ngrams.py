@@ -21,6 +21,9 @@ class Ngrams:
   discount: float = 0.75
   every: int = 0  # steps; 0 is at the end only
 
+  heads = frozenset()  # of the model
+  keys = ("mlm_positions", "mlm_labels")  # of a batch
+
   def __post_init__(self):
     if not 0 < self.discount < 1:
       raise ConfigError(f"evals: discount={self.discount} must be between 0 and 1")

@@ -25,6 +25,9 @@ class Pictures:
   number: int = 6  # images
   every: int = 0  # steps; 0 is at the end only
 
+  heads = frozenset()  # of the model
+  keys = ("image",)  # of a batch
+
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, Any]]:
     batch = next(iter(task.data.eval_batches(self.source, self.number, range(self.number))))
     images = batch["image"][batch["real"][:, 0] > 0]

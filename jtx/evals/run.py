@@ -7,6 +7,7 @@ from typing import Any, Callable, Mapping
 from absl import logging
 import jax
 
+from jtx.build import check_heads, check_keys
 from jtx.config import ConfigDict, build
 from jtx.evals import EVALS
 from jtx.evals.task import Task
@@ -14,9 +15,26 @@ from jtx.figures.figure import save_figure
 from jtx.parallel import processes
 
 
-def make_evaluators(config: ConfigDict) -> dict[str, Any]:
-  """The evaluators of a config by the name of their split."""
-  return {name: build(EVALS, config.evals[name], what=f"evals.{name}") for name in config.evals}
+def make_evaluators(config: ConfigDict, model: Any = None,
+                    example: Mapping[str, Any] | None = None) -> dict[str, Any]:
+  """The evaluators of a config by the name of their split.
+
+  Args:
+    config: of a run.
+    model: that they are to evaluate, where it is known.
+    example: a batch's arrays, where they are known.
+
+  Raises:
+    ConfigError: an evaluator can't be made, or needs what the model or a batch lacks.
+  """
+  made = {name: build(EVALS, config.evals[name], what=f"evals.{name}") for name in config.evals}
+  for name, evaluator in made.items():
+    what = f"config.evals.{name}.name={config.evals[name].name!r}"
+    if model is not None:
+      check_heads(config, model, evaluator.heads, what)
+    if example is not None:
+      check_keys(example, evaluator.keys, what)
+  return made
 
 
 def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, workdir: str,

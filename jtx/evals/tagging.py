@@ -22,6 +22,9 @@ class Tagging:
   entities: bool = False  # tags are IOB: score entities too
   every: int = 0  # steps; 0 is at the end only
 
+  heads = frozenset({"tags"})  # of the model
+  keys = ()  # of a batch
+
   def __call__(self, task: Task, params) -> Iterator[tuple[str, float]]:
     examples = task.data.encoded(self.source)
     outputs = Predictor(task.model, params, mesh=task.mesh)(examples)

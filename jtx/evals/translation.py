@@ -21,6 +21,9 @@ class Translation:
   picture: bool = False  # draw the attention in the longest of the samples
   lowercase: bool = False  # score without case, as sacreBLEU's -lc
 
+  heads = frozenset({"seq2seq"})  # of the model
+  keys = ("src", "tgt")  # of a batch
+
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float | str]]:
     examples = task.data.examples(self.source, self.limit)
     sources, references = [e["src"] for e in examples], [e["tgt"] for e in examples]

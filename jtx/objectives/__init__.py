@@ -1,10 +1,4 @@
-"""Losses. A config's `objective.name` is a key of `OBJECTIVES`.
-
-An objective is a frozen dataclass of its config with three pure functions:
-`model_inputs(batch)`; `weights(batch)`, the divisor of each loss term, known before the
-forward pass so that accumulated gradients are exact; and a call, which returns sums and
-weights of the loss terms and of metrics. Its `unit` says what the loss is a mean of.
-"""
+"""Losses, each a key of `OBJECTIVES`, as `objective.name` of a config; see `contract.py`."""
 
 from jtx.objectives.classify import Classify
 from jtx.objectives.distill import Distill

@@ -30,6 +30,8 @@ class Classify:
   cutmix: float = 0.0  # the same; with both, half of the images get each
 
   unit = "examples"  # what the loss is a mean of
+  heads = frozenset({"classes"})  # of the model
+  keys = ("label",)  # of a batch
 
   def __post_init__(self):
     if self.loss not in LOSSES:

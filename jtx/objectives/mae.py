@@ -6,7 +6,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.errors import ConfigError
 from jtx.objectives.sums import Batch, Sums, weighted_sums
 
 
@@ -19,6 +18,8 @@ class Mae:
   normalize: bool = True  # each patch's pixels to mean 0 and variance 1 (section 3)
 
   unit = "images"  # what the loss is a mean of
+  heads = frozenset({"mae"})  # of the model
+  keys = ("image", "real")  # of a batch
 
   def weights(self, batch: Batch):
     """What the sum of each loss term is divided by: here, images."""
@@ -29,8 +30,6 @@ class Mae:
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
     """Sums over images of `loss`."""
-    if not model.decoder.num_layers:
-      raise ConfigError("objective 'mae' needs a decoder: set model.decoder.num_layers")
     key = jax.random.fold_in(rngs["dropout"], 1) if train else jax.random.key(0)
     noise = jax.random.uniform(key, (batch["image"].shape[0], model.grid.height * model.grid.width))
     predicted, hidden = model.apply({"params": params}, batch, noise, train, rngs=rngs,

@@ -21,6 +21,8 @@ class Mlm:
   pairs: bool = True  # False leaves such labels alone
 
   unit = "hidden tokens"  # what the loss is a mean of
+  heads = frozenset({"mlm"})  # of the model
+  keys = ("text", "mlm_positions", "mlm_labels")  # of a batch
 
   def weights(self, batch: Batch):
     """What the sum of each loss term is divided by: hidden tokens, and texts."""

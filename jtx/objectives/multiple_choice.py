@@ -14,6 +14,8 @@ class MultipleChoice:
   """Batches have fields `choice_0`, `choice_1`, ... of one length, and `label [B, S]`."""
 
   unit = "questions"  # what the loss is a mean of
+  heads = frozenset({"choice"})  # of the model
+  keys = ("choice_0", "label")  # of a batch
 
   def weights(self, batch: Batch):
     """What the sum of each loss term is divided by: here, questions."""

@@ -26,6 +26,8 @@ class Seq2Seq:
   logits_chunk: int = 0  # tokens whose logits are held at a time; 0 is all
 
   unit = "tokens"  # what the loss is a mean of
+  heads = frozenset({"seq2seq"})  # of the model
+  keys = ("src", "tgt")  # of a batch
 
   def weights(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """What the sum of each loss term is divided by: here, target tokens."""

@@ -18,6 +18,8 @@ class Span:
   """
 
   unit = "texts"  # what the loss is a mean of
+  heads = frozenset({"span"})  # of the model
+  keys = ("text", "start", "end")  # of a batch
 
   def weights(self, batch: Batch):
     """What the sum of each loss term is divided by: here, texts."""

@@ -13,6 +13,8 @@ class Tag:
   """Batches have `tags [B, T]`, -1 at tokens that carry none."""
 
   unit = "tags"  # what the loss is a mean of
+  heads = frozenset({"tags"})  # of the model
+  keys = ("text", "tags")  # of a batch
 
   def weights(self, batch: Batch):
     """What the sum of each loss term is divided by: here, tags."""

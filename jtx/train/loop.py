@@ -73,11 +73,11 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   # --------------------------------------------------- model, objective, state
   model, objective = build.make_model(config, data.info)
-  evaluators = make_evaluators(config)
+  example = data.example_batch(config.batch_size)
+  evaluators = make_evaluators(config, model, example)
   task = Task(config, model, objective, data=data, mesh=mesh)
   objective, extra = with_teacher(objective, mesh)
-  program = Program(config, model, objective, example=data.example_batch(config.batch_size),
-                    mesh=mesh, extra=extra)
+  program = Program(config, model, objective, example=example, mesh=mesh, extra=extra)
   banner("model", program.describe(model))
 
   # ------------------------------------------------------------------ restore
