@@ -1,6 +1,6 @@
 """Pretraining BERT: jtx beside `transformers` on PyTorch and a plain Flax encoder.
 
-All have the same network, optimiser, texts and hidden tokens, so what differs is how they are
+All have the same network, optimiser, texts and masked tokens, so what differs is how they are
 computed. In "full" rows hold 128 tokens of running text; in "sentences" an example is a sentence,
 which the peers pad to the longest of a batch, in random order, and jtx packs. What counts is
 useful tokens, those that are no padding, by the second. One peer at a time takes turns with jtx:
@@ -125,7 +125,7 @@ class Jtx(harness.JtxSide, System):
     return total / weight
 
   def flops_per_token(self) -> float:
-    """Matrix-product FLOPs of a useful token, logits at hidden tokens only."""
+    """Matrix-product FLOPs of a useful token, logits at masked tokens only."""
     return self.program.flops(self.batches[0]) / self.useful[0]
 
 

@@ -1,4 +1,4 @@
-"""BERT for hidden tokens as one writes it with Flax's own layers."""
+"""BERT for masked tokens as one writes it with Flax's own layers."""
 
 import flax.linen as nn
 import jax

@@ -5,9 +5,9 @@
 
 BOOKS is a folder, or a zip archive of one, with a folder for each author that holds the books as
 .txt or .md files; without `val` the last twentieth of the authors is held out. BERT Mini (4 layers
-of 256) without the second task learns hidden tokens in rows of 128 and then of 512 that stay
+of 256) without the second task learns masked tokens in rows of 128 and then of 512 that stay
 within one book. There is no dropout, since it passes over its data hardly more than once. What
-counting alone would tell of the hidden tokens is reported in the end (`counts`).
+counting alone would predict of the masked tokens is reported in the end (`counts`).
 
 With RoPE it looks at neighbours, and does better than pairs of tokens, after some hundred steps;
 with the learned positions of BERT, which `transformers` can read too, only after two thousand.

@@ -3,7 +3,7 @@
   python -m experiments.train --config=configs/distilbert.py:teacher=FOLDER \
     --workdir=runs/distilbert
 
-FOLDER is a Hugging Face model with a head for hidden tokens, such as BertForMaskedLM, or a
+FOLDER is a Hugging Face model with a head for masked tokens, such as BertForMaskedLM, or a
 workdir; its tokenizer is the student's. Arguments: layers and width of the student, 6 and
 768; those of CORPUS_ARGS in bert.py, which says what data is taken. The paper trains on
 batches of up to 4,000 rows, 90 hours on 8 V100, without the second task, and begins with every

@@ -1,6 +1,6 @@
 """Traffic of a compiled program, between devices and in their memory, read from its HLO text.
 
-XLA's own cost analysis counts the body of a loop once and does not tell collectives apart; here an
+XLA's own cost analysis counts the body of a loop once and does not distinguish collectives; here an
 instruction inside loops counts as often as these run.
 """
 

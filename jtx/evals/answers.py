@@ -1,4 +1,4 @@
-"""Answers to the questions of a split: exact match and F1 of SQuAD."""
+"""Question answering on a split: exact match and F1 of SQuAD."""
 
 import dataclasses
 from typing import Any, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Classes or numbers of a split, scored as GLUE does (Wang et al. 2019)."""
+"""Classification and regression on a split, with the metrics of GLUE (Wang et al. 2019)."""
 
 import dataclasses
 from typing import Any, Iterator, Mapping, Sequence

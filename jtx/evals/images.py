@@ -1,4 +1,4 @@
-"""Images of a split: how well their classes are told, by the head or from frozen features."""
+"""Image classification: scores of the head's classes, probes of frozen features, throughput."""
 
 import dataclasses
 import functools
@@ -67,7 +67,7 @@ class Images:
 
 @dataclasses.dataclass(frozen=True)
 class Probes:
-  """Classes told from frozen features: by their nearest neighbours, and by few-shot regression.
+  """Classification from frozen features: by their nearest neighbours, and by few-shot regression.
 
   The latter is the linear map to targets -1 and 1 with the least squares, from `shots` images of
   each class (Dosovitskiy et al. 2020, section 4.1). Features are what the head pools, normalised

@@ -1,4 +1,4 @@
-"""The objective over a split: exact sums and weights, whatever the size of the split."""
+"""The loss over a split: exact sums and weights of the objective, whatever the split's size."""
 
 import dataclasses
 import functools

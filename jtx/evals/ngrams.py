@@ -13,9 +13,9 @@ from jtx.evals.task import Task
 class Ngrams:
   """Unigrams, and bigrams with absolute discounting (Ney et al. 1994), of the training data.
 
-  A bigram is told the token before, hidden or not; p(w | v) = max(n(v, w) - d, 0) / n(v) +
+  A bigram is given the token before, masked or not; p(w | v) = max(n(v, w) - d, 0) / n(v) +
   d * followers(v) / n(v) * p(w), and p(w) has one added to every count. A token with a special
-  token before it is told by its unigram.
+  token before it is predicted by its unigram.
   """
   source: tuple[str, ...]
   discount: float = 0.75

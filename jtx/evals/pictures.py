@@ -17,7 +17,7 @@ from jtx.parallel import processes
 
 @dataclasses.dataclass(frozen=True)
 class Pictures:
-  """Where attention lies, how alike positions are, and for MAE what it makes of hidden patches.
+  """Attention, similarity of positions, and for MAE the reconstruction of masked patches.
 
   Attention is rolled out from [CLS], or the mean of all tokens where there is none.
   """

@@ -1,4 +1,4 @@
-"""Tags of the words of a split: their accuracy, and the F1 of entities."""
+"""Token classification on a split: accuracy of the tags, and F1 of entities."""
 
 import dataclasses
 from typing import Any, Iterator, Mapping, Sequence

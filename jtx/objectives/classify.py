@@ -1,4 +1,4 @@
-"""Classes of texts, pairs of texts or images, or one number of each.
+"""Classification or regression of texts, pairs of texts and images.
 
 Devlin et al. 2019, figure 4a, b; Dosovitskiy et al. 2020, section 4.1.
 """

@@ -1,4 +1,4 @@
-"""A small model taught by a large one (Hinton et al. 2015; Sanh et al. 2019, DistilBERT)."""
+"""Knowledge distillation of masked language models (Hinton et al. 2015; Sanh et al. 2019)."""
 
 import dataclasses
 from typing import Any
@@ -16,7 +16,7 @@ from jtx.objectives.sums import Batch, Sums, weighted_sums
 class Distill(Mlm):
   """`mlm` with two more terms, for which batches are as for `mlm`; all three are added, weighted.
 
-  - At hidden tokens, KL(teacher || student) of the softmax of scores / temperature, times
+  - At masked tokens, KL(teacher || student) of the softmax of scores / temperature, times
     temperature^2, by which its gradient keeps its size.
   - At all tokens, 1 - the cosine of the two last hidden states, which must be of one width.
 
@@ -59,7 +59,7 @@ class Taught(Distill):
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None,
                teacher: Any = None) -> Sums:
-    """Sums of `mlm`, and over hidden tokens of `soft_loss`, over all of `cosine_loss`.
+    """Sums of `mlm`, and over masked tokens of `soft_loss`, over all of `cosine_loss`.
 
     Args:
       model, params, batch, train, rngs: as of any objective.

@@ -1,4 +1,4 @@
-"""Image classification distilled from a teacher (Hinton et al. 2015; Touvron et al. 2020)."""
+"""Knowledge distillation of image classifiers (Hinton et al. 2015; Touvron et al. 2020, DeiT)."""
 
 import dataclasses
 from typing import Any

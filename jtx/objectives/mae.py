@@ -1,4 +1,4 @@
-"""The pixels of patches that the encoder does not see (He et al. 2021, MAE)."""
+"""Masked autoencoding: the pixels of masked patches are predicted (He et al. 2021, MAE)."""
 
 import dataclasses
 
@@ -11,9 +11,9 @@ from jtx.objectives.sums import Batch, Sums, weighted_sums
 
 @dataclasses.dataclass(frozen=True)
 class Mae:
-  """The mean squared error of the pixels of hidden patches; batches have `image` and `real`.
+  """The mean squared error of the pixels of masked patches; batches have `image` and `real`.
 
-  Without training, as in an evaluation, the same patches are hidden every time.
+  Without training, as in an evaluation, the same patches are masked every time.
   """
   normalize: bool = True  # each patch's pixels to mean 0 and variance 1 (section 3)
 

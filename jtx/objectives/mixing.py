@@ -1,4 +1,4 @@
-"""Images of a batch mixed in pairs, each with the one before it.
+"""Mixup and CutMix: images of a batch mixed in pairs, each with the one before it.
 
 mixup (Zhang et al. 2017): x = a x1 + (1 - a) x2, with a from Beta(alpha, alpha). CutMix (Yun et
 al. 2019): x is x1 with a box of x2 in it, of a share 1 - a of the area before it is cut at the

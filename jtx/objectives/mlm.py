@@ -1,4 +1,4 @@
-"""Hidden tokens, told from the others (Devlin et al. 2019, section 3.1), and what goes with it."""
+"""Masked language modelling, with next-sentence or sentence-order prediction (BERT, ALBERT)."""
 
 import dataclasses
 
@@ -15,17 +15,18 @@ class Mlm:
   """Batches have `mlm_positions` and `mlm_labels` [B, K], labels -1 where a slot is empty.
 
   Where they also have `label [B, S]`, whether each text's second half is not what it should
-  be, the model's head is trained to tell (next sentence, or sentence order), and the two mean
-  losses are added. Scores over the vocabulary are computed at the K places only.
+  be, the model's head is trained to predict it (next sentence, or sentence order), and the two
+  mean losses are added. Scores over the vocabulary are computed at the K places only.
+  Devlin et al. 2019, section 3.1.
   """
   pairs: bool = True  # False leaves such labels alone
 
-  unit = "hidden tokens"  # what the loss is a mean of
+  unit = "masked tokens"  # what the loss is a mean of
   heads = frozenset({"mlm"})  # of the model
   keys = ("text", "mlm_positions", "mlm_labels")  # of a batch
 
   def weights(self, batch: Batch):
-    """What the sum of each loss term is divided by: hidden tokens, and texts."""
+    """What the sum of each loss term is divided by: masked tokens, and texts."""
     weights = {"loss": (batch["mlm_labels"] >= 0).sum().astype(jnp.float32)}
     if self.pairs and "label" in batch:
       weights["pair_loss"] = pair_weights(batch).sum()
@@ -35,12 +36,12 @@ class Mlm:
     return batch
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
-    """Sums over hidden tokens of `loss` and `accuracy`, over texts of `pair_loss` and its like."""
+    """Sums over masked tokens of `loss` and `accuracy`, over texts of `pair_loss` and its like."""
     return self.sums(model, params, batch, train, rngs)[2]
 
   def sums(self, model: nn.Module, params, batch: Batch, train: bool,
            rngs) -> tuple[jax.Array, jax.Array, Sums]:
-    """Hidden states [B, T, D], scores of the vocabulary [B, K, V] at hidden tokens, and sums."""
+    """Hidden states [B, T, D], scores of the vocabulary [B, K, V] at masked tokens, and sums."""
     def outputs(m, batch):
       hidden, scores = hidden_and_scores(m, batch, train)
       if not self.pairs or "label" not in batch:

@@ -1,4 +1,4 @@
-"""The best of several texts: a score each, softmax over them (Devlin et al. 2019, section 4.4)."""
+"""Multiple choice: a score a text, softmax over a question's texts (Devlin et al. 2019, 4.4)."""
 
 import dataclasses
 

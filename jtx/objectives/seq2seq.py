@@ -1,4 +1,4 @@
-"""Cross-entropy of the target given the source, with label smoothing."""
+"""Sequence-to-sequence loss: cross-entropy of the target given the source, label-smoothed."""
 
 import dataclasses
 from typing import Mapping

@@ -1,4 +1,4 @@
-"""Where an answer starts and ends (Devlin et al. 2019, section 4.2)."""
+"""Span extraction: the start and the end of an answer in a text (Devlin et al. 2019, 4.2)."""
 
 import dataclasses
 

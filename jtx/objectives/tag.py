@@ -1,4 +1,4 @@
-"""A tag for every word, read at its first token (Devlin et al. 2019, section 5.3)."""
+"""Token classification: a tag a word, predicted at its first token (Devlin et al. 2019, 5.3)."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The objective of hidden tokens, and of pairs, against float64 NumPy."""
+"""The objective of masked tokens, and of pairs, against float64 NumPy."""
 
 import functools
 import math
@@ -180,7 +180,7 @@ def test_each_loss_trains_its_own_head_and_the_trunk(pairs):
 
 @pytest.mark.slow
 def test_parts_of_a_batch_add_up_to_the_whole(pairs):
-  """As accumulation takes them: hidden tokens are not spread evenly over the parts."""
+  """As accumulation takes them: masked tokens are not spread evenly over the parts."""
   params, batch = pairs
   divisors = Mlm().weights(batch)
   parts = [{k: v[rows] for k, v in batch.items()} for rows in ([0, 2], [1, 3])]
