@@ -15,13 +15,14 @@ FILE, FUNCTION, FIELDS, LINE, POSITIONAL = 350, 60, 12, 100, 4
 EXCEPTIONS = {
     "jtx/train/loop.py: function _run": "the loop is read from top to bottom, in one piece",
     "configs/glue.py: gives Task": "a table, a task a row",
+    "tests/compile/test_hlo.py: line": "text of a compiled program, as XLA prints it",
 }
 
 # How the sentences on known breaches begin, which are yet to be removed.
 PENDING = (
     "jtx/data/", "jtx/interop/", "jtx/models/", "jtx/nn/", "jtx/inference/decode.py",
     "configs/bert.py",
-    "tests/",
+    "tests/inference/", "tests/models/", "tests/train/test_finetune.py",
 )
 
 
@@ -118,13 +119,13 @@ def test_files_keep_the_limits():
 
 
 def test_exceptions_are_needed():
-  found = breaches(sources_of(*ROOMS))
+  found = breaches(sources_of(*ROOMS, "tests"))
   assert [e for e in EXCEPTIONS if not any(b.startswith(e) for b in found)] == []
 
 
 def test_lines_of_tests():
   found = [b for path, text in sources_of("tests").items() for b in long_lines(path, text)]
-  assert [b for b in found if not b.startswith(PENDING)] == []
+  assert [b for b in found if not b.startswith((*EXCEPTIONS, *PENDING))] == []
 
 
 def lines(number: int, indent: str = "") -> str:

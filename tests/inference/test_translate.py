@@ -126,13 +126,15 @@ def test_the_command(trained, loaded, tmp_path, monkeypatch):
   source.write_text("\n".join(LINES) + "\n", encoding="utf-8")
   expected = [best[0].text for best in translator(loaded)(LINES)]
   with command("translate") as translate:
-    cli.parse(["translate", f"--workdir={trained}", f"--input={source}", f"--output={output}", "--beam=1"])
+    cli.parse(["translate", f"--workdir={trained}", f"--input={source}", f"--output={output}",
+               "--beam=1"])
     translate.main()
     assert output.read_text(encoding="utf-8").split("\n")[:-1] == expected
 
     cli.parse(["translate", "--output=-", "--input=-", "--beam=3", "--n_best=2"])
     out = io.StringIO()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"six oh one a.m.\r\n\nnine p.m.")))
+    lines = io.BytesIO(b"six oh one a.m.\r\n\nnine p.m.")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(lines))
     monkeypatch.setattr(sys, "stdout", out)
     translate.main()
     rows = [line.split("\t") for line in out.getvalue().split("\n")[:-1]]

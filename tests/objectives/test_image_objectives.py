@@ -37,7 +37,8 @@ def shares(smooth):
 @pytest.mark.parametrize("smooth", [0.0, 0.3])
 def test_cross_entropy_with_smoothing(smooth):
   out = sums(Classify(label_smoothing=smooth))
-  check(out["loss"], [-(t * log_softmax(OUTPUTS[i, 0])).sum() for i, t in enumerate(shares(smooth))])
+  check(out["loss"], [-(target * log_softmax(OUTPUTS[i, 0])).sum()
+                      for i, target in enumerate(shares(smooth))])
   check(out["accuracy"], [OUTPUTS[i, 0].argmax() == LABELS[i, 0] for i in range(2)])
 
 
@@ -66,7 +67,8 @@ def test_mixup_adds_each_image_and_the_one_before_by_its_share():
 def test_cutmix_puts_in_a_box_whose_area_the_share_tells():
   ones, zeros = np.ones((2000, 16, 16, 1), np.float32), np.zeros((2000, 16, 16, 1), np.float32)
   image = np.stack([ones, zeros], 1).reshape(4000, 16, 16, 1)
-  out, share = map(np.asarray, mixed(jax.random.key(1), jnp.asarray(image), np.ones(4000), 0.0, 1.0))
+  out, share = map(np.asarray, mixed(jax.random.key(1), jnp.asarray(image), np.ones(4000),
+                                     0.0, 1.0))
   own = image[:, 0, 0, 0] == out[..., 0].transpose(1, 2, 0)  # [H, W, B]
   np.testing.assert_allclose(own.mean((0, 1)), share, atol=1e-6)
   for b in range(0, 4000, 97):  # what is put in is a rectangle

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-parity installs it")
+torch = pytest.importorskip(
+    "torch", reason="PyTorch is not installed: make test-parity installs it")
 transformers = pytest.importorskip("transformers", reason="see make test-parity")
 
 from benchmarks import finetune

@@ -101,6 +101,8 @@ def test_fine_tuning_starts_from_a_bucket(tmp_path):
   assert edited.init_from == there and edited.tokenizer.kind.path == there
   common.apply(edited, {"steps": 2, "epochs": None})
   loop.run(edited.lock(), str(tmp_path / "run"), jax.devices()[:1])
-  storage.write_text(f"{BUCKET}/hf/config.json", '{"model_type": "bert", "architectures": ["BertModel"]}')
-  with pytest.raises(ConfigError, match="hf: a Hugging Face model must be in a folder of this mach"):
+  storage.write_text(f"{BUCKET}/hf/config.json",
+                     '{"model_type": "bert", "architectures": ["BertModel"]}')
+  message = "hf: a Hugging Face model must be in a folder of this mach"
+  with pytest.raises(ConfigError, match=message):
     pretrained.load_pretrained(f"{BUCKET}/hf")

@@ -5,8 +5,10 @@ import pathlib
 
 import pytest
 
-pytest.importorskip("apache_beam", reason="Apache Beam is not installed: make test-parity installs it")
-pytest.importorskip("datasets", reason="the package `datasets` is not installed: see make test-parity")
+pytest.importorskip(
+    "apache_beam", reason="Apache Beam is not installed: make test-parity installs it")
+pytest.importorskip(
+    "datasets", reason="the package `datasets` is not installed: see make test-parity")
 
 from benchmarks import prepare
 from configs import common

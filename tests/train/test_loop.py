@@ -113,7 +113,8 @@ def one_step(config, devices=None):
   from jtx.parallel import sharding
   program = make_program(config, devices or jax.devices()[:1])
   data = Dataset(config.data, config.tokenizer)
-  batch = loop.without_ids(data.train_stream(0, config.batch_size, range(config.batch_size)).batch(0))
+  stream = data.train_stream(0, config.batch_size, range(config.batch_size))
+  batch = loop.without_ids(stream.batch(0))
   placed = sharding.to_device(batch, config.batch_size, sharding.batch_sharding(program.mesh))
   return program, program.step(program.init(), placed)
 
@@ -166,7 +167,8 @@ def test_frozen_parameters_stay():
   after = state.params["encoder"]["layers"]
   for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after)):
     np.testing.assert_array_equal(a[0], b[0])
-  moved = [not np.array_equal(a[1], b[1]) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after))]
+  moved = [not np.array_equal(a[1], b[1])
+           for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after))]
   assert any(moved)
 
 
@@ -276,8 +278,10 @@ def test_killed_at_arbitrary_moments_the_losses_are_bit_equal(tmp_path, make):
 @pytest.mark.slow
 def test_a_flipped_byte_is_noticed_and_the_checkpoint_before_is_used(tmp_path, caplog):
   config = tiny_config()
-  interrupt(config, tmp_path, lambda step: (_ for _ in ()).throw(KeyboardInterrupt()) if step == 10 else None)
-  files = [p for p in (tmp_path / "checkpoints" / "10").rglob("*") if p.is_file() and "d" in p.parts[-2]]
+  interrupt(config, tmp_path,
+            lambda step: (_ for _ in ()).throw(KeyboardInterrupt()) if step == 10 else None)
+  files = [p for p in (tmp_path / "checkpoints" / "10").rglob("*")
+           if p.is_file() and "d" in p.parts[-2]]
   data = max(files, key=lambda p: p.stat().st_size)
   content = bytearray(data.read_bytes())
   content[len(content) // 2] ^= 1
@@ -332,7 +336,8 @@ def test_nan_stops_before_any_save(tmp_path):
 
 @pytest.mark.parametrize("edits,error,message", [
     ({"mesh.data": 3}, ConfigError, "must multiply to the 8 devices"),
-    ({"batch_size": 12}, ConfigError, "config.batch_size=12 must be a positive multiple of the 8 ways"),
+    ({"batch_size": 12}, ConfigError,
+     "config.batch_size=12 must be a positive multiple of the 8 ways"),
     ({"model.vocab_size": 7}, ConfigError, "config.model.vocab_size=7 does not fit the data"),
     ({"data.train": ("text:no.en,no.de",)}, DataError, "no.en"),
     ({"data.train": ()}, ConfigError, "data.train"),

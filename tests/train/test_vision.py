@@ -1,4 +1,4 @@
-"""Images from data to prediction: a vision transformer on the digits that come with scikit-learn."""
+"""Images from data to prediction: a vision transformer on the digits of scikit-learn."""
 
 import json
 
