@@ -35,7 +35,8 @@ def get_config(arg: str = ""):
   bert.pretrain(c, args, "bert_mini", "BertForMaskedLM", common.op("doc_sentences"),
                 phases=((0.9, 128, 32), (0.1, 512, 8)),
                 tokenizer=common.tokenizer("wordpiece", vocab_size=8192, mask=True))
-  common.apply(c, {"model.stack": dict(unroll=-1, block=dict(dropout=0.0, attention=dict(dropout=0.0)))})
+  no_dropout = dict(dropout=0.0, attention=dict(dropout=0.0))
+  common.apply(c, {"model.stack": dict(unroll=-1, block=no_dropout)})
   c.optim.lr, c.optim.clip_norm = 1e-3, 1.0
   c.optim.optimizer = common.optimizer("adamw", eps=1e-6, weight_decay=0.01)
   c.optim.schedule = common.schedule("linear", warmup=0.05)

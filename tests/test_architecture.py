@@ -43,8 +43,6 @@ LAZY = {
 
 # How the sentences on known breaches begin, which are yet to be removed.
 PENDING = (
-    "jtx/nn/attention.py",
-    "circle of modules: jtx.nn.attention, jtx.nn.splash",
 )
 
 

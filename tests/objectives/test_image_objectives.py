@@ -194,11 +194,6 @@ def test_patches_are_normalised_one_by_one():
   np.testing.assert_allclose(np.asarray(x).std(-1, ddof=1), 1, atol=1e-4)
 
 
-def test_a_model_without_a_decoder():
-  with pytest.raises(ConfigError, match="set model.decoder.num_layers"):
-    Mae()(SMALL, {}, {"image": PIXELS, "real": REAL}, train=False)
-
-
 @pytest.mark.parametrize("make, message", [
     (lambda: Classify("hinge"), "objective.loss='hinge'"),
     (lambda: Classify(label_smoothing=1.0), "must be from 0 to below 1"),

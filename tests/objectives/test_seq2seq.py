@@ -122,7 +122,7 @@ def test_chunks_compute_logits_once(params):
   """Three products of tokens, width and vocabulary, not four: nothing is computed again."""
   def cost(chunk):
     return flops.count(lambda p: value_and_grads(Seq2Seq(BOS, logits_chunk=chunk), p), params)
-  assert cost(4) == cost(0) > 3 * 2 * B * T * V * MODEL.width
+  assert cost(4) == cost(0) > 3 * 2 * B * T * V * MODEL.decoder.width
 
 
 @pytest.mark.parametrize("chunk", one_fast(3, 0))
