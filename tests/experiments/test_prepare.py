@@ -14,7 +14,7 @@ import jax
 import pytest
 
 from jtx.train import loop
-from tests.data.corpus.test_prepared import contents
+from tests.data.corpus.corpora import contents
 from tests.helpers import losses, one_fast, tiny_config
 
 ROOT = pathlib.Path(__file__).parent.parent.parent

@@ -1,4 +1,4 @@
-"""What the ops of fine-tuning make of an example, and the sentences that they fail with."""
+"""Inputs of encoders for fine-tuning: texts, words with tags, choices."""
 
 import os
 import pathlib
@@ -16,35 +16,7 @@ from jtx.data.ops.windows import EncodeWindows
 from jtx.data.sources.registry import open_source
 from jtx.data.tokenizers.files import read_tokenizer
 from jtx.errors import ConfigError, DataError
-
-PIECES = "[PAD] [UNK] [CLS] [SEP] a b c d e f ##s ##t x y z , .".split()
-
-
-@pytest.fixture(scope="module")
-def tokenizers(tmp_path_factory):
-  path = tmp_path_factory.mktemp("bert") / "vocab.txt"
-  path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
-  return {"text": read_tokenizer(path)}
-
-
-def pieces(ids):
-  return "".join(PIECES[i] for i in ids)
-
-
-def fails(error, op, *examples, tokenizers=None):
-  with pytest.raises(error) as e:
-    op(list(examples), tokenizers)
-  return str(e.value)
-
-
-def check_columns(op, examples):
-  """Every column is there, of its dtype, as long as the field that it is aligned with."""
-  for e in examples:
-    for name, column in op.columns.items():
-      assert e[name].dtype == column.dtype
-      field = {"tokens": name, "example": None}.get(column.kind,
-                                                    column.kind.removeprefix("aligned:"))
-      assert e[name].shape == (() if field is None else e[field].shape)
+from tests.data.ops.encoders import answer_of, check_columns, examples, fails, pieces
 
 
 def test_encode_one_text_and_a_pair(tokenizers):
@@ -76,48 +48,6 @@ def test_encode_errors(tokenizers):
       Encode(texts=texts)
   with pytest.raises(ConfigError, match="op encode: max_length=2 must be more than 2"):
     Encode(max_length=2)
-
-
-def test_label_by_name_and_by_number():
-  op = Label(key="gold", names=("no", "yes", "1"))
-  done = op([{"id": i, "gold": v} for i, v in enumerate(["yes", "no", 2, np.int64(1), "1"])], None)
-  assert [e["label"] for e in done] == [1, 0, 2, 1, 2]
-  check_columns(op, done)
-  assert op.columns == {"label": Column("example")}
-
-
-@pytest.mark.parametrize("value, said", [
-    ("maybe", "gold='maybe'; valid are no, yes, or their numbers 0 to 1"),
-    (2, "gold=2; valid are no, yes, or their numbers 0 to 1"),
-    (True, "gold=True; valid are no, yes, or their numbers 0 to 1"),
-    (None, "gold=None; valid are no, yes, or their numbers 0 to 1"),
-    (-1, "gold=-1; valid are no, yes, or their numbers 0 to 1 (-1 stands for an unknown label)"),
-    ("-1",
-     "gold='-1'; valid are no, yes, or their numbers 0 to 1 (-1 stands for an unknown label)"),
-])
-def test_label_outside_of_its_names(value, said):
-  op = Label(key="gold", names=("no", "yes"))
-  assert fails(DataError, op, {"id": 7, "gold": value}) == f"op label: example 7 has {said}"
-
-
-def test_label_without_key_or_names():
-  assert fails(DataError, Label(), {"id": 7, "text": "a", "l": 1}) == (
-      "op label: example 7 has no 'label'; it has text, l")
-  with pytest.raises(ConfigError, match="op label: names has a more than once"):
-    Label(names=("a", "b", "a"))
-  with pytest.raises(ConfigError, match="op label: names is empty"):
-    Label(names=())
-
-
-def test_number():
-  op = Number(key="score", scale=0.2)
-  done = op([{"id": i, "score": v} for i, v in enumerate(["4.5", 3, " 1e1 "])], None)
-  np.testing.assert_allclose([e["label"] for e in done], [0.9, 0.6, 2.0], rtol=1e-6)
-  check_columns(op, done)
-  assert op.columns == {"label": Column("example", "float32")}
-  for value in ("high", "nan", "inf", None, ""):
-    assert fails(DataError, op, {"id": 4, "score": value}) == (
-        f"op number: example 4 has score={value!r}, which is not a finite number")
 
 
 # -------------------------------------------------------------------------------- tags
@@ -177,83 +107,6 @@ def test_tag_names_has_o_first_then_the_alphabet():
     tag_names([Source([{"ner": []}])])
 
 
-# ----------------------------------------------------------------------- reading tests
-
-
-def question(context, text=None, at=None, **edits):
-  answers = [] if text is None else [{"text": text, "answer_start": at}]
-  return {"id": 6, "question": "x y", "context": context, "answers": answers, **edits}
-
-
-OP = EncodeWindows(max_length=11, stride=2, max_question=4)  # 6 tokens of context a window
-
-
-def answer_of(e):
-  """The context's text from the start token to the end token."""
-  span = e["text_offsets"][e["start"]:e["end"] + 1]
-  return e["context"][span[0, 0]:span[-1, 1]]
-
-
-def test_windows_are_examples_with_the_places_of_the_answer(tokenizers):
-  context = "a b c d e f as bs c"
-  done = OP([question(context, "f as", 10)], tokenizers)
-  assert [pieces(e["text"]) for e in done] == [
-      "[CLS]xy[SEP]abcdef[SEP]", "[CLS]xy[SEP]efa##sb##s[SEP]", "[CLS]xy[SEP]b##sc[SEP]"]
-  # In the first window only "f" of it is there, in the last nothing.
-  assert [(int(e["start"]), int(e["end"])) for e in done] == [(0, 0), (5, 7), (0, 0)]
-  assert answer_of(done[1]) == "f as"
-  assert [e["id"] for e in done] == [6] * 3
-  assert done[1]["text_types"].tolist() == [0] * 4 + [1] * 7
-  assert done[1]["text_offsets"].tolist() == [[-1, -1]] * 4 + [
-      [8, 9], [10, 11], [12, 13], [13, 14], [15, 16], [16, 17]] + [[-1, -1]]
-  check_columns(OP, done)
-
-
-@pytest.mark.parametrize("answer, at, places", [
-    ("a", 0, [(4, 4), (0, 0), (0, 0)]),
-    ("f", 10, [(9, 9), (5, 5), (0, 0)]),  # the last token of a window, the second of the next
-    ("c", 18, [(0, 0), (0, 0), (6, 6)]),
-    ("s", 13, [(0, 0), (7, 7), (0, 0)]),  # inside a word, a piece
-    (" f ", 9, [(9, 9), (5, 5), (0, 0)]),  # its white space is no token's
-    ("b c d e f as", 2, [(0, 0)] * 3),  # longer than any window
-])
-def test_where_an_answer_is(tokenizers, answer, at, places):
-  done = OP([question("a b c d e f as bs c", answer, at)], tokenizers)
-  assert [(int(e["start"]), int(e["end"])) for e in done] == places
-
-
-def test_windows_without_an_answer_and_with_several(tokenizers):
-  done = OP([question("a b"), question("a b", "b", 2), question(""), question("a  b", "  ", 1)],
-            tokenizers)
-  assert [(int(e["start"]), int(e["end"])) for e in done] == [(0, 0), (5, 5), (0, 0), (0, 0)]
-  several = question("a b a")
-  several["answers"] = [{"text": "a", "answer_start": 4}, {"text": "a", "answer_start": 0}]
-  assert int(OP([several], tokenizers)[0]["start"]) == 6  # the first that is given
-  several["answers"] = {"answer_start": [2, 0], "text": ["b", "a"]}  # as TFDS has them
-  [e] = OP([several], tokenizers)
-  assert int(e["start"]) == 5
-  assert e["answers"] == [{"answer_start": 2, "text": "b"}, {"answer_start": 0, "text": "a"}]
-
-
-def test_a_long_question_is_cut(tokenizers):
-  [e] = OP([question("a", question="x y z x y z")], tokenizers)
-  assert pieces(e["text"]) == "[CLS]xyzx[SEP]a[SEP]"
-
-
-def test_windows_errors(tokenizers):
-  assert fails(DataError, OP, question("a b", "c", 2), tokenizers=tokenizers) == (
-      "op encode_windows: example 6 has the answer 'c', which is not at character 2 of its context;"
-      " ops must not change the context")
-  assert fails(DataError, OP, {"id": 1, "question": "x"}) == (
-      "op encode_windows: example 1 has no text 'context'; its texts are: question")
-  with pytest.raises(ConfigError, match="max_length=10 must be more than 10, the sum of"):
-    EncodeWindows(max_length=10, stride=2, max_question=4)
-  with pytest.raises(ConfigError, match="stride=-1 must not be negative"):
-    EncodeWindows(stride=-1)
-  with pytest.raises(ConfigError, match="max_question=0 must be positive"):
-    EncodeWindows(max_question=0)
-
-
 # ----------------------------------------------------------------------------- choices
 
 
@@ -309,10 +162,6 @@ def real():
     pytest.skip("JTX_TEST_DATA is unset; published data sets are in it")
   folder = pathlib.Path(os.environ["JTX_TEST_DATA"])
   return str(folder), {"text": read_tokenizer(folder / "vocab" / "bert_base_uncased_vocab.txt")}
-
-
-def examples(source, number):
-  return [{**source[i], "id": i} for i in range(0, len(source), max(len(source) // number, 1))]
 
 
 def test_every_answer_of_xquad_and_policyqa_is_found_again(real):

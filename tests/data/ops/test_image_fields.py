@@ -1,0 +1,151 @@
+"""All ops on images: their fields, generators and errors."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+from jtx import config
+from jtx.data.op import Column
+from jtx.data.ops.augment import ColorJitter, RandAugment, RandomErasing, ThreeAugment
+from jtx.data.ops.decode import DecodeImage
+from jtx.data.ops.image import Flip, InceptionCrop, PadCrop, Resize
+from jtx.data.ops.image_layout import Images
+from jtx.data.ops.registry import OPS
+from jtx.errors import ConfigError
+from tests.data.ops.pictures import (
+  TEN,
+  bytes_of,
+  noise,
+  same,
+  smooth,
+)
+
+
+def test_images_become_arrays_of_the_layout():
+  layout = Images(size=5, channels=3)
+  assert layout.columns == {"image": Column("array", "uint8", (5, 5, 3))}
+  example = {"image": noise(5, 5), "path": "p.x", "label": 3}
+  result = layout.augment(example, None)
+  assert result["image"].shape == (5, 5, 3) and result["image"].dtype == np.uint8
+  np.testing.assert_array_equal(result["image"], np.asarray(noise(5, 5)))
+  grey = Images(size=5, channels=1).augment({**example, "image": noise(5, 5, 1)}, None)["image"]
+  np.testing.assert_array_equal(grey, np.asarray(noise(5, 5, 1))[..., None])
+  with pytest.raises(ConfigError) as e:
+    layout.augment({**example, "image": noise(6, 5)}, None)
+  assert str(e.value) == (
+      "data.ops: p.x is of 6 x 5 pixels after all ops and 'images' has size=5; one of"
+      " 'inception_crop', 'pad_crop' and 'resize', with the same size, makes it of that size")
+
+
+# op -> field -> other fields by which it comes to matter, and another value
+CHANGES = {
+    DecodeImage: {"channels": ({}, 1), "names": ({}, TEN[::-1]), "min_side": ({}, 4)},
+    InceptionCrop: {"size": ({}, 9), "area": ({}, (0.1, 0.2)), "ratio": ({}, (1.0, 1.0)),
+                    "eval_resize": ({}, 20), "interpolation": ({}, "bicubic")},
+    PadCrop: {"size": ({}, 15), "padding": ({}, 2)},
+    Resize: {"size": ({}, 9), "interpolation": ({}, "bicubic"), "width": ({}, 9)},
+    Flip: {},
+    RandAugment: {"num_ops": ({}, 3), "magnitude": ({}, 3.0)},
+    ColorJitter: {"brightness": ({}, 0.1), "contrast": ({}, 0.1), "saturation": ({}, 0.1)},
+    ThreeAugment: {"jitter": ({}, 0.1)},
+    RandomErasing: {"probability": ({}, 1.0), "area": ({}, (0.02, 0.03)),
+                    "ratio": ({}, (1.0, 1.0))},
+    Images: {"size": ({}, 15), "channels": ({}, 3), "width": ({}, 15), "pad": ({}, True),
+             "max_boxes": ({}, 2)},
+}
+REQUIRED = {DecodeImage: {"names": TEN}, InceptionCrop: {"size": 8, "eval_resize": 12},
+            PadCrop: {"size": 16}, Resize: {"size": 8}, RandomErasing: {"probability": 0.5},
+            Images: {"size": 16, "channels": 1}}
+EXEMPT = {(DecodeImage, "max_bad"): "what makes the examples reads it: see test_lazy.py"}
+
+
+def outcome(op):
+  """What an op makes of some images, in training and in evaluation; or what it has for a batch."""
+  if isinstance(op, Images):
+    return str(op.columns)
+  results = []
+  for seed in range(6):
+    for generator in (np.random.default_rng(seed), None):
+      image = smooth(24, 18) if seed % 2 else noise(18, 20, seed=seed)
+      if isinstance(op, DecodeImage):
+        image = bytes_of(image, "JPEG")
+      example = op.augment({"image": image, "label": "4", "path": "", "id": 0}, generator)
+      results.append((example["image"].mode, example["image"].size, example["image"].tobytes(),
+                      str(example["label"])))
+  return results
+
+
+@pytest.mark.parametrize("op, field", [(op, f) for op in CHANGES for f in config.fields(op)
+                                       if (op, f) not in EXEMPT],
+                         ids=lambda x: getattr(x, "__name__", x))
+def test_a_field_changes_what_an_op_makes(op, field):
+  assert field in CHANGES[op], f"add {op.__name__}.{field} to CHANGES"
+  context, value = CHANGES[op][field]
+  fields = {**REQUIRED.get(op, {}), **context}
+  assert outcome(op(**fields)) == outcome(op(**fields))
+  assert outcome(op(**{**fields, field: value})) != outcome(op(**fields))
+
+
+def test_every_op_is_covered():
+  assert {op for op in OPS.values() if op.of_images} == set(CHANGES)
+  for op, changes in CHANGES.items():
+    assert set(changes) <= set(config.fields(op))
+  assert all(field in config.fields(op) for op, field in EXEMPT)
+
+
+@pytest.mark.parametrize("op", [InceptionCrop(size=8, eval_resize=8), PadCrop(size=16), Flip(),
+                                RandAugment(), ColorJitter(), ThreeAugment(), RandomErasing(0.9)],
+                         ids=lambda op: type(op).__name__)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_ops_are_a_function_of_the_generator_and_draw_nothing_without(op, channels):
+  image = noise(16, 16, channels)
+  before = image.tobytes()
+  draws = [op.apply(image, np.random.default_rng(seed)) for seed in (0, 0, *range(1, 12))]
+  assert same(draws[0], draws[1]) and len({d.tobytes() for d in draws}) > 1
+  assert {d.mode for d in draws} == {image.mode}
+  assert same(op.apply(image, None), op.apply(image, None))
+  if not isinstance(op, InceptionCrop):
+    assert same(op.apply(image, None), image)
+  assert image.tobytes() == before
+  assert same(dataclasses.replace(op).apply(image, np.random.default_rng(0)), draws[0])
+  assert pickle.loads(pickle.dumps(op)) == op
+
+
+@pytest.mark.parametrize("op, fields, message", [
+    (DecodeImage, {"channels": 2}, "op decode_image: channels=2 must be 1 or 3"),
+    (DecodeImage, {"names": ("a", "b", "a")}, "op decode_image: names has a more than once"),
+    (DecodeImage, {"max_bad": 1.5}, "op decode_image: max_bad=1.5 must be a share, from 0 to 1"),
+    (DecodeImage, {"min_side": -1}, "op decode_image: min_side=-1 must not be negative"),
+    (InceptionCrop, {"size": 0}, "op inception_crop: size=0 must be positive"),
+    (InceptionCrop, {"area": (0.0, 1.0)}, "op inception_crop: area=(0.0, 1.0) must be two numbers,"
+     " the lower first, above 0 and at most 1"),
+    (InceptionCrop, {"area": (0.5, 1.1)}, "op inception_crop: area=(0.5, 1.1) must be two numbers,"
+     " the lower first, above 0 and at most 1"),
+    (InceptionCrop, {"ratio": (2.0, 1.0)}, "op inception_crop: ratio=(2.0, 1.0) must be two"
+     " numbers, the lower first, above 0"),
+    (InceptionCrop, {"eval_resize": 200}, "op inception_crop: eval_resize=200 must not be less than"
+     " size=224"),
+    (InceptionCrop, {"interpolation": "bicubc"}, "op inception_crop: interpolation='bicubc' is"
+     " none; did you mean 'bicubic'?"),
+    (PadCrop, {"padding": -1}, "op pad_crop: padding=-1 must not be negative"),
+    (PadCrop, {"size": -3}, "op pad_crop: size=-3 must be positive"),
+    (Resize, {"size": 0}, "op resize: size=0 must be positive"),
+    (Resize, {"interpolation": "none"}, "op resize: interpolation='none' is none; valid are:"
+     " bilinear, bicubic"),
+    (RandAugment, {"num_ops": 0}, "op randaugment: num_ops=0 must be positive"),
+    (RandAugment, {"magnitude": 15.0}, "op randaugment: magnitude=15.0 must be from 0 to 10; of one"
+     " that counts to 30, take a third"),
+    (ColorJitter, {"contrast": -0.1}, "op color_jitter: contrast=-0.1 must not be negative"),
+    (ThreeAugment, {"jitter": -0.1}, "op three_augment: jitter=-0.1 must not be negative"),
+    (RandomErasing, {"probability": 2.0}, "op random_erasing: probability=2.0 must be from 0 to 1"),
+    (RandomErasing, {"area": (0.1, 2.0)}, "op random_erasing: area=(0.1, 2.0) must be two numbers,"
+     " the lower first, above 0 and at most 1"),
+    (Images, {"size": 0}, "op images: size=0 must be positive"),
+    (Images, {"channels": 4}, "op images: channels=4 must be 1 or 3"),
+])
+def test_fields_that_make_no_sense_are_refused(op, fields, message):
+  with pytest.raises(ConfigError) as e:
+    op(**fields)
+  assert str(e.value) == message
