@@ -121,6 +121,8 @@ def encdec(model: Section) -> Section:
 
 def vit(model: Section) -> Section:
   stack, rest = split(model)
+  if stack["position"].get("init") == "sincos":
+    stack["position"].pop("init_std")  # it was ignored
   return rest | {"stack": stack}
 
 
