@@ -9,9 +9,9 @@ import pytest
 from jtx import config
 from jtx.errors import ConfigError
 from jtx.models import MODELS
-from jtx.models.encdec import EncDec
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import POSITIONS, Learned, Position, Rope, Sinusoidal
+from tests.helpers import encdec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +57,8 @@ def test_a_section_holds_the_defaults():
   assert cfg.to_dict() == {
       "name": "thing", "size": None, "inner": {"depth": 3, "rate": 0.5}, "label": "a", "rate": None,
       "kinds": ("x",), "flag": False,
-      "position": {"name": "rope", "base": 7.0, "pairing": "half", "linear_scale": 1.0,
-                   "ntk_scale": 1.0, "local_base": None}}
+      "position": {"name": "rope", "base": 7.0, "pairing": "half", "fraction": 1.0,
+                   "scaling": {"name": "none"}, "local_base": None}}
 
 
 def test_a_section_without_a_name():
@@ -213,18 +213,21 @@ def test_a_model_is_its_section():
   cfg = config.section(MODELS, "encdec", vocab_size=10)
   built = config.build(MODELS, cfg, what="model")
   assert built == encdec(vocab_size=10)
-  assert built.position == Sinusoidal() and built.block == block()
+  for stack in (built.encoder, built.decoder):
+    assert stack.position == Sinusoidal() and stack.block == BlockConfig()
 
 
 @pytest.mark.parametrize("name", POSITIONS)
 def test_every_position_can_be_chosen(name):
-  cfg = config.section(MODELS, "encdec", vocab_size=10, position=config.section(POSITIONS, name))
-  assert type(config.build(MODELS, cfg, what="model").position) is POSITIONS[name]
+  stack = dict(position=config.section(POSITIONS, name))
+  built = config.build(MODELS, config.section(
+      MODELS, "encdec", vocab_size=10, encoder=stack, decoder=stack), what="model")
+  assert type(built.encoder.position) is type(built.decoder.position) is POSITIONS[name]
 
 
 def test_a_section_survives_json(tmp_path):
-  cfg = config.section(MODELS, "encdec", vocab_size=10, pattern=("global", "local"), window=3,
-                       position=config.section(POSITIONS, "t5"))
+  cfg = config.section(MODELS, "encdec", vocab_size=10, encoder=dict(
+      pattern=("global", "local"), window=3, position=config.section(POSITIONS, "t5")))
   path = str(tmp_path / "config.json")
   config.save(cfg, path)
   assert config.build(MODELS, config.load(path)) == config.build(MODELS, cfg)

@@ -23,14 +23,14 @@ from jtx.data.tokenizers.files import read_tokenizer
 from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError
 from jtx.evals.run import make_evaluators
-from jtx.models.encoder import Encoder, HeadConfig
-from jtx.nn.block import BlockConfig
+from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned, Rope
 from jtx.parallel import sharding
 from jtx.saved import pretrained
 from jtx.saved.folder import open_saved
 from jtx.train import loop
 from jtx.train.step import Program
+from tests.helpers import block, encoder
 
 FOLDER = pathlib.Path(common.__file__).parent
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem not in ("__init__", "common"))
@@ -172,7 +172,7 @@ def test_a_sweep_item_changes_only_what_it_names(name, sweep, item):
 
 def test_tiny_takes_arguments_from_the_command_line_form():
   assert config_of("nmt_base", "big,pair=fr-en,tiny=true").steps == 4
-  assert config_of("nmt_base", "size=big").model.width == 1024
+  assert config_of("nmt_base", "size=big").model.encoder.width == 1024
 
 
 @pytest.mark.parametrize("arg,message", [
@@ -190,12 +190,13 @@ def test_the_decoded_length_fits_learned_positions():
   """A learned table must hold every position that training and decoding can ask for."""
   for name, preset, sweep, item in full_cases():
     config = config_of(name, preset, sweep, item)
-    if config.model.name != "vit" and config.model.position.name == "learned":
+    stack = config.model.decoder if config.model.name == "encdec" else config.model.stack
+    if config.model.name != "vit" and stack.position.name == "learned":
       layout, = (op for op in config.data.ops if "lengths" in op)
       asked = max([*layout.lengths, *(length for _, length, _ in config.phases)])
       if "tgt" in layout.fields:
         asked = max(asked, config.decode.max_source_length, config.decode.max_target_length)
-      assert asked <= config.model.position.max_length
+      assert asked <= stack.position.max_length
 
 
 def test_the_last_authors_are_held_out():
@@ -208,7 +209,7 @@ def test_the_last_authors_are_held_out():
 
 
 def test_positions_of_another_kind():
-  position = lambda *args: config_of(*args).model.position
+  position = lambda *args: config_of(*args).model.stack.position
   assert position("bert_books", "").name == "rope"
   assert position("bert_books", "position=learned") == position("bert", "mini")
   assert position("distilbert", "position=t5").num_buckets == 32
@@ -241,14 +242,15 @@ MODERN = dict(activation="gelu", num_heads=2, ffn_dim=16, gated=True, use_bias=F
 def folder(request, tmp_path_factory):
   """A folder of three layers: of Hugging Face, or a workdir of what no family there has."""
   tokenizer = wordpiece(iter(["a few words"]), vocab_size=40, min_frequency=1)
+  size = dict(vocab_size=tokenizer.vocab_size, width=8, num_layers=3)
   if request.param == "bert":
-    model = encoder(vocab_size=tokenizer.vocab_size, width=8, num_layers=3, block=block(**BERT), position=Learned(512),
+    model = encoder(**size, block=block(**BERT), position=Learned(512),
                     head=HeadConfig(task="embedding", transform="tanh"))
   elif request.param == "workdir":
-    model = encoder(vocab_size=tokenizer.vocab_size, width=8, num_layers=3, block=block(**BERT), position=Rope(), mlm=True)
+    model = encoder(**size, block=block(**BERT), position=Rope(), mlm=True)
   else:
-    model = encoder(vocab_size=tokenizer.vocab_size, width=8, num_layers=3, block=block(**MODERN), position=Rope(local_base=100.0), num_token_types=0,
-                    pattern=("global", "local", "local"), window=4)
+    model = encoder(**size, block=block(**MODERN), position=Rope(local_base=100.0),
+                    num_token_types=0, pattern=("global", "local", "local"), window=4)
   example = {key: np.zeros((1, 1), np.int32)
              for key in ("text", "text_segment_ids", "text_positions")}
   shapes = sharding.unbox(jax.eval_shape(model.init, jax.random.key(0), example))["params"]
@@ -298,7 +300,7 @@ def test_finetuning_starts_from_a_folder(name, folder):
   labelled = {"head.outputs": 2} if FINETUNING[name] in ("classes", "tags") else {}
   model, _ = build.make_model(config, {"vocab_size": saved.vocab_size, **labelled})
   assert model.head.task == FINETUNING[name]
-  assert model.clone(head=saved.head, mlm=saved.mlm, unroll=1) == saved
+  assert encoder(model, head=saved.head, mlm=saved.mlm, unroll=1) == saved
   assert read_tokenizer(config.tokenizer.kind.path).vocab_size == saved.vocab_size
   params, missing = open_saved(path).params_for(model)
   assert params and all(p.startswith("task_head/") for p in missing)

@@ -198,7 +198,8 @@ def test_a_published_translator_decodes_as_published(method):
   cases += [(i["source"], i["target"]) for i in expected["items"]]  # these are its decodes too
   vocabulary = ct2.vocabulary("target")
   batch = ct2.source_batch([source for source, _ in cases])
-  logits, state = model.apply(variables, batch, method.rows, 20, ct2.BOS, method="start")
+  prompt = jnp.full((len(cases), 1), ct2.BOS)
+  logits, state = model.apply(variables, batch, method.rows, 20, prompt, method="start")
   step = lambda *args: model.apply(variables, *args, method="step")
   keys = jax.random.split(jax.random.key(0), len(cases))
   out = decode(method, logits, state, step, max_length=20, eos_id=ct2.EOS, pad_id=0, keys=keys)

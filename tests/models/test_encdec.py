@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.inference import decode, translate
+from jtx.inference import decode, generate
 from jtx.nn.positions import (
   POSITIONS,
   Alibi,
@@ -151,9 +151,9 @@ def test_room_that_grows_changes_nothing(method, monkeypatch):
     monkeypatch.setattr(decode, "FIRST_LENGTH", first_length)
     length = 9
     assert decode.cache_lengths(length) == {2: [2, 4, 8, 9], 16: [9]}[first_length]
-    search = translate.search.__wrapped__  # not what another length compiled
-    return jax.jit(lambda p, b: search(module, method, p, b, keys, length, BOS, 2, 0))(
-        params, source)
+    search = generate.generate.__wrapped__  # not what another length compiled
+    return jax.jit(lambda p, b: search(module, method, length, 2, 0, p, b, jnp.full((2, 1), BOS),
+                                       keys=keys))(params, source)
 
   grown, whole = run(2), run(16)
   np.testing.assert_array_equal(grown.tokens, whole.tokens)

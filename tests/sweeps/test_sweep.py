@@ -61,7 +61,7 @@ def test_grid_is_the_product_with_the_last_flag_fastest():
     (["seed"], "--grid=seed is not of the form KEY=VALUE,VALUE"),
     (["seed=0,,1"], "not of the form"),
     (["seed=0", "seed=1"], "seed has a --grid already"),
-    (["model.position=rope"], "model.position is a section.*sweep_NAME()"),
+    (["model.encoder.position=rope"], "model.encoder.position is a section.*sweep_NAME()"),
     (["data.ops[4].lengths=3,4"], "is a tuple; put each value in brackets"),
 ])
 def test_grid_mistakes(texts, message):
@@ -88,7 +88,7 @@ def test_the_commands_make_the_configs_that_the_edits_mean(name):
 
 def test_every_kind_of_value_survives_the_command_line():
   ops = (common.op("clean"), common.op("tokenize"), common.op("pack", lengths=(8, 8)))
-  edits = {"model": {"width": 64, "block": {"dropout": np.float64(1e-5)}},
+  edits = {"model": {"encoder": {"width": 64, "block": {"dropout": np.float64(1e-5)}}},
            "optim.optimizer": common.optimizer("adamw", weight_decay=0.1), "data.ops": ops,
            "data.train": ("text:a b,c'd\"",), "data.path": "a, 'b'", "tokenizer.shared": False,
            "data.smoothing": None}
@@ -96,7 +96,7 @@ def test_every_kind_of_value_survives_the_command_line():
   assert config_lib.flatten(item.config) == config_lib.flatten(
       common.apply(nmt_base.get_config(), edits))
   assert "data.smoothing" not in item.edits
-  assert item.edits["model.block.dropout"] == "1e-05"
+  assert item.edits["model.encoder.block.dropout"] == "1e-05"
 
 
 def test_edits_of_an_item_are_checked():
@@ -117,9 +117,9 @@ def test_edits_of_an_item_are_checked():
      ["model.width=256,schedule.width=256", "model.width=64"]),
     ([{"decode.method": common.method("sample", seed=3)}, {"seed": 3}], ["method=sample",
                                                                          "seed=3"]),
-    ([{"model.position": LEARNED}, {"model.position": common.position("rope")}],
+    ([{"model.encoder.position": LEARNED}, {"model.position": common.position("rope")}],
      ["position=learned", "position=rope"]),
-    ([{"model.position": LEARNED},
+    ([{"model.encoder.position": LEARNED},
       {"model.position": common.position("learned", max_length=512)}],
      ["position=learned-max_length=256", "position=learned-max_length=512"]),
     ([{"data.path": "/a/b"}, {"data.path": "c"}], ["path=-a-b", "path=c"]),
@@ -137,7 +137,7 @@ def test_names_that_fall_together_or_are_long_get_a_digest():
 
 
 def test_settings_are_of_every_item():
-  items = plan({"optim.lr": 0.5, "seed": 1}, {"model.position": LEARNED})
+  items = plan({"optim.lr": 0.5, "seed": 1}, {"model.encoder.position": LEARNED})
   assert [item.settings for item in items] == [
       {"lr": 0.5, "seed": 1, "position": "sinusoidal"},
       {"lr": 1.0, "seed": 0, "position": "learned"}]
@@ -366,7 +366,7 @@ def test_dry_run_prints_commands(tmp_path):
   workdir = tmp_path / "it's a dir"
   done = command("sweep", f"--config={BASE}:tiny", f"--workdir={workdir}", "--sweep=table3",
                  "--grid=seed=0,1", "--config.data.train=embedded:number_words/year:train",
-                 "--config.model.num_layers=3", "--dry_run")
+                 "--config.model.encoder.num_layers=3", "--dry_run")
   assert done.returncode == 0, done.stderr
   assert not workdir.exists()
   lines = [shlex.split(line) for line in done.stdout.splitlines()]
@@ -377,7 +377,7 @@ def test_dry_run_prints_commands(tmp_path):
     assert line[-1].startswith(f"--workdir={workdir}/")
     meant = nmt_base.get_config("tiny")
     common.apply(meant, {"data.train": ("embedded:number_words/year:train",),
-                         "model.num_layers": 3, "seed": i % 2} | edits[i // 2])
+                         "model.encoder.num_layers": 3, "seed": i % 2} | edits[i // 2])
     assert config_lib.flatten(cli.config_of(line[3:-1])) == config_lib.flatten(meant)
   assert len({line[-1] for line in lines}) == len(lines)
 
@@ -398,7 +398,7 @@ def sweep_six():
     for seed in (0, 1):
       yield {"optim.lr": lr, "seed": seed}
   yield {"model.position": common.position("learned", max_length=64)}
-  yield {"model.block.num_heads": 3}
+  yield {"model.encoder.block.attention.num_heads": 3}
 """
 
 

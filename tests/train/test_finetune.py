@@ -11,7 +11,6 @@ from jtx import build
 from jtx.data.tokenizers import kinds
 from jtx.errors import ConfigError
 from jtx.evals.run import evaluate, make_evaluators
-from jtx.models.encoder import Encoder, HeadConfig
 from jtx.models.features import FeatureConfig
 from jtx.nn.positions import Learned
 from jtx.parallel.sharding import unbox
@@ -21,12 +20,13 @@ from jtx.saved.folder import open_saved
 from jtx.saved.workdir import load_run
 from jtx.train import loop, phases
 from jtx.train.step import Program
+from tests.helpers import encoder
 from tests.models.test_encoder import BLOCK, batch_of
 
 NAMES = ["Ann", "Bob", "Eve", "Kim", "Leo", "Max", "Pia", "Tom"]
 PLACES = ["Bonn", "Lima", "Oslo", "Rome"]
-MODEL = dict(width=32, num_layers=1, position=dict(max_length=64),
-             block=dict(num_heads=2, ffn_dim=64, dropout=0.0, attention_dropout=0.0))
+MODEL = dict(stack=dict(width=32, num_layers=1, position=dict(max_length=64), block=dict(
+    attention=dict(num_heads=2, dropout=0.0), ffn=dict(dim=64), dropout=0.0)))
 
 
 def sentences(number, seed):
@@ -148,8 +148,8 @@ def published(tmp_path_factory):
   """A Hugging Face folder of a small BERT with a pooler."""
   texts = (" ".join(w) for w in sentences(200, 0))
   tokenizer = kinds.wordpiece(texts, vocab_size=100, min_frequency=1)
-  model = encoder(vocab_size=tokenizer.vocab_size, width=24, num_layers=2, block=BLOCK, position=Learned(64),
-                  head=HeadConfig(task="embedding", transform="tanh"))
+  model = encoder(vocab_size=tokenizer.vocab_size, width=24, num_layers=2, block=BLOCK,
+                  position=Learned(64), head=HeadConfig(task="embedding", transform="tanh"))
   shapes = unbox(jax.eval_shape(model.init, jax.random.key(0), batch_of((1, 2))))["params"]
   rng = np.random.default_rng(5)
   params = jax.tree.map(lambda x: rng.normal(0, 0.1, x.shape).astype(np.float32), shapes)
@@ -159,8 +159,9 @@ def published(tmp_path_factory):
 
 
 def from_published(path, folder, **edits):
-  model = common.model("encoder", width=24, num_layers=2, position=dict(max_length=64),
-                       block=dict(num_heads=3, ffn_dim=20, norm_eps=1e-5),
+  block = dict(attention=dict(num_heads=3), ffn=dict(dim=20), norm=dict(eps=1e-5))
+  model = common.model("encoder", stack=dict(width=24, num_layers=2, block=block,
+                                             position=dict(max_length=64)),
                        head=dict(task="classes", transform="tanh"))
   return config_for("classify", folder, **{
       "model": model, "tokenizer.kind": common.tokenizer("file", path=path), "init_from": path,
@@ -185,8 +186,9 @@ def test_training_starts_from_the_parameters_of_a_folder(published, folder, tmp_
 
 def test_features_are_those_of_a_published_encoder(published):
   path, params = published
-  model = encoder(vocab_size=params["embed"]["embedding"].shape[0], width=24, num_layers=2, block=BLOCK, position=Learned(64),
-                  features=FeatureConfig((0, -1)), head=HeadConfig(task="classes", outputs=2))
+  model = encoder(vocab_size=params["embed"]["embedding"].shape[0], width=24, num_layers=2,
+                  block=BLOCK, position=Learned(64), features=FeatureConfig((0, -1)),
+                  head=HeadConfig(task="classes", outputs=2))
   loaded, missing = open_saved(path).params_for(model)
   assert {name.split("/")[0] for name in missing} == {"extractor", "task_head"}
   jax.tree.map(np.testing.assert_array_equal, loaded,
@@ -207,7 +209,7 @@ def restored(checkpoints):
 
 def test_a_model_that_is_not_the_folders_says_which_field(published, folder, tmp_path):
   path, _ = published
-  config = from_published(path, folder, **{"model.num_layers": 3})
+  config = from_published(path, folder, **{"model.stack.num_layers": 3})
   with pytest.raises(ConfigError, match="num_layers"):
     loop.run(config, str(tmp_path), jax.devices()[:1])
   assert not (tmp_path / "config.json").exists()

@@ -138,7 +138,7 @@ def test_a_checkpoint_goes_to_any_mesh(tmp_path):
 @pytest.mark.slow
 def test_accumulation_gives_the_gradient_of_the_whole_batch():
   """With sgd the update is the gradient; rows hold different numbers of tokens."""
-  edits = {"model.block.dropout": 0.0, "optim.optimizer": sgd(), "optim.schedule.warmup": 0}
+  edits = {"model.encoder.block.dropout": 0.0, "optim.optimizer": sgd(), "optim.schedule.warmup": 0}
   _, whole = one_step(tiny_config(**edits))
   _, parts = one_step(tiny_config(**edits, **{"optim.accumulate": 4}))
   for a, b in zip(jax.tree.leaves(whole.params), jax.tree.leaves(parts.params)):
@@ -342,14 +342,14 @@ def test_nan_stops_before_any_save(tmp_path):
     ({"data.train": ("text:no.en,no.de",)}, DataError, "no.en"),
     ({"data.train": ()}, ConfigError, "data.train"),
     ({"data.ops": ()}, ConfigError, "needs one layout, 'pack' or 'pad'"),
-    ({"model.block.num_kv_heads": 3}, ConfigError, "does not divide"),
-    ({"model.remat": "ful"}, ConfigError, "did you mean 'full'"),
+    ({"model.encoder.block.attention.num_kv_heads": 3}, ConfigError, "does not divide"),
+    ({"model.encoder.remat": "ful"}, ConfigError, "did you mean 'full'"),
     ({"optim.accumulate": 8}, ConfigError, "accumulate"),
     ({"optim.accumulate": 3}, ConfigError, "accumulate=3 does not divide config.batch_size=8"),
     ({"optim.accumulate": 0}, ConfigError, "config.optim.accumulate=0: must be 1 or more"),
     ({"steps": 0}, ConfigError, "config.steps=0"),
-    ({"model.window": 4}, ConfigError, "pattern has none"),
-    ({"model.pattern": ("local",)}, ConfigError, "set window"),
+    ({"model.encoder.window": 4}, ConfigError, "pattern has none"),
+    ({"model.encoder.pattern": ("local",)}, ConfigError, "set window"),
 ])
 def test_bad_configs(tmp_path, edits, error, message):
   with pytest.raises(error, match=message):

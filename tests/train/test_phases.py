@@ -73,8 +73,8 @@ def pretraining(**edits):
                 common.op("segment_pair"), common.op("pad", fields=("text",), lengths=(24,)),
                 common.op("mask"))
   c.data.window, c.batch_size = 3, 8
-  c.model = common.model("encoder", width=16, num_layers=1, mlm=True,
-                         block=dict(num_heads=2, ffn_dim=32),
+  c.model = common.model("encoder", mlm=True, stack=dict(
+      width=16, num_layers=1, block=dict(attention=dict(num_heads=2), ffn=dict(dim=32))),
                          head=dict(task="next_sentence", transform="tanh"))
   c.objective = common.objective("mlm")
   common.apply(c, edits)

@@ -17,6 +17,7 @@ from jtx.models.vit import Vit
 from jtx.saved.folder import open_saved
 from jtx.saved.workdir import load_run
 from jtx.train import loop
+from tests import helpers
 from tests.helpers import command, losses
 
 EDITS = {"steps": 6, "log_every": 1, "checkpoint.every": 2, "batch_size": 16,
@@ -90,7 +91,7 @@ def test_predictions_are_those_of_the_evaluation(trained, tmp_path):
 
   vectors = np.stack(list(ImagePredictor(
       task.model, params, task.data.recipe.augment, method="features")(paths)))
-  assert vectors.shape == (5, task.model.width)
+  assert vectors.shape == (5, task.model.stack.width)
 
 
 def test_images_that_can_not_be_predicted(trained, tmp_path):
@@ -125,11 +126,11 @@ def test_the_encoder_of_mae_is_fine_tuned_at_another_size(tmp_path):
 
   config = vit.get_config(f"tiny,crop=none,init={workdir}")
   common.apply(config, {"model.image.size": 12, "data.ops[1].size": 12, "data.ops[2].size": 12})
-  assert config.model.position.trained and config.model.head.task == "classes"
+  assert config.model.stack.position.trained and config.model.head.task == "classes"
   model, _ = build.make_model(config, {"head.outputs": 10})
   loaded, missing = open_saved(workdir).params_for(model)
   assert loaded["position_embedding"].shape == (37, 32)
   assert all(path.startswith("task_head/") for path in missing) and missing
   np.testing.assert_array_equal(loaded["patches"]["kernel"], params["patches"]["kernel"])
-  with pytest.raises(ConfigError, match="model.width=16 does not fit the weights"):
-    open_saved(workdir).params_for(model.clone(width=16))
+  with pytest.raises(ConfigError, match="model.stack.width=16 does not fit the weights"):
+    open_saved(workdir).params_for(helpers.vit(model, width=16))
