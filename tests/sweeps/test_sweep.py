@@ -113,14 +113,14 @@ def test_edits_of_an_item_are_checked():
                                                               "seed=2,steps=5"]),
     ([{"steps": 5, "seed": 1}, {"steps": 5, "seed": 2}], ["seed=1", "seed=2"]),
     ([{"steps": 5}], ["steps=5"]),
-    ([{"model.width": 256, "optim.schedule.width": 256}, {"model.width": 64}],
-     ["model.width=256,schedule.width=256", "model.width=64"]),
+    ([{"model.encoder.width": 256, "model.decoder.width": 256}, {"model.encoder.width": 64}],
+     ["encoder.width=256,decoder.width=256", "encoder.width=64"]),
     ([{"decode.method": common.method("sample", seed=3)}, {"seed": 3}], ["method=sample",
                                                                          "seed=3"]),
-    ([{"model.encoder.position": LEARNED}, {"model.position": common.position("rope")}],
+    ([{"model.encoder.position": LEARNED}, {"model.encoder.position": common.position("rope")}],
      ["position=learned", "position=rope"]),
     ([{"model.encoder.position": LEARNED},
-      {"model.position": common.position("learned", max_length=512)}],
+      {"model.encoder.position": common.position("learned", max_length=512)}],
      ["position=learned-max_length=256", "position=learned-max_length=512"]),
     ([{"data.path": "/a/b"}, {"data.path": "c"}], ["path=-a-b", "path=c"]),
 ])
@@ -397,7 +397,8 @@ def sweep_six():
   for lr in (1e-3, 5e-3):
     for seed in (0, 1):
       yield {"optim.lr": lr, "seed": seed}
-  yield {"model.position": common.position("learned", max_length=64)}
+  learned = common.position("learned", max_length=64)
+  yield {"model.encoder.position": learned, "model.decoder.position": learned}
   yield {"model.encoder.block.attention.num_heads": 3}
 """
 
@@ -424,7 +425,8 @@ def test_a_sweep_of_which_runs_are_killed_and_fail(tmp_path):
   args = [sys.executable, "-m", "experiments.sweep", f"--config={tmp_path}/six.py", "--sweep=six",
           f"--workdir={workdir}", "--jobs=2"]
   killed = ["lr=0.001,seed=1", "lr=0.005,seed=0"]
-  good = ["lr=0.001,seed=0", "lr=0.005,seed=1", "position=learned"]
+  good = ["lr=0.001,seed=0", "lr=0.005,seed=1",
+          "encoder.position=learned,decoder.position=learned"]
   bad = "num_heads=3"
 
   with open(tmp_path / "out", "w") as out, open(tmp_path / "err", "w") as err:

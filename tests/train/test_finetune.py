@@ -12,6 +12,7 @@ from jtx.data.tokenizers import kinds
 from jtx.errors import ConfigError
 from jtx.evals.run import evaluate, make_evaluators
 from jtx.models.features import FeatureConfig
+from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
 from jtx.parallel.sharding import unbox
 from jtx.saved import checkpoint, pretrained
