@@ -2,7 +2,7 @@
 
 Every field of every constructor below is changed, where it can matter, and the program of
 its initialisation, loss and gradient must change with it. A new field fails the test until
-it is in `CHANGES`.
+it is in `CHANGES`. Where a field can't matter, setting it is an error: see `REFUSED`.
 """
 
 import dataclasses
@@ -13,16 +13,18 @@ import jax.numpy as jnp
 import pytest
 
 from jtx import config
-from jtx.models import MODELS
+from jtx.errors import ConfigError
+from jtx.models import MODELS, encdec, encoder
 from jtx.models.encdec import EncDec
-from jtx.models.encoder import Encoder, HeadConfig
+from jtx.models.encoder import Encoder
 from jtx.models.features import FeatureConfig
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.resnet import ResnetConfig
-from jtx.models.vit import ImageConfig, Vit
-from jtx.nn.attention import Attention, Context, LayerKind
-from jtx.nn.block import NORM_POSITIONS, BlockConfig, ResidualConfig
+from jtx.models.text_head import HeadConfig
+from jtx.models.vit import GridStackConfig, ImageConfig, Vit
+from jtx.nn.attention import PROJECTIONS, QK_NORMS, Attention, AttentionConfig, LayerKind
+from jtx.nn.block import PARALLEL, POSITION_AT, BlockConfig, Context, ResidualConfig
 from jtx.nn.grid_positions import (
   GRID_POSITIONS,
   GridPosition,
@@ -32,10 +34,21 @@ from jtx.nn.grid_positions import (
   Rope2d,
   Sincos2d,
 )
-from jtx.nn.layers import ACTIVATIONS
-from jtx.nn.masks import CAUSAL, Rows
-from jtx.nn.positions import POSITIONS, Alibi, Attached, Learned, Position, Rope, Sinusoidal, T5Bias
-from jtx.nn.stack import Segment, Stack
+from jtx.nn.layers import ACTIVATIONS, NORM_POSITIONS, FfnConfig, NormConfig
+from jtx.nn.masks import CAUSAL
+from jtx.nn.positions import (
+  POSITIONS,
+  Alibi,
+  Attached,
+  Learned,
+  Places,
+  Position,
+  Rope,
+  Sinusoidal,
+  T5Bias,
+)
+from jtx.nn.rope import SCALINGS, Linear, Llama3, Ntk, Scaling, Yarn
+from jtx.nn.stack import Segment, Stack, StackConfig
 from jtx.objectives import OBJECTIVES
 from jtx.objectives.classify import Classify
 from jtx.objectives.distill import Distill
@@ -48,71 +61,88 @@ from jtx.objectives.span import Span
 from jtx.objectives.tag import Tag
 from jtx.parallel.sharding import unbox
 
-BLOCK = dict(num_heads=2, ffn_dim=8)
-IMAGE = dict(image=ImageConfig(size=4, channels=1, mean=(0.5,), std=(0.5,)), patch_size=2, width=8,
-             num_layers=2, block=BlockConfig(**BLOCK, norm_position="pre"))
+PRE, PRE_NO_NORM = NormConfig(position="pre"), NormConfig(position="pre", attention=False)
+BLOCK = BlockConfig(attention=AttentionConfig(num_heads=2), ffn=FfnConfig(dim=8))
+PRE_BLOCK = dataclasses.replace(BLOCK, norm=PRE)
+MORE_HEADS = dataclasses.replace(BLOCK, attention=AttentionConfig(num_heads=4))
+SIZE = dict(width=8, num_layers=2)
+STACK = dict(**SIZE, block=BLOCK)
+GRID_STACK = dict(**SIZE, block=PRE_BLOCK)
+IMAGE = dict(image=ImageConfig(size=4, channels=1, mean=(0.5,), std=(0.5,)), patch_size=2,
+             stack=GridStackConfig(**GRID_STACK))
 IMAGE_HEAD = dict(task="classes", outputs=2)
 VIT = {**IMAGE, "head": ImageHeadConfig(**IMAGE_HEAD)}
-MAE = {**IMAGE, "decoder": DecoderConfig(1, 8, 2, 8)}
-MODEL = dict(vocab_size=11, width=8, num_layers=2, block=BlockConfig(**BLOCK))
+DECODER = dict(num_layers=1, width=8, num_heads=2, ffn_dim=8)
+MAE = {**IMAGE, "decoder": DecoderConfig(**DECODER)}
+MODEL = dict(vocab_size=11, stack=StackConfig(**STACK))
+TRANSLATOR = dict(vocab_size=11, encoder=StackConfig(**STACK, position=Sinusoidal()),
+                  decoder=StackConfig(**STACK, position=Sinusoidal(), causal=True))
 HEAD = dict(task="classes", outputs=1)
 ENCODER = {**MODEL, "head": HeadConfig(**HEAD)}
 SINUSOIDAL = {"layout": ({}, "concatenated"), "inclusive": ({}, True), "base": ({}, 100.0),
               "first_position": ({}, 1)}
+STACK_CHANGES = {
+    "width": ({}, 16),
+    "num_layers": ({}, 3),
+    "block": ({}, MORE_HEADS),
+    "position_at": (dict(position=Learned()), "layers"),
+    "pattern": (dict(pattern=("local",), window=1), ("global", "local")),
+    "window": (dict(pattern=("local",), window=1), 2),
+    "causal": ({}, True),
+    "final_norm": (dict(block=PRE_BLOCK), False),
+    "share": ({}, True),
+    "remat": ({}, "full"),
+    "unroll": ({}, 2),
+}
 
 # constructor -> field -> other fields by which it comes to matter, and another value
 CHANGES = {
     EncDec: {
         "vocab_size": ({}, 12),
-        "src_vocab_size": (dict(share_embeddings="none"), 13),
-        "width": ({}, 16),
-        "num_layers": (dict(num_decoder_layers=2), 3),
-        "num_decoder_layers": ({}, 1),
-        "block": ({}, BlockConfig(num_heads=4)),
-        "position": ({}, Rope()),
-        "pattern": (dict(pattern=("local",), window=1), ("global", "local")),
-        "window": (dict(pattern=("local",), window=1), 2),
-        "share_embeddings": (dict(share_embeddings="output"), "none"),
-        "scale_embeddings": ({}, False),
-        "output_bias": ({}, True),
-        "unroll": ({}, 2),
-        "remat": ({}, "full"),
+        "src_vocab_size": (dict(embedding=encdec.EmbeddingConfig(tie=("positions",))), 13),
+        "encoder": ({}, StackConfig(**STACK, position=Sinusoidal(), unroll=2)),
+        "decoder": ({}, StackConfig(**STACK, position=Sinusoidal(), unroll=2)),
+        "embedding": ({}, encdec.EmbeddingConfig(scale=False)),
         "dtype": ({}, "bfloat16"),
+    },
+    encdec.EmbeddingConfig: {
+        "tie": ({}, ("source", "positions")),
+        "scale": ({}, False),
+        "norm": ({}, True),
+        "output_scale": ({}, 0.5),
+        "output_bias": ({}, True),
     },
     Encoder: {
         "vocab_size": ({}, 12),
-        "width": ({}, 16),
-        "num_layers": ({}, 3),
-        "block": ({}, BlockConfig(num_heads=4)),
-        "position": ({}, Rope()),
-        "num_token_types": ({}, 0),
-        "embedding_width": ({}, 4),
-        "share_layers": ({}, True),
-        "pattern": (dict(pattern=("local",), window=1), ("global", "local")),
-        "window": (dict(pattern=("local",), window=1), 2),
-        "causal": ({}, True),
+        "stack": ({}, StackConfig(**STACK, causal=True)),
+        "embedding": ({}, encoder.EmbeddingConfig(scale=True)),
         "mlm": ({}, True),
         "features": ({}, FeatureConfig((-1,))),
-        "head": ({}, HeadConfig("classes", 2)),
-        "unroll": ({}, 2),
-        "remat": ({}, "full"),
+        "head": ({}, HeadConfig(task="classes", outputs=2)),
         "dtype": ({}, "bfloat16"),
+    },
+    encoder.EmbeddingConfig: {
+        "types": ({}, 0),
+        "width": ({}, 4),
+        "norm": ({}, False),
+        "scale": ({}, True),
     },
     Vit: {
         "image": ({}, ImageConfig(size=8, channels=1, mean=(0.5,), std=(0.5,))),
         "patch_size": ({}, 1),
-        "width": ({}, 16),
-        "num_layers": ({}, 3),
-        "block": ({}, BlockConfig(num_heads=4, norm_position="pre")),
-        "position": ({}, Rope2d()),
-        "position_at": ({}, "layers"),
+        "stack": ({}, GridStackConfig(**GRID_STACK, unroll=2)),
         "prefix": ({}, PrefixConfig(registers=1)),
         "stem": (dict(patch_size=1), ResnetConfig((1,), 4, 2)),
-        "head": ({}, ImageHeadConfig("classes", 3)),
-        "decoder": ({}, DecoderConfig(1, 8, 2, 8)),
-        "unroll": ({}, 2),
-        "remat": ({}, "full"),
+        "head": ({}, ImageHeadConfig(task="classes", outputs=3)),
+        "decoder": ({}, DecoderConfig(**DECODER)),
         "dtype": ({}, "bfloat16"),
+    },
+    StackConfig: {**STACK_CHANGES, "position": ({}, T5Bias())},
+    GridStackConfig: {
+        **STACK_CHANGES,
+        "block": ({}, dataclasses.replace(PRE_BLOCK, attention=AttentionConfig(num_heads=4))),
+        "position": ({}, Rope2d()),
+        "position_at": ({}, "layers"),
     },
     ImageConfig: {
         "size": ({}, 8),
@@ -174,58 +204,67 @@ CHANGES = {
         "dropout": ({}, 0.5),
     },
     BlockConfig: {
+        "attention": ({}, AttentionConfig(num_heads=4)),
+        "ffn": ({}, FfnConfig(dim=12)),
+        "norm": ({}, PRE),
+        "residual": ({}, ResidualConfig(layer_scale=0.1)),
+        "dropout": ({}, 0.5),
+        "init_std": ({}, 0.02),
+        "parallel": (dict(norm=PRE), "shared_norm"),
+    },
+    AttentionConfig: {
         "num_heads": (dict(head_dim=4), 4),
         "num_kv_heads": ({}, 1),
         "head_dim": ({}, 6),
         "v_head_dim": ({}, 6),
+        "biases": ({}, PROJECTIONS),
+        "scale": ({}, 2.0),
         "score": ({}, "additive"),
-        "attention_bias": ({}, True),
-        "ffn_dim": ({}, 12),
+        "soft_cap": ({}, 2.0),
+        "qk_norm": ({}, "head"),
+        "dropout": ({}, 0.5),
+    },
+    FfnConfig: {
+        "dim": ({}, 12),
         "activation": ({}, "gelu"),
         "gated": ({}, True),
-        "use_bias": ({}, False),
-        "norm": ({}, "rmsnorm"),
-        "norm_position": ({}, "pre"),
-        "norm_eps": ({}, 1e-3),
-        "attention_norm": (dict(norm_position="pre"), False),
+        "bias": ({}, False),
         "dropout": ({}, 0.5),
-        "attention_dropout": ({}, 0.5),
-        "ffn_dropout": ({}, 0.5),
-        "init_std": ({}, 0.02),
-        "residual": ({}, ResidualConfig(layer_scale=0.1)),
+    },
+    NormConfig: {
+        "kind": ({}, "rmsnorm"),
+        "position": ({}, "pre"),
+        "eps": ({}, 1e-3),
+        "bias": ({}, False),
+        "attention": (dict(position="pre"), False),
     },
     Attention: {
-        "num_heads": (dict(head_dim=4), 4),
-        "num_kv_heads": ({}, 1),
-        "head_dim": ({}, 6),
-        "v_head_dim": ({}, 6),
-        "use_bias": ({}, True),
-        "dropout": ({}, 0.5),
-        "score": ({}, "additive"),
+        "config": ({}, AttentionConfig(num_heads=4)),
+        "norm": (dict(config=AttentionConfig(num_heads=2, qk_norm="head")),
+                 NormConfig(kind="rmsnorm")),
         "init_std": ({}, 0.02),
         "dtype": ({}, jnp.bfloat16),
     },
     Stack: {
-        "segments": ({}, (Segment(BlockConfig(**BLOCK), 3),)),
-        "position": ({}, T5Bias()),
-        "causal": ({}, True),
+        "config": ({}, StackConfig(**STACK, causal=True)),
+        "segments": ({}, (Segment(BLOCK, 3),)),
         "cross": ({}, True),
-        "share": ({}, True),
-        "window": (dict(segments=(Segment(BlockConfig(**BLOCK), 2, ("local",)),), window=1), 2),
-        "position_at": (dict(position=Learned()), "layers"),
-        "final_norm": (dict(segments=(Segment(BlockConfig(**BLOCK, norm_position="pre"), 2),)),
-                       False),
-        "unroll": ({}, -1),
-        "remat": ({}, "dots"),
         "dtype": ({}, jnp.bfloat16),
     },
     Position: {},
     Sinusoidal: SINUSOIDAL,
-    Attached: SINUSOIDAL,
+    Attached: {**SINUSOIDAL, "cross": ({}, True)},
     Learned: {"max_length": ({}, 99), "init": ({}, "sincos"), "init_std": ({}, 0.5),
               "first_position": ({}, 1)},
-    Rope: {"base": ({}, 100.0), "pairing": ({}, "interleaved"), "linear_scale": ({}, 2.0),
-           "ntk_scale": ({}, 2.0), "local_base": ({}, 50.0)},
+    Rope: {"base": ({}, 100.0), "pairing": ({}, "interleaved"), "fraction": ({}, 0.5),
+           "scaling": ({}, Linear(factor=2.0)), "local_base": ({}, 50.0)},
+    Scaling: {},
+    Linear: {"factor": ({}, 2.0)},
+    Ntk: {"factor": ({}, 2.0)},
+    Llama3: {"factor": ({}, 2.0), "low": ({}, 0.5), "high": ({}, 8.0),
+             "original_length": ({}, 2000)},
+    Yarn: {"factor": ({}, 2.0), "original_length": ({}, 400), "fast": ({}, 4.0),
+           "slow": ({}, 40.0), "attention": ({}, 2.0)},
     Alibi: {},
     T5Bias: {"num_buckets": ({}, 8), "max_distance": ({}, 64), "init_std": ({}, 0.5)},
     Classify: {"loss": ({}, "squared_error"), "label_smoothing": ({}, 0.1)},
@@ -244,18 +283,23 @@ CHANGES = {
 
 # What every instance is made with beside the above.
 REQUIRED = {
-    EncDec: MODEL,
+    EncDec: TRANSLATOR,
     Encoder: ENCODER,
     FeatureConfig: dict(layers=(1,)),
     Vit: VIT,
+    StackConfig: STACK,
+    GridStackConfig: GRID_STACK,
     ImageConfig: dict(size=4, channels=1, mean=(0.5,), std=(0.5,)),
     ImageHeadConfig: IMAGE_HEAD,
-    DecoderConfig: dict(num_layers=1, width=8, num_heads=2, ffn_dim=8),
+    DecoderConfig: DECODER,
     ResnetConfig: dict(stages=(1,), width=4, groups=2),
     HeadConfig: HEAD,
-    BlockConfig: BLOCK,
-    Attention: dict(num_heads=2),
-    Stack: dict(segments=(Segment(BlockConfig(**BLOCK), 2),)),
+    BlockConfig: dict(attention=BLOCK.attention, ffn=BLOCK.ffn),
+    AttentionConfig: dict(num_heads=2),
+    Llama3: dict(original_length=1000),  # so that a slow pair is between low and high
+    FfnConfig: dict(dim=8),
+    Attention: dict(config=AttentionConfig(num_heads=2)),
+    Stack: dict(config=StackConfig(**STACK)),
     Seq2Seq: dict(bos_id=1),
 }
 
@@ -265,9 +309,41 @@ EXEMPT = {
     (Classify, "mixup"): "of images: see DistillClasses",
     (Classify, "cutmix"): "of images: see DistillClasses",
     (LearnedGrid, "trained"): "of the optimiser: see test_optim.py",
-    (BlockConfig, "kernel"): "all kernels are one function; which runs is in test_attention.py",
-    (Attention, "kernel"): "as above",
+    (AttentionConfig, "kernel"): "all kernels are one function; which runs is in test_attention.py",
 }
+
+# Where a field can't matter: constructor, its fields, and the sentence.
+REFUSED = [
+    (StackConfig, dict(window=2), "window=2 is for layers of kind local or global_tokens"),
+    (StackConfig, dict(position=Rope(local_base=50.0)), "position.local_base=50.0 is for local"),
+    (StackConfig, dict(position_at="layers"), "position_at='layers' is for positions that are"),
+    (StackConfig, dict(position=Rope(), position_at="shared"), "and Rope is not; leave it 'stem'"),
+    (StackConfig, dict(position=Attached(), position_at="layers"), "and Attached is not"),
+    (StackConfig, dict(position=Attached(cross=True)), "position.cross=True is for stacks with"),
+    (StackConfig, dict(final_norm=False), "final_norm=False goes with norm.position='pre'"),
+    (GridStackConfig, dict(position=Rope2d(), position_at="shared"), "and Rope2d is not"),
+    (Vit, dict(stack=GridStackConfig(**GRID_STACK, final_norm=False),
+               head=ImageHeadConfig(**IMAGE_HEAD, norm=True)), "stack.final_norm=False: head.norm"),
+    (LearnedGrid, dict(init="sincos", init_std=0.5), "position.init_std=0.5 goes with position.i"),
+    (AttentionConfig, dict(score="additive", scale=2.0), "go with attention.score='dot'"),
+    (AttentionConfig, dict(score="additive", soft_cap=2.0), "go with attention.score='dot'"),
+    (NormConfig, dict(kind="rmsnorm", bias=False), "norm.bias=False goes with norm.kind='layern"),
+    (NormConfig, dict(attention=False), "norm.attention=False goes with norm.position='pre'"),
+    (BlockConfig, dict(parallel="own_norms"), "goes with norm.position='pre' and"),
+    (BlockConfig, dict(parallel="own_norms", norm=NormConfig(position="sandwich")),
+     "goes with norm.position='pre' and"),
+    (BlockConfig, dict(parallel="shared_norm", norm=PRE_NO_NORM), "and norm.attention=True"),
+    (HeadConfig, dict(norm=True), "head.norm=True goes with a head.transform"),
+    (HeadConfig, dict(use_bias=False), "head.use_bias=False goes with a head.transform"),
+    (HeadConfig, dict(task="span", pool="none", outputs=3), "a head for 'span' has 2"),
+    (HeadConfig, dict(task="embedding"), "head.outputs=1: head.task='embedding' has none"),
+    (ImageHeadConfig, dict(task="embedding"), "head.outputs and head.distilled go with"),
+    (FeatureConfig, dict(layers=(), combine="sum"), "go with features.layers"),
+    (FeatureConfig, dict(layers=(), lstm_layers=1), "go with features.layers"),
+    (Encoder, dict(features=FeatureConfig((1,)), head=HeadConfig()), "head.task is 'none'"),
+    (ResnetConfig, dict(stages=()), "stem.width and stem.groups go with stem.stages"),
+    (EncDec, dict(src_vocab_size=13), "needs one vocabulary, not 13 source and 11 target tokens"),
+]
 
 
 def program(instance) -> str:
@@ -277,6 +353,14 @@ def program(instance) -> str:
       return model_program(instance, Seq2Seq(1))
     case Encoder():
       return text_program(instance, Probe())
+    case encdec.EmbeddingConfig():
+      return model_program(EncDec(**TRANSLATOR, embedding=instance), Seq2Seq(1))
+    case encoder.EmbeddingConfig():
+      return text_program(Encoder(**ENCODER, embedding=instance), Probe())
+    case GridStackConfig():
+      return image_program(Vit(**{**VIT, "stack": instance}), Probe())
+    case StackConfig():
+      return text_program(Encoder(**{**ENCODER, "stack": instance}), Probe())
     case FeatureConfig():
       return text_program(Encoder(**ENCODER, features=instance), Probe())
     case HeadConfig():
@@ -298,35 +382,54 @@ def program(instance) -> str:
       image = dataclasses.replace(VIT["image"], size=16)
       return image_program(Vit(**{**VIT, "image": image, "patch_size": 1}, stem=instance), Probe())
     case ResidualConfig():
-      block = BlockConfig(**BLOCK, norm_position="pre", residual=instance)
-      return image_program(Vit(**{**VIT, "block": block}), Probe())
+      block = dataclasses.replace(PRE_BLOCK, residual=instance)
+      return program(GridStackConfig(**SIZE, block=block))
     case GridPosition():
-      return image_program(Vit(**{**VIT, "width": 16}, position=instance), Probe())
+      return program(GridStackConfig(**{**GRID_STACK, "width": 16}, position=instance))
     case DistillClasses():
       model = Vit(**VIT)
       return image_program(model, Total(instance, model))
     case Mae():
       return image_program(Vit(**MAE), instance)
     case Mlm():  # and Distill
-      model = Encoder(**MODEL, mlm=True, head=HeadConfig("next_sentence"))
+      model = Encoder(**MODEL, mlm=True, head=HeadConfig(task="next_sentence"))
       return text_program(model, Total(instance, model))
     case Classify() | MultipleChoice():
       return text_program(Encoder(**ENCODER), instance)
     case Span() | Tag():
-      return text_program(Encoder(**MODEL, head=HeadConfig("span", pool="none")), instance)
+      return text_program(Encoder(**MODEL, head=HeadConfig(task="span", pool="none")), instance)
     case Seq2Seq():
-      return model_program(EncDec(**MODEL), instance)
+      return model_program(EncDec(**TRANSLATOR), instance)
     case BlockConfig():
-      return model_program(EncDec(**{**MODEL, "block": instance}), Seq2Seq(1))
+      own = dict(block=dataclasses.replace(instance, parallel="none"))  # for cross-attention
+      return model_program(translator(dict(block=instance), own), Seq2Seq(1))
+    case FfnConfig():
+      return program(dataclasses.replace(BLOCK, ffn=instance))
+    case NormConfig():
+      return program(dataclasses.replace(BLOCK, norm=instance))
+    case Scaling():
+      return program(Rope(scaling=instance))
     case Position():
-      return model_program(EncDec(**MODEL, position=instance), Seq2Seq(1))
+      fields = dict(position=instance)
+      if isinstance(instance, Rope):
+        fields |= dict(pattern=("global", "local"), window=1)
+      alone = dataclasses.replace(instance, cross=False) if instance.crosses else instance
+      return model_program(translator({**fields, "position": alone}, fields), Seq2Seq(1))
+    case AttentionConfig():
+      return program(Attention(instance))
     case Attention():
-      arguments = dict(kinds=(LayerKind(CAUSAL),), kind=None, position=Position(), causal=True,
-                       rows=Rows())
-      return layer_program(instance, lambda x, ctx: (x, x, ctx), **arguments)
+      return layer_program(instance, lambda x, ctx: ((x, x), dict(
+          kinds=(LayerKind(CAUSAL),), places=ctx.places.replace(causal=True), train=ctx.train)))
     case Stack():
-      return layer_program(instance, lambda x, ctx: (x, ctx))
+      return layer_program(instance, lambda x, ctx: ((x, ctx), {}))
   raise AssertionError(f"no program for a {type(instance).__name__}")
+
+
+def translator(of_encoder, of_decoder) -> EncDec:
+  """The translator of `TRANSLATOR` with other fields of its stacks."""
+  return EncDec(**TRANSLATOR | dict(
+      encoder=dataclasses.replace(TRANSLATOR["encoder"], **of_encoder),
+      decoder=dataclasses.replace(TRANSLATOR["decoder"], **of_decoder)))
 
 
 def model_program(model, objective) -> str:
@@ -413,19 +516,21 @@ def text_program(model, objective) -> str:
   return text(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
 
 
-def layer_program(module, arguments, **keywords) -> str:
+def layer_program(module, arguments) -> str:
+  """Of a module; `arguments` gives those of its call, and its keywords, for x and a context."""
   x, memory = jnp.ones((2, 6, 8)), jnp.ones((2, 5, 8))
-  positions = jnp.broadcast_to(jnp.arange(6), (2, 6))
+  places = Places(jnp.broadcast_to(jnp.arange(6), (2, 6)))
   context = lambda memory, train: Context(
-      positions, memory=memory, memory_segments=jnp.ones((2, 5), int), train=train)
+      places, memory=memory, memory_segments=jnp.ones((2, 5), int), train=train)
 
   def loss(params, inputs, key):
     x, memory = inputs
-    return module.apply({"params": params}, *arguments(x, context(memory, True)), **keywords,
+    args, keywords = arguments(x, context(memory, True))
+    return module.apply({"params": params}, *args, **keywords,
                         rngs={"dropout": key})[0].astype(jnp.float32).sum()
 
-  return text(lambda key: module.init(key, *arguments(x, context(memory, False)), **keywords),
-              loss, (x, memory))
+  args, keywords = arguments(x, context(memory, False))
+  return text(lambda key: module.init(key, *args, **keywords), loss, (x, memory))
 
 
 def text(init, loss, inputs) -> str:
@@ -442,7 +547,8 @@ def unchanged(constructor, context: tuple) -> str:
 
 
 # Programs of whole models take longest: they are in the slow set.
-FIELDS = [pytest.param(c, f, marks=[pytest.mark.slow] * (c not in (Attention, Stack)))
+FAST = (Attention, AttentionConfig, Stack)
+FIELDS = [pytest.param(c, f, marks=[pytest.mark.slow] * (c not in FAST))
           for c in CHANGES for f in config.fields(c) if (c, f) not in EXEMPT]
 
 
@@ -462,19 +568,52 @@ def test_the_same_fields_are_the_same_program(constructor):
   assert program(make()) == unchanged(constructor, ())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("field", CHANGES[StackConfig])
+def test_a_field_of_either_stack_of_a_translator_changes_the_program(side, field):
+  context, value = CHANGES[StackConfig][field]
+  stack = functools.partial(StackConfig, **{**STACK, **context})
+  tie = encdec.EmbeddingConfig(tie=("output",))
+  made = lambda stack: EncDec(**{**TRANSLATOR, "embedding": tie, side: stack})
+  assert program(made(stack(**{field: value}))) != program(made(stack()))
+
+
+@pytest.mark.parametrize("constructor, fields, message", REFUSED)
+def test_a_field_that_would_do_nothing_is_refused(constructor, fields, message):
+  with pytest.raises(ConfigError, match=message):
+    program(constructor(**{**REQUIRED.get(constructor, {}), **fields}))
+
+
 def test_every_registered_constructor_is_covered():
   registered = {*MODELS.values(), *OBJECTIVES.values(), *POSITIONS.values(),
-                *GRID_POSITIONS.values()}
+                *GRID_POSITIONS.values(), *SCALINGS.values()}
   assert registered <= set(CHANGES)
+
+
+@pytest.mark.parametrize("constructor", list(CHANGES), ids=lambda c: c.__name__)
+def test_sections_of_a_covered_constructor_are_covered(constructor):
+  for field, (_, default) in config.fields(constructor).items():
+    if dataclasses.is_dataclass(default):
+      assert type(default) in CHANGES, field
 
 
 @pytest.mark.slow
 def test_choices_are_different_programs():
   """Not only the one alternative of a field, but all of its choices."""
-  blocks = [BlockConfig(**BLOCK, norm_position=p) for p in NORM_POSITIONS]
-  blocks += [BlockConfig(**BLOCK, activation=a) for a in ACTIVATIONS if a != "relu"]
-  remat = [EncDec(**MODEL, remat=r) for r in ("dots", "full")]
-  programs = [program(x) for x in blocks + remat]
+  attention = [AttentionConfig(num_heads=2, qk_norm=q) for q in QK_NORMS]
+  attention += [AttentionConfig(num_heads=2, biases=(b,)) for b in PROJECTIONS]
+  blocks = [dataclasses.replace(BLOCK, norm=NormConfig(position=p)) for p in NORM_POSITIONS]
+  blocks += [dataclasses.replace(BLOCK, ffn=FfnConfig(dim=8, activation=a))
+             for a in ACTIVATIONS if a != "relu"]
+  blocks += [dataclasses.replace(PRE_BLOCK, parallel=p) for p in PARALLEL if p != "none"]
+  positions = [Rope(scaling=s) for s in (Scaling(), Linear(factor=2.0), Ntk(factor=2.0),
+                                         Llama3(original_length=1000), Yarn())]
+  tie = lambda *names: EncDec(**TRANSLATOR, embedding=encdec.EmbeddingConfig(tie=names))
+  models = [translator({}, dict(remat=r)) for r in ("dots", "full")]
+  models += [tie(), tie("source"), tie("output"), tie("source", "output")]
+  stacks = [StackConfig(**STACK, position=Learned(), position_at=at) for at in POSITION_AT]
+  programs = [program(x) for x in attention + blocks + positions + models + stacks]
   assert len(set(programs)) == len(programs)
 
 

@@ -34,8 +34,8 @@ class Rows(NamedTuple):
       ConfigError: the batch did not bring them.
     """
     if name not in self.q_flags or name not in self.k_flags:
-      raise ConfigError(f"a mask of pattern needs the flag {name!r} of every token, and neither the"
-                        " model nor the batch has it")
+      raise ConfigError(f"a mask of pattern needs the flag {name!r} of every token, which neither"
+                        " the model nor the batch has")
     return self.q_flags[name][:, None, :, None], self.k_flags[name][:, None, None, :]
 
 
