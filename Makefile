@@ -12,7 +12,7 @@ SHELL := /bin/bash
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 PYTHON ?= python3.11 python3
 PIP := .venv/bin/python -m pip --disable-pip-version-check --no-input
-PYTEST := .venv/bin/python -m pytest -n 2 --dist worksteal --durations 40
+PYTEST := .venv/bin/python -m pytest -n 2 --dist worksteal --durations 20
 
 .PHONY: train test test-slow test-parity notebooks clean
 

@@ -1,8 +1,8 @@
 """Runs and folders that an earlier version wrote go on, bit for bit, and give what they gave.
 
 tests/fixtures/older_workdirs holds four runs of the time when a block's config was one flat
-section, as a kill after step 4 left them with the checkpoint of step 3, and a folder converted from Hugging
-Face. That version went on with them, and expected.json has what came of it.
+section, as a kill after step 4 left them with the checkpoint of step 3, and a folder converted
+from Hugging Face. That version went on with them, and expected.json has what came of it.
 """
 
 import json
