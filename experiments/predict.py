@@ -30,7 +30,7 @@ BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Texts or images at a time."
 
 def read_inputs(path: str, by_word: bool) -> list[dict]:
   """The lines of a file as inputs of `jtx.inference.tasks.predict`."""
-  from jtx.data.sources.registry import JsonlSource
+  from jtx.data.sources.text import JsonlSource
   if path.endswith(".jsonl"):
     source = JsonlSource(f"jsonl:{path}", path)
     return [source[i] for i in range(len(source))]

@@ -38,7 +38,7 @@ OUTSIDE = frozenset({"configs", "experiments", "benchmarks", "tests", "notebooks
 # Files whose functions may import modules of jtx, or any by a computed name, and why.
 LAZY = {
     "jtx/__init__.py": "`import jtx` is at once; what it exports is imported when asked for",
-    "jtx/data/sources/registry.py": "a module of TFDS, whose import takes seconds, registers a set",
+    "jtx/data/sources/tfds.py": "a module of TFDS, whose import takes seconds, registers a set",
 }
 
 # How the sentences on known breaches begin, which are yet to be removed.

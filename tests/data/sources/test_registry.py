@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from jtx.data.sources import registry
+from jtx.data.sources import tfds
 from jtx.data.sources.registry import open_source
 from jtx.errors import ConfigError, DataError
 from tests.data.sources.text_files import all_of, write
@@ -131,7 +131,7 @@ def test_bad_specs(spec, message):
 
 def test_tfds_modules_exist():
   import importlib
-  for module in set(registry._TFDS_MODULES.values()):
+  for module in set(tfds._TFDS_MODULES.values()):
     assert importlib.import_module(f"tensorflow_datasets.{module}")
 
 
