@@ -1,4 +1,4 @@
-"""A config's `data` and `tokenizer` sections, opened: tokenizers, training stream, splits."""
+"""The dataset of a config: tokenizers, training batches and splits for evaluation."""
 
 import dataclasses
 import functools
@@ -112,7 +112,7 @@ class Dataset:
 
   @property
   def info(self) -> dict[str, int]:
-    """What the model and the objective need to know: they leave these keys unset."""
+    """Keys that the model and the objective leave unset, since they follow from the data."""
     info = {}
     if self.fields:
       source, target = (self.tokenizers[f] for f in (self.fields[0], self.fields[-1]))

@@ -1,4 +1,4 @@
-"""What ops work on: an example is a dict, and "id" is its number."""
+"""Examples: dicts that ops work on, whose "id" is a number."""
 
 from typing import Any, Sequence
 

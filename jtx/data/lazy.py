@@ -1,4 +1,4 @@
-"""Examples that are read when a batch asks for them, and not when a run starts."""
+"""Images that are read when a batch has them, with a limit on how many may be broken."""
 
 import bisect
 import threading
@@ -11,7 +11,7 @@ from jtx.data.example import Example
 from jtx.data.op import Column
 from jtx.errors import BadExample, DataError
 
-ENOUGH = 100  # examples, from which on a share of them tells something
+ENOUGH = 100  # examples, from which on a share of them means something
 
 
 class Tally:
@@ -65,7 +65,7 @@ class Tally:
 
 
 class LazyExamples:
-  """What `jtx.data.prepared.Prepared` is to a Stream, read from the sources one by one.
+  """The examples of sources of images, which a Stream takes as it takes Prepared.
 
   Nothing is read before it is asked for. Threads may share it.
 

@@ -39,7 +39,7 @@ def prepare(data: ConfigDict, tokenizer: ConfigDict, output: str, *, shard_size:
     run: makes the shards of a plan, where they are not made yet.
 
   Returns:
-    What manifest.json holds.
+    The content of manifest.json.
 
   Raises:
     ConfigError: the folder has something else, or the config can't be used.
@@ -156,7 +156,7 @@ def _plain(value: Any) -> Any:
 
 
 def known_of(output: str) -> dict[str, Any] | None:
-  """What a folder is made of, or None for an empty one.
+  """The manifest of a folder, finished or not, or None for an empty one.
 
   Raises:
     ConfigError: it has other files.

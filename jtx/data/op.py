@@ -6,7 +6,7 @@ new op needs no change there.
 """
 
 import enum
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, ClassVar, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ TOKENIZER = "text"  # the field whose tokenizer the ops for encoders take
 
 
 class Column(NamedTuple):
-  """What an op puts into an example for the model."""
+  """A value that an op puts into an example for the model."""
   # "tokens"; "aligned:FIELD", as long as FIELD's tokens; "example", one number; or "array",
   # where an example is a row.
   kind: str
@@ -35,11 +35,11 @@ class Stage(enum.Enum):
 
 class Op:
   """The declarations of an op."""
-  stage: Stage
+  stage: ClassVar[Stage]
   of_images = False  # works on images, and not on texts
-  columns: Mapping[str, Column] = {}  # that it makes for the model
-  needs: tuple[str, ...] = ()  # columns that it reads
-  counted: tuple[str, ...] = ()  # fields whose tokens it counts
+  columns: ClassVar[Mapping[str, Column]] = {}  # that it makes for the model
+  needs: ClassVar[tuple[str, ...]] = ()  # columns that it reads
+  counted: ClassVar[tuple[str, ...]] = ()  # fields whose tokens it counts
   named = False  # has `names` of classes or tags; () is for those of the training sources
 
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
@@ -58,14 +58,14 @@ class ExampleOp(Op):
   It is deterministic, so the examples that are left have the same numbers in every run.
   """
   stage = Stage.EXAMPLE
-  tokenizer_fields: tuple[str, ...] = ()  # with a tokenizer each
+  tokenizer_fields: ClassVar[tuple[str, ...]] = ()  # with a tokenizer each
   renames = False  # makes the fields that the ops after it read, of other keys
 
   def __call__(self, examples: list[Example], tokenizers: Mapping[str, Any]) -> list[Example]:
     raise NotImplementedError
 
   def texts_of(self, example: Example, field: str) -> list[str]:
-    """What a tokenizer of `field` is trained on."""
+    """The texts of an example that a tokenizer of `field` is trained on."""
     raise NotImplementedError
 
 
@@ -99,7 +99,8 @@ class ImageOp(Op):
   stage = Stage.IMAGE
   of_images = True
   opens = False  # makes a Pillow image of a file or an array, as the first op does
-  output_size: tuple[int, int] | None = None  # height and width, if it makes images of one size
+  # Height and width, if it makes images of one size.
+  output_size: ClassVar[tuple[int, int] | None] = None
 
   def augment(self, example: Example, generator: np.random.Generator | None) -> Example:
     """The example after the op.
@@ -113,12 +114,16 @@ class ImageOp(Op):
 
 
 class LayoutOp(Op):
-  """Makes rows of examples; see `jtx.data.packing`."""
+  """Makes rows of examples; see `jtx.data.packing`.
+
+  Beside what is declared here it has, as a field or constant,
+
+    fields        of tokens
+    lengths       of a row, in tokens of each field
+    max_segments  examples of a row
+    group         whether a batch has examples of similar length
+  """
   stage = Stage.LAYOUT
-  fields: tuple[str, ...]  # of tokens
-  lengths: tuple[int, ...]  # of a row, in tokens of each field
-  max_segments: int  # examples of a row
-  group: bool  # a batch has examples of similar length
 
   @property
   def counted(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""From examples to batches, where batch number g is a pure function of (seed, g).
+"""Batches by number: batch g of training is a pure function of the seed and g.
 
 Texts are tokenised once, as the recipe says; images are read when a batch has them. The stream of
 examples is an endless sequence of epochs, each a permutation; fixed windows of the stream are
@@ -208,7 +208,7 @@ def example_batch(recipe: Recipe, batch_size: int) -> Batch:
 class Split:
   """Evaluation batches by number: every example once, in order; the last is filled with padding.
 
-  What is formed and drawn is the same every time. Arguments are as for `eval_batches`.
+  All that is formed and drawn is the same every time. Arguments are as for `eval_batches`.
   """
 
   def __init__(self, prepared: Prepared | LazyExamples, recipe: Recipe, batch_size: int,

@@ -87,9 +87,9 @@ def prepare(sources: Sequence, recipe: recipes.Recipe, tokenizers: dict) -> Prep
     offset += len(source)
     sizes.append(len(ids) - before)
     tell_kept(source.name, len(source), sizes[-1], dropped)
-  return Prepared(columns, {name: np.concatenate(parts) for name, parts in values.items()},
-                  {f: np.cumsum([0, *n], dtype=np.int64) for f, n in lengths.items()},
-                  np.array(ids, np.int64), sizes)
+  return Prepared(columns=columns, ids=np.array(ids, np.int64), sizes=sizes,
+                  values={name: np.concatenate(parts) for name, parts in values.items()},
+                  offsets={f: np.cumsum([0, *n], dtype=np.int64) for f, n in lengths.items()})
 
 
 def lazy(sources: Sequence, recipe: recipes.Recipe, warned: set[str] | None = None) -> LazyExamples:

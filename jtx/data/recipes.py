@@ -59,7 +59,7 @@ class Recipe(NamedTuple):
     return next((op.names for op in (*self.prepare, *self.augment) if op.named), None)
 
   def prepared_columns(self) -> dict[str, Column]:
-    """What is kept of an example after the ops that run once.
+    """The columns that are kept of an example after the ops that run once.
 
     With a form these are the columns of documents that it reads, and else all that the ops make
     but for fields that the layout leaves out.
@@ -84,7 +84,7 @@ class Recipe(NamedTuple):
     return {} if self.form else self.row_lengths()
 
   def row_columns(self) -> dict[str, Column]:
-    """What the examples in a row have."""
+    """The columns of the examples in a row."""
     return self.prepared_columns() if self.form is None else self.form.columns
 
 
@@ -138,7 +138,7 @@ def _image_recipe(ops: list[Any], names: list[str], at: int, what: str) -> Recip
     if not layout.takes(ops[i].output_size):
       raise ConfigError(f"{what}: {names[i]!r} has {told_size(ops[i].output_size)}, but"
                         f" {names[at]!r} has {told_size(layout.output_size)}")
-  return Recipe([], None, layout, [], ops)
+  return Recipe(prepare=[], form=None, layout=layout, alter=[], augment=ops)
 
 
 def _text_recipe(ops: list[Any], names: list[str], at: int, what: str) -> Recipe:
@@ -180,7 +180,7 @@ def _check_fields(ops: Sequence[Op], names: Sequence[str], maker: int,
   """
   makers = [maker]
   for i in forms:
-    # What forms other fields than it reads is the one to tell of.
+    # A form of other fields than those that it reads is the one to name.
     if set(token_fields(ops[i].columns)) != set(token_fields(ops[maker].columns)):
       makers.append(i)
   for i, (name, op) in enumerate(zip(names, ops)):
@@ -194,7 +194,7 @@ def _check_fields(ops: Sequence[Op], names: Sequence[str], maker: int,
 
 
 def _needed(needs: Sequence[str]) -> str:
-  """What makes some columns, where one op always does; else the columns."""
+  """A clause on the op that always makes some columns; on the columns, where none does."""
   makers = [repr(name) for name, op in OPS.items()
             if op.stage is Stage.EXAMPLE and isinstance(op.columns, Mapping)
             and set(needs) <= op.columns.keys()]

@@ -91,7 +91,7 @@ class Format:
                  for stored, field in zip(self.stored, fields))
 
   def head(self, number: int, counts: np.ndarray) -> bytes:
-    """What a record begins with."""
+    """The first bytes of a record."""
     return np.array(number, "<i8").tobytes() + np.asarray(counts, "<i4").tobytes()
 
   def size(self, counts: np.ndarray) -> int:
@@ -155,7 +155,7 @@ def digest_of_tokenizers(texts: Mapping[str, str]) -> str:
 
 
 def read_object(path: str, keys: Sequence[str]) -> dict[str, Any]:
-  """What manifest.json or unfinished.json holds.
+  """The content of manifest.json or unfinished.json.
 
   Raises:
     DataError: it is damaged, or of another version.
@@ -209,7 +209,7 @@ def read_index(path: str) -> Index:
 
 
 def index_bytes(index: Index) -> bytes:
-  """What a shard's index is as a file."""
+  """A shard's index as the bytes of a file."""
   about = np.frombuffer(json.dumps(index.about).encode(), np.uint8)
   file = io.BytesIO()
   np.savez(file, ids=index.ids, counts=index.counts, about=about)

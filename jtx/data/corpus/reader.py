@@ -55,7 +55,7 @@ def check(folder: str, ops: Sequence[Any], labels: Sequence[str],
 
 
 class PreparedFiles:
-  """What `jtx.data.prepared.Prepared` is to a Stream, in files: examples are read when asked for.
+  """The examples of prepared corpora, read when asked for; a Stream takes them as Prepared.
 
   In memory are the ids and token counts. Threads may share it; pickled, it is opened anew.
 

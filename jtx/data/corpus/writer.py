@@ -42,7 +42,7 @@ class Shard(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What a process needs to know to make any of the shards. It can be pickled."""
+  """All that a process needs to make any of the shards. It can be pickled."""
   output: str
   specs: tuple[str, ...]
   path: str  # that they are relative to

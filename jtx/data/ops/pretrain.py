@@ -222,8 +222,8 @@ class _Pairs(SentencesForm):
                         " two sentences; put more into data.window")
       second = replaced(first, second, np.array(labels, bool), room, rng)
     kept = [i for i, piece in enumerate(second) if piece is not None]
-    return FormedTexts(documents, specials, [[first[i]] for i in kept], [second[i] for i in kept],
-                  [labels[i] for i in kept])
+    return FormedTexts(documents, specials, first=[[first[i]] for i in kept],
+                       second=[second[i] for i in kept], labels=[labels[i] for i in kept])
 
   def _split(self, ends, room, rng) -> Iterator[tuple[tuple[int, int, int], bool]]:
     """Start, middle and end of each example's tokens, and whether its second text is wrong."""
@@ -267,7 +267,7 @@ class SegmentPair(_Pairs):
       j = max(bisect.bisect_right(ends, ends[i] + target) - 1, i + 2)
       middle = int(rng.integers(i + 1, j))
       yield (ends[i], ends[middle], ends[j]), wrong
-      # What was replaced by another document's is still to be used.
+      # A text that was replaced by another document's is still to be used.
       i = middle if wrong and not self.order else j
 
 

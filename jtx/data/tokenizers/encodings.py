@@ -111,5 +111,6 @@ class Encoder:
     word = np.array([-1 if w is None else w for w in e.word_ids], np.int32)
     ids = np.array(e.ids, np.int32)
     offsets = np.array(e.offsets, np.int32).reshape(-1, 2)
-    return Encoding(np.where(text < 0, ids, self._text_id[ids]), np.array(e.type_ids, np.int32),
-                    text, np.where(text < 0, -1, word), np.maximum(offsets - added, 0))
+    return Encoding(ids=np.where(text < 0, ids, self._text_id[ids]),
+                    types=np.array(e.type_ids, np.int32), text=text,
+                    word=np.where(text < 0, -1, word), offsets=np.maximum(offsets - added, 0))

@@ -31,7 +31,7 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
   Args:
     path: the file, or the folder of a tokenizer.json or, without one, of a vocab.txt. A
       file that ends in .txt is a vocabulary: a WordPiece a line, the line number (from 0) is
-      the id, "##" starts a piece inside a word. Whether it lowercases is told by
+      the id, "##" starts a piece inside a word. Whether it lowercases is set by
       `do_lower_case` in a tokenizer_config.json beside it (`strip_accents` and
       `tokenize_chinese_chars` are read there too); without that key it does unless a piece
       outside of brackets has a capital letter.
@@ -175,7 +175,7 @@ def save_tokenizers(texts: Mapping[str, str], workdir: str) -> None:
 
 
 def load_tokenizers(workdir: str) -> dict[str, str] | None:
-  """What `save_tokenizers` wrote, or None."""
+  """The tokenizers of a run, as `save_tokenizers` wrote them, or None."""
   path = os.path.join(workdir, TOKENIZER_FILE)
   if not storage.exists(path):
     return None

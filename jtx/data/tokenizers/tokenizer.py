@@ -123,7 +123,7 @@ class Tokenizer:
         text_ids[self.mask_id] = self.mask_id
       encoders[max_length, special] = Encoder(
           self.model(), (self.bos_id, self.eos_id), text_ids,
-          self.mask_id if special else None, max_length)
+          mask=self.mask_id if special else None, max_length=max_length)
     return encoders[max_length, special]
 
   def text_ids(self) -> np.ndarray:
