@@ -12,6 +12,7 @@ from jtx.figures.attention import attention_rollout
 from jtx.figures.images import grid_similarity, looked_at, reconstructions
 from jtx.models.vit import join
 from jtx.nn.grid_positions import LearnedGrid
+from jtx.objectives.mae import Mae
 from jtx.parallel import processes
 
 
@@ -32,16 +33,17 @@ class Pictures:
     batch = next(iter(task.data.eval_batches(self.source, self.number, range(self.number))))
     images = batch["image"][batch["real"][:, 0] > 0]
     with processes.alone(params) as params:
-      figures = dict(self.draw(task.model, params, images))
+      figures = dict(self.draw(task.model, task.objective, params, images))
     yield from figures.items()
 
-  def draw(self, model: Any, params: Any, images: np.ndarray) -> Iterator[tuple[str, Any]]:
+  def draw(self, model: Any, objective: Any, params: Any,
+           images: np.ndarray) -> Iterator[tuple[str, Any]]:
     yield "attention", attention(model, params, images)
     if isinstance(model.stack.position, LearnedGrid) and model.stack.position_at == "stem":
       table = np.asarray(params["position_embedding"])[-model.grid.height * model.grid.width:]
       yield "positions", grid_similarity(table, model.grid[:2])
-    if model.decoder.num_layers:
-      yield "reconstruction", reconstruction(model, params, images)
+    if isinstance(objective, Mae):
+      yield "reconstruction", reconstruction(model, params, images, objective.normalize)
 
 
 def attention(model: Any, params: Any, images: np.ndarray) -> Any:
@@ -55,7 +57,7 @@ def attention(model: Any, params: Any, images: np.ndarray) -> Any:
                    of[:, grid.prefix:].reshape(-1, grid.height, grid.width))
 
 
-def reconstruction(model: Any, params: Any, images: np.ndarray, normalized: bool = True) -> Any:
+def reconstruction(model: Any, params: Any, images: np.ndarray, normalized: bool) -> Any:
   """A figure of images [B, H, W, C], bytes, and what MAE makes of a part of their patches.
 
   Args:
