@@ -23,7 +23,7 @@ def make_config(data: str, size: str, seed: int = 0):
   common.apply(c.unlock(), {
       "phases": (), "batch_size": SIZES[size][1], "steps": 1000, "optim.lr": LEARNING_RATE,
       "optim.schedule": common.schedule("constant"), "optim.optimizer.eps": 1e-6,
-      "model.unroll": -1, "data.window": 0})
+      "model.stack.unroll": -1, "data.window": 0})
   return c.lock()
 
 

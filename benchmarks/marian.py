@@ -9,13 +9,14 @@ import jax
 import numpy as np
 
 from jtx.models.encdec import EncDec
-from jtx.nn.positions import sinusoidal
+from jtx.nn.attention import PROJECTIONS
+from jtx.nn.encodings import sinusoidal
 
 
 def block_options() -> dict[str, Any]:
-  """Fields of BlockConfig that make ours compute what Marian's layers compute."""
-  return dict(attention_bias=True, use_bias=True, activation="relu", norm="layernorm",
-              norm_position="post", norm_eps=1e-5)
+  """Keys of a layer's section that make ours compute what Marian's layers compute."""
+  return dict(attention=dict(biases=PROJECTIONS), ffn=dict(bias=True, activation="relu"),
+              norm=dict(kind="layernorm", position="post", eps=1e-5, bias=True))
 
 
 def config(model: EncDec, *, bos_id: int, eos_id: int, pad_id: int,
@@ -29,15 +30,16 @@ def config(model: EncDec, *, bos_id: int, eos_id: int, pad_id: int,
     pad_id: padding.
     max_length: tokens of the longest source or target.
   """
-  block = model.block
+  encoder, decoder = model.encoder.block, model.decoder.block
   return dict(
-      vocab_size=model.vocab_size, d_model=model.width, encoder_layers=model.num_layers,
-      decoder_layers=model.num_decoder_layers or model.num_layers,
-      encoder_attention_heads=block.num_heads, decoder_attention_heads=block.num_heads,
-      encoder_ffn_dim=block.ffn_dim, decoder_ffn_dim=block.ffn_dim,
-      activation_function=block.activation, dropout=block.dropout,
-      attention_dropout=block.attention_dropout, activation_dropout=block.ffn_dropout,
-      scale_embedding=model.scale_embeddings, max_position_embeddings=max_length,
+      vocab_size=model.vocab_size, d_model=model.decoder.width,
+      encoder_layers=model.encoder.num_layers, decoder_layers=model.decoder.num_layers,
+      encoder_attention_heads=encoder.attention.num_heads,
+      decoder_attention_heads=decoder.attention.num_heads,
+      encoder_ffn_dim=encoder.ffn.dim, decoder_ffn_dim=decoder.ffn.dim,
+      activation_function=decoder.ffn.activation, dropout=decoder.dropout,
+      attention_dropout=decoder.attention.dropout, activation_dropout=decoder.ffn.dropout,
+      scale_embedding=model.embedding.scale, max_position_embeddings=max_length,
       decoder_start_token_id=bos_id, bos_token_id=bos_id, eos_token_id=eos_id, pad_token_id=pad_id,
       forced_eos_token_id=None)
 

@@ -26,8 +26,8 @@ from benchmarks.nmt_marian import (
 )
 
 SIZES = {
-    "base": dict(width=512, num_layers=6, block=dict(num_heads=8, ffn_dim=2048)),
-    "tiny": dict(width=64, num_layers=2, block=dict(num_heads=4, ffn_dim=128)),
+    "base": dict(width=512, num_layers=6, block=dict(attention=dict(num_heads=8), ffn=dict(dim=2048))),
+    "tiny": dict(width=64, num_layers=2, block=dict(attention=dict(num_heads=4), ffn=dict(dim=128))),
 }
 
 PARTS = ("train", "translate")
@@ -36,8 +36,8 @@ PARTS = ("train", "translate")
 def make_config(data: str, size: str, steps: int):
   from configs import common, nmt_text
   c = nmt_text.get_config(f"length={LENGTH}")
-  common.apply(c, {"model": {**SIZES[size], "unroll": -1}})
-  common.apply(c, {"model.block": {**marian.block_options(), "dropout": 0.1}})
+  common.apply(c, {"model.encoder": {**SIZES[size], "unroll": -1}})  # the decoder follows
+  common.apply(c, {"model.encoder.block": {**marian.block_options(), "dropout": 0.1}})
   c.data.path = os.path.abspath(data) if data else ""
   if not data:
     c.data.train = ("embedded:number_words/date:train",)
@@ -169,7 +169,7 @@ class Jtx(harness.JaxSide):
                                 f"{name}_positions": jnp.zeros((B, n), jnp.int32)}
     model, src, tgt = self.task.model, field("src", 1, S), field("tgt", 1, T)
     encode = lambda p: model.apply({"params": p}, src, method="encode")[0]
-    memory = jnp.zeros((1, S, model.width))
+    memory = jnp.zeros((1, S, model.encoder.width))
     decode = lambda p: model.apply(
         {"params": p}, model.apply({"params": p}, {**src, **tgt, "tgt_in": tgt["tgt"]}, memory,
                                    method="decode")[0], method="logits")

@@ -41,7 +41,7 @@ class Pod(NamedTuple):
             *(f"--config.mesh.{axis}={n}" for axis, n in sizes.items()), *self.more]
 
 
-DOTS = "--config.model.remat=dots"
+DOTS = "--config.model.stack.remat=dots"
 PODS = (
     Pod("bert_base", "v5e:4x4", {"fsdp": 16}),
     Pod("bert_base", "v5e:16x16", {"data": 16, "fsdp": 16}),

@@ -32,7 +32,7 @@ def make_config(size: str):
   name, patch, res, batch = SIZES[size]
   c = common.apply(vit.get_config(f"{name},patch={patch},res={res},batch={batch}"), {
       "steps": 1000, "optim.lr": LEARNING_RATE, "optim.schedule": common.schedule("constant"),
-      "model.head": {"outputs": CLASSES, "zero": False}, "model.unroll": -1,
+      "model.head": {"outputs": CLASSES, "zero": False}, "model.stack.unroll": -1,
       "optim.optimizer.weight_decay": 0.01, "optim.optimizer.eps": 1e-8})
   return c.lock()
 

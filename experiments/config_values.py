@@ -83,7 +83,7 @@ def _literal(text: str) -> Any:
 
 
 def _value_at(config: ConfigDict, path: str, name: str) -> Any:
-  """The value at a dotted path such as `model.width` or `data.ops[1][1].lengths`."""
+  """The value at a dotted path such as `model.stack.width` or `data.ops[1][1].lengths`."""
   try:
     parts = config_path.split(path)
   except (SyntaxError, ValueError):

@@ -135,7 +135,7 @@ def edits_of(value: Any) -> Any:
 def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> ConfigDict:
   """Sets existing keys of `cfg`; nested mappings edit nested sections.
 
-  A key may be a path, as on the command line: `model.width`, `data.ops[4].rate`.
+  A key may be a path, as on the command line: `model.stack.width`, `data.ops[4].rate`.
 
   Raises:
     ConfigError: a key that `cfg` does not have, or a value of another type.

@@ -6,18 +6,22 @@ import numpy as np
 import pytest
 
 from benchmarks import marian
+from jtx.config import build, section
 from jtx.inference import decode
-from jtx.inference.translate import search
-from jtx.models.encdec import EncDec
-from jtx.nn.block import BlockConfig
+from jtx.inference.generate import generate
+from jtx.models import MODELS
 from jtx.parallel.sharding import unbox
 
 pytest.importorskip("torch", reason="PyTorch is not installed: make test-parity installs it")
 pytest.importorskip("transformers", reason="transformers is not installed: see make test-parity")
 
 BOS, EOS, PAD, LENGTH = 1, 2, 0, 12
-MODEL = encdec(vocab_size=37, width=24, num_layers=2, num_decoder_layers=3, output_bias=True,
-               block=block(num_heads=3, ffn_dim=20, **marian.block_options()))
+OPTIONS = marian.block_options()
+STACK = dict(width=24, block=dict(attention=dict(num_heads=3, **OPTIONS["attention"]),
+                                  ffn=dict(dim=20, **OPTIONS["ffn"]), norm=OPTIONS["norm"]))
+MODEL = build(MODELS, section(
+    MODELS, "encdec", vocab_size=37, encoder=dict(num_layers=2, **STACK),
+    decoder=dict(num_layers=3, **STACK), embedding=dict(output_bias=True)))
 
 
 def rows(name, tokens):
@@ -88,7 +92,8 @@ def test_beam_search(params, peer, alpha, early_stop):
   import torch
   src, T = sources(40), LENGTH - 1
   method = decode.Beam(beam=4, alpha=alpha, penalty="power", early_stop=early_stop)
-  out = search(MODEL, method, params, rows("src", src), None, T, BOS, EOS, PAD)
+  out = generate(MODEL, method, T, EOS, PAD, params=params, batch=rows("src", src),
+                 prompt=jnp.full((len(src), 1), BOS))
   ours = np.asarray(out.tokens)[:, 0]
   theirs = peer.generate(
       input_ids=torch.from_numpy(src).long(), attention_mask=torch.from_numpy(src != PAD).long(),

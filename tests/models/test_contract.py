@@ -1,0 +1,213 @@
+"""What every model family offers, of every family; and prompts of several lengths in one batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jtx.errors import ConfigError
+from jtx.models import MODELS
+from jtx.models.heads import TASKS
+from jtx.models.image_head import ImageHeadConfig, PrefixConfig
+from jtx.models.mae_decoder import DecoderConfig
+from jtx.models.text_head import HeadConfig
+from jtx.models.vit import VIT_STACK, ImageConfig
+from jtx.nn.grid_positions import Sincos2d
+from jtx.nn.positions import Alibi, Learned, Rope, Sinusoidal, T5Bias
+from jtx.parallel.sharding import unbox
+from tests.helpers import block, encdec, encoder, one_fast, vit
+
+V, D = 11, 8
+SIZE = dict(vocab_size=V, width=D, num_layers=2, block=block(num_heads=2, ffn_dim=12))
+IMAGE = dict(image=ImageConfig(size=8), patch_size=4, width=D, num_layers=2,
+             block=block(VIT_STACK.block, num_heads=2, ffn_dim=12))
+CLASSES = ImageHeadConfig(task="classes", outputs=3)
+FIRST_BARE = block(num_heads=2, ffn_dim=12, norm_position="pre", attention_norm=False)
+
+# Model, and the heads that it has.
+CASES = {
+    "encdec": (encdec(**SIZE), {"seq2seq"}),
+    "encdec of other depths": (encdec(**SIZE, num_decoder_layers=3, share_embeddings="none"),
+                               {"seq2seq"}),
+    "encdec of tables": (encdec(**SIZE, position=Learned(max_length=5)), {"seq2seq"}),
+    "encoder": (encoder(**SIZE), set()),
+    "encoder with heads": (
+        encoder(**SIZE, position=Learned(max_length=6, first_position=2), mlm=True,
+                head=HeadConfig(task="next_sentence", transform="tanh")),
+        {"mlm", "next_sentence"}),
+    "encoder of two segments": (
+        encoder(**{**SIZE, "block": FIRST_BARE}, position=Rope(),
+                head=HeadConfig(task="tags", outputs=3, pool="none")), {"tags"}),
+    "encoder of special tokens": (
+        encoder(**SIZE, position=T5Bias(), pattern=("prefix", "global_tokens"), window=1,
+                head=HeadConfig(task="embedding")), {"embedding"}),
+    "vit": (vit(**IMAGE), set()),
+    "vit with a head": (vit(**IMAGE, head=CLASSES), {"classes"}),
+    "vit of two segments": (
+        vit(**{**IMAGE, "block": FIRST_BARE}, position=Sincos2d(), head=CLASSES), {"classes"}),
+    "vit with a distilled head": (
+        vit(**IMAGE, prefix=PrefixConfig(distillation=True),
+            head=ImageHeadConfig(task="classes", outputs=3, distilled=True)),
+        {"classes", "distilled"}),
+    "mae": (vit(**IMAGE, decoder=DecoderConfig(num_layers=1, width=8, num_heads=2, ffn_dim=8)),
+            {"mae"}),
+}
+all_cases = pytest.mark.parametrize("name", CASES)
+
+
+def drawn(model):
+  """Random parameters, none of them zeros or ones."""
+  boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  leaves, tree = jax.tree.flatten(unbox(boxed))
+  random = np.random.default_rng(0)
+  return tree.unflatten([jnp.asarray(random.normal(size=x.shape) / 2, jnp.float32) for x in leaves])
+
+
+def of_length(model, length):
+  """The example with rows of `length` tokens; an image has as many patches of one row more."""
+  batch = model.example()
+  if "image" not in batch:
+    return {key: jnp.zeros((1, length), x.dtype) for key, x in batch.items()}
+  _, height, width, channels = batch["image"].shape
+  height += (length - model.longest) * model.patch_size
+  return {"image": jnp.zeros((1, height, width, channels), jnp.uint8)}
+
+
+def test_every_family_is_here():
+  assert {type(model) for model, _ in CASES.values()} == set(MODELS.values())
+
+
+@all_cases
+def test_its_example_makes_its_parameters(name):
+  model, _ = CASES[name]
+  params = unbox(model.init(jax.random.key(0), model.example()))["params"]
+  for stack, config in model.stacks.items():
+    segments = [segment for key, segment in params[stack].items() if key.startswith("layers")]
+    depths = [{x.shape[0] for x in jax.tree.leaves(segment)} for segment in segments]
+    assert all(len(depth) == 1 for depth in depths)
+    assert sum(depth.pop() for depth in depths) == config.num_layers
+    assert config.width == D
+
+
+def test_shared_layers_are_one():
+  model = encoder(**SIZE, share_layers=True)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  assert model.stacks["encoder"].num_layers == 2
+  assert unbox(shapes)["encoder"]["layers"]["ffn"]["in"]["kernel"].shape == (D, 12)
+
+
+@all_cases
+def test_its_heads_are_named(name):
+  model, heads = CASES[name]
+  assert model.heads == heads
+  assert heads <= {*TASKS, "seq2seq", "mlm", "mae", "distilled"} - {"none"}
+  params = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  assert ("mlm_head" in params) == ("mlm" in heads)
+  assert ("mae_decoder" in params) == ("mae" in heads)
+  outputs = params.get("task_head", {})
+  assert ("output" in outputs) == any(task in TASKS and TASKS[task].scored for task in heads)
+  assert ("distillation_output" in outputs) == ("distilled" in heads)
+
+
+LIMITS = {"encdec of tables": 5, "encoder with heads": 4, "encoder": 512, "vit": 5,
+          "vit with a distilled head": 6, "encdec": None, "encoder of two segments": None}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_rows_are_no_longer_than_it_says(name):
+  model, _ = CASES[name]
+  assert model.longest == LIMITS[name]
+  shape = lambda length: jax.eval_shape(
+      lambda batch: model.init_with_output(jax.random.key(0), batch)[0],
+      of_length(model, length)).shape
+  if model.longest is None:
+    assert shape(600) == (1, 600, D)
+    return
+  assert shape(model.longest) == (1, model.longest, D)
+  with pytest.raises(ConfigError):
+    shape(model.longest + 1)
+
+
+def test_the_shorter_of_two_tables_is_the_limit():
+  model = encdec(**SIZE, position=Learned(max_length=6), tie=("source", "output"),
+                 decoder=dict(position=Learned(max_length=4)))
+  assert model.longest == 4
+  assert encdec(**SIZE, decoder=dict(position=Rope()),
+                position=Learned(max_length=6), tie=("source", "output")).longest == 6
+
+
+@all_cases
+def test_hidden_states_and_weights(name):
+  model, _ = CASES[name]
+  T = model.longest if "image" in model.example() else 3
+  batch = jax.tree.map(lambda x: jnp.concatenate([x, x]), of_length(model, T))
+  batch |= {key: jnp.ones_like(x) for key, x in batch.items() if key.endswith("segment_ids")}
+  params = drawn(model)
+  assert model.apply({"params": params}, batch).shape == (2, T, D)
+  weights = model.apply({"params": params}, batch, method="attention_weights")
+  assert set(model.stacks) <= set(weights)
+  for stack, config in model.stacks.items():
+    assert weights[stack].shape == (config.num_layers, 2, 2, T, T)
+    np.testing.assert_allclose(weights[stack].sum(-1), 1, atol=1e-5)
+
+
+def test_tied_positions_are_the_same():
+  for encoder_position, decoder_position in ((Learned(max_length=6), Rope()),
+                                             (Rope(), Learned(max_length=6))):
+    model = encdec(**SIZE, position=encoder_position, decoder=dict(position=decoder_position))
+    with pytest.raises(ConfigError, match="leave out 'positions'"):
+      model.init(jax.random.key(0), model.example())
+
+
+# ------------------------------------------------------------------------------- prompts
+
+SOURCES = [[3, 4, 5, 6], [7, 8], [9, 3, 10]]
+PROMPTS = [[1, 5, 6, 9], [1], [1, 8]]
+STEPS = 4
+
+
+def field(name, rows):
+  length = max(map(len, rows))
+  tokens = jnp.array([row + [0] * (length - len(row)) for row in rows])
+  return {name: tokens, f"{name}_segment_ids": jnp.array(
+      [[1] * len(row) + [0] * (length - len(row)) for row in rows]),
+      f"{name}_positions": jnp.broadcast_to(jnp.arange(length), tokens.shape)}
+
+
+def greedy(model, params, sources, prompts, hypotheses=1, together=True):
+  """Logits [B, STEPS, V] and tokens of `STEPS` greedy steps behind each prompt."""
+  variables = {"params": params}
+  prompt = field("prompt", prompts)["prompt"]
+  lengths = jnp.array([len(p) for p in prompts]) if together else None
+  logits, state = model.apply(variables, field("src", sources), hypotheses, STEPS, prompt, lengths,
+                              method="start")
+  logits = jnp.repeat(logits, hypotheses, 0)
+  step = jax.jit(lambda *args: model.apply(variables, *args, method="step"))
+  out, tokens = [logits], [logits.argmax(-1)]
+  for index in range(1, STEPS):
+    logits, state = step(tokens[-1], state, jnp.array(index))
+    out.append(logits)
+    tokens.append(logits.argmax(-1))
+  return np.stack(out, 1), np.stack(tokens, 1)
+
+
+@pytest.mark.parametrize("hypotheses", [1, 2])
+@pytest.mark.parametrize("fields", one_fast(
+    dict(position=Rope(), pattern=("local", "global"), window=1),
+    dict(position=Sinusoidal()), dict(position=Learned(max_length=8)), dict(position=T5Bias()),
+    dict(position=Alibi(), block=block(num_heads=2, num_kv_heads=1, norm_position="pre")),
+), ids=lambda f: type(f["position"]).__name__)
+def test_prompts_of_several_lengths_are_each_alone_and_the_full_pass(fields, hypotheses):
+  model = encdec(**{**SIZE, **fields})
+  params = drawn(model)
+  logits, tokens = greedy(model, params, SOURCES, PROMPTS, hypotheses)
+  for row, (source, prompt) in enumerate(zip(SOURCES, PROMPTS)):
+    alone, said = greedy(model, params, [source], [prompt], together=False)
+    target = [*prompt, *said[0].tolist()][:-1]
+    batch = {**field("src", [source]), **field("tgt", [target])}
+    hidden = model.apply({"params": params}, batch | {"tgt_in": batch["tgt"]})
+    full = model.apply({"params": params}, hidden, method="logits")[0, len(prompt) - 1:]
+    for h in range(hypotheses):
+      np.testing.assert_array_equal(tokens[row * hypotheses + h], said[0])
+      np.testing.assert_allclose(logits[row * hypotheses + h], alone[0], rtol=1e-5, atol=1e-5)
+      np.testing.assert_allclose(logits[row * hypotheses + h], full, rtol=1e-5, atol=1e-5)
