@@ -68,7 +68,8 @@ print(documents["train"][0]["text"][:300])
 # %%
 config = bert_books.get_config()
 common.apply(config, {
-    "model": {"width": 128, "num_layers": 2, "block": {"num_heads": 4, "ffn_dim": 512}},
+    "model.stack": {"width": 128, "num_layers": 2,
+                    "block": {"attention": {"num_heads": 4}, "ffn": {"dim": 512}}},
     "tokenizer.kind.vocab_size": 2000, "phases": ((1.0, 64, 32),), "steps": 800,
     "optim.lr": 3e-3, "checkpoint.every": 800, "evals.val.every": 100})
 for op in config.data.ops:

@@ -55,7 +55,8 @@ config = vit_digits.get_config()
 common.apply(config, {"epochs": 80.0, "evals.val.every": 100})
 for op in config.data.ops:
   print(dict(op))
-print(config.model.width, config.model.num_layers, config.model.position.name)
+stack = config.model.stack
+print(stack.width, stack.num_layers, stack.position.name)
 
 # %%
 workdir = os.path.join(folder, "digits")
