@@ -90,7 +90,8 @@ class EncDec(nn.Module):
                         f" decoder.width={self.decoder.width} to be one; leave out 'source'")
     same = all(getattr(self.encoder, key) == getattr(self.decoder, key)
                for key in ("width", "position", "position_at"))
-    if "positions" in tie and not same and self.decoder.position.model_tables(self.decoder.width):
+    tables = any(s.position.model_tables(s.width) for s in (self.encoder, self.decoder))
+    if "positions" in tie and not same and tables:
       raise ConfigError(f"embedding.tie={tie} needs the same width, position and position_at of"
                         " encoder and decoder; leave out 'positions'")
 

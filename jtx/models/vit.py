@@ -217,7 +217,7 @@ class Vit(nn.Module):
   def attention_weights(self, batch: Batch) -> dict[str, jax.Array]:
     """Weights of all layers, [layers, B, N, T, S], for pictures."""
     _, out = self.run(batch, return_weights=True)
-    return {"encoder": out.weights[0]["self"]}
+    return {"encoder": jnp.concatenate([w["self"] for w in out.weights])}
 
   def run(self, batch: Batch, train: bool = False, kept: jax.Array | None = None, **returns: bool):
     """The stack's outputs; `kept` [B, K] are the patches that it sees, None is all."""
