@@ -111,8 +111,8 @@ class Jtx(harness.JtxSide, System):
     return round(sum(self.per_batch) / len(self.per_batch))
 
   def hf_config(self) -> dict[str, Any]:
-    from jtx.interop import huggingface
-    return huggingface.hf_config(self.model)
+    from jtx.interop import export
+    return export.hf_config(self.model)
 
   def nll(self, examples: int) -> float:
     """Nats a hidden token, dropout off."""

@@ -160,9 +160,10 @@ class JtxSide(JaxSide):
 
   def weights(self, family: str) -> dict[str, Any]:
     """The parameters by the names of `transformers`, to start the peers from."""
-    from jtx.interop import huggingface
+    from jtx.interop import export
+    from jtx.interop.families import FAMILIES
     params = self.jax.device_get(self.state.params)
-    return huggingface.tensors_of(huggingface.FAMILIES[family], self.model, params)
+    return export.tensors_of(FAMILIES[family], self.model, params)
 
 
 class TorchSide:

@@ -97,8 +97,8 @@ class Jtx(harness.JtxSide, System):
     return sharding.to_device(batch, SIZES[self.size][3], sharding.batch_sharding(self.mesh))
 
   def hf_config(self) -> dict[str, Any]:
-    from jtx.interop import huggingface
-    config = huggingface.hf_config(self.model)
+    from jtx.interop import export
+    config = export.hf_config(self.model)
     return {key: value for key, value in config.items() if key not in ("image_mean", "image_std")}
 
   def loss(self) -> float:

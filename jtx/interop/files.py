@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 from absl import logging
 import numpy as np
@@ -14,7 +14,8 @@ from jtx import storage
 from jtx.config import read_json
 from jtx.errors import ConfigError, DataError
 from jtx.interop import tables
-from jtx.interop.tables import Entry, Family, Shape
+from jtx.interop.family import Names
+from jtx.interop.tables import Entry, Shape
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
@@ -40,26 +41,26 @@ class Tensors:
   prefix, and tied tensors may be there twice.
   """
 
-  def __init__(self, directory: str, family: Family):
+  def __init__(self, directory: str, own: Names):
     if storage.is_remote(directory):
       raise ConfigError(f"{directory}: a Hugging Face model must be in a folder of this machine")
-    self.directory, self.family = directory, family
+    self.directory, self.own = directory, own
     self.files: dict[str, tuple[str, str]] = {}  # name -> file and the name in it
     self.handles: dict[str, Any] = {}
-    trunk, heads = (self.family.pattern(heads=h) for h in (False, True))
+    trunk, heads = (self.own.pattern(heads=h) for h in (False, True))
     for original, path in self.listing().items():
       name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", original))
-      for spelling, written in self.family.spellings.items():
+      for spelling, written in self.own.spellings.items():
         name = re.sub(spelling, written, name)
-      prefixed = f"{self.family.prefix}.{name}"
+      prefixed = f"{self.own.prefix}.{name}"
       if (trunk.fullmatch(prefixed) or heads.fullmatch(prefixed)
-          or prefixed in self.family.buffers):
+          or prefixed in self.own.buffers):
         name = prefixed
       if name in self.files:
         raise DataError(f"{path} has both {self.files[name][1]!r} and {original!r}, which are one"
                         " tensor")
       self.files[name] = path, original
-    self.aliases = {first: second for second, first in self.family.tied.items()
+    self.aliases = {first: second for second, first in self.own.tied.items()
                     if first not in self.files and second in self.files}
 
   def __contains__(self, name: str) -> bool:
@@ -117,7 +118,7 @@ class Tensors:
     """The parameters of these entries, by path.
 
     Raises:
-      DataError: a tensor of another shape, or one that differs from what it is tied to.
+      DataError: a tensor of another shape.
     """
     params: dict[str, np.ndarray] = {}
     for entry in wanted:
@@ -125,36 +126,39 @@ class Tensors:
         tables.read(entry, self.get(entry.name), shapes, params)
       except DataError as e:
         raise DataError(f"{self.directory}: {e}") from None
-    for second, first in self.family.tied.items():
-      if has_mlm(wanted) and first in self.files and second in self.files:
+    return params
+
+  def check_tied(self) -> None:
+    """Raises DataError where a tensor differs from the one that it is tied to."""
+    for second, first in self.own.tied.items():
+      if first in self.files and second in self.files:
         if self.get(first).tobytes() != self.get(second).tobytes():
           raise DataError(f"{self.directory}: tensors {second!r} and {first!r} differ, and"
                           " jtx has them as one")
-    return params
 
-  def check_names(self, wanted: Sequence[Entry]) -> None:
+  def check_names(self, wanted: Iterable[Entry], tied: bool) -> None:
     """Logs tensors of heads that the model does not have.
+
+    Args:
+      wanted: the tensors of the model.
+      tied: whether it has the head that the tied ones belong to.
 
     Raises:
       DataError: a tensor that is neither the model's nor a head's.
     """
     names = {e.name for e in wanted}
-    heads = self.family.pattern(heads=True)
+    heads = self.own.pattern(heads=True)
     unused = []
     for name, (path, original) in self.files.items():
-      if name in names | self.family.buffers or name in self.family.tied and has_mlm(wanted):
+      if name in names | self.own.buffers or name in self.own.tied and tied:
         continue
-      if not heads.fullmatch(name) and name not in self.family.tied:
+      if not heads.fullmatch(name) and name not in self.own.tied:
         raise DataError(f"{path}: tensor {original!r} is none of the model's, at config.json's"
                         " size")
       unused.append(original)
     if unused:
       logging.info("%s: not used, being of heads that the model does not have: %s",
                    self.directory, ", ".join(sorted(unused)))
-
-
-def has_mlm(wanted: Sequence[Entry]) -> bool:
-  return any(path.startswith(("mlm_head/", "mae_decoder/")) for e in wanted for path, _ in e.places)
 
 
 class NewDirectory:

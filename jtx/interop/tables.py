@@ -21,6 +21,8 @@ class Layout(NamedTuple):
   shape: Callable[[Shape], Shape]  # of the tensor, from the parameter's
   read: Callable[[np.ndarray, Shape], np.ndarray]  # the parameter, of that shape
   write: Callable[[np.ndarray], np.ndarray]  # the tensor
+  axis: int = 0  # of the tensor, along which several parameters are joined
+  heads: Callable[[Shape], int] = lambda s: s[0]  # their number, from the parameter's shape
 
 
 # The same on both sides.
@@ -34,24 +36,46 @@ def matrix(num_in: int) -> Layout:
   return Layout(
       shape=lambda s: (math.prod(s[num_in:]), math.prod(s[:num_in])),
       read=lambda x, s: x.T.reshape(s),
-      write=lambda x: x.reshape(math.prod(x.shape[:num_in]), -1).T)
+      write=lambda x: x.reshape(math.prod(x.shape[:num_in]), -1).T,
+      heads=lambda s: s[num_in])
+
+
+def untransposed(num_in: int) -> Layout:
+  """[inputs, outputs] in the file, as the Conv1D of GPT-2 has them, and here, by axes."""
+  return Layout(
+      shape=lambda s: (math.prod(s[:num_in]), math.prod(s[num_in:])),
+      read=lambda x, s: x.reshape(s),
+      write=lambda x: x.reshape(math.prod(x.shape[:num_in]), -1),
+      axis=1, heads=lambda s: s[num_in])
 
 
 class Row(NamedTuple):
   """A tensor and its parameters.
 
-  `{i}` in the name is the number of a layer, for which `{layers}` in a path is the segment
-  of the stack; a path without it is of a stack of one segment. Of several paths the tensors lie one after the other, along the first axis.
+  `{i}` in the name is the number of a layer, for which `{layers}` in a path is the segment of the
+  stack before it, such as `encoder/{layers}/ffn_norm/scale`; a path without it is of a stack of one
+  segment. Several paths are parameters that the file has as one tensor.
   """
   name: str
   paths: tuple[str, ...]
   layout: Layout
+  by_head: bool = False  # several parameters are joined within each head, not one after the other
 
 
-def dense(name: str, *paths: str, num_in: int = 1) -> tuple[Row, ...]:
-  """A linear layer's weight and bias; `num_in` is 2 where its inputs are heads."""
-  return (Row(f"{name}.weight", tuple(f"{p}/kernel" for p in paths), matrix(num_in)),
-          Row(f"{name}.bias", tuple(f"{p}/bias" for p in paths), VECTOR))
+def dense(name: str, *paths: str, num_in: int = 1, transposed: bool = True,
+          by_head: bool = False) -> tuple[Row, ...]:
+  """A linear layer's weight and bias.
+
+  Args:
+    name: of the layer in the file.
+    *paths: of ours; several are one layer in the file.
+    num_in: axes of inputs, 2 where they are heads.
+    transposed: the file has [outputs, inputs], as `torch.nn.Linear` has.
+    by_head: see `Row`.
+  """
+  layout = matrix(num_in) if transposed else untransposed(num_in)
+  return (Row(f"{name}.weight", tuple(f"{p}/kernel" for p in paths), layout, by_head),
+          Row(f"{name}.bias", tuple(f"{p}/bias" for p in paths), VECTOR, by_head))
 
 
 def norm(name: str, path: str) -> tuple[Row, ...]:
@@ -68,6 +92,108 @@ def renamed(rows: Iterable[Row], old: str, new: str) -> tuple[Row, ...]:
   return tuple(row._replace(name=new + row.name.removeprefix(old)) for row in rows)
 
 
+class Entry(NamedTuple):
+  """One tensor and the places of its parameters: a path, and an index into stacked layers."""
+  name: str
+  places: tuple[tuple[str, int | None], ...]
+  layout: Layout
+  by_head: bool = False
+
+
+def entries(rows: Iterable[Row], stacks: Mapping[str, Any],
+            shapes: Mapping[str, Shape]) -> Iterator[Entry]:
+  """The tensors of a model; rows whose parameters it does not have are left out.
+
+  Args:
+    rows: of its family and heads.
+    stacks: of the model, by their name in the parameter tree; each has `segments`.
+    shapes: of its parameters, by path.
+  """
+  for row in rows:
+    expanded = [(row.name, row.paths, None)]
+    if "{i}" in row.name:
+      stack, has_segments, _ = row.paths[0].partition("/{layers}")
+      if has_segments:
+        layers = layers_of(stacks[stack].segments) if stack in stacks else []
+      else:
+        number = shapes[row.paths[0]][0] if row.paths[0] in shapes else 0
+        layers = [("", j) for j in range(number)]
+      expanded = [(row.name.format(i=i), [p.format(layers=name) for p in row.paths], j)
+                  for i, (name, j) in enumerate(layers)]
+    for name, paths, index in expanded:
+      if all(p in shapes for p in paths):
+        yield Entry(name, tuple((p, index) for p in paths), row.layout, row.by_head)
+
+
+def layers_of(segments: Sequence[Any]) -> list[tuple[str, int]]:
+  """Where each layer of a stack is: the name of its segment, and the index in it."""
+  return [("layers" if len(segments) == 1 else f"layers_{s}", j)
+          for s, segment in enumerate(segments) for j in range(segment.num_layers)]
+
+
+def place_shapes(entry: Entry, shapes: Mapping[str, Shape]) -> list[Shape]:
+  return [shapes[p] if index is None else shapes[p][1:] for p, index in entry.places]
+
+
+def tensor_shape(entry: Entry, shapes: Mapping[str, Shape]) -> Shape:
+  """What the tensor's shape in a file must be."""
+  parts, axis = [entry.layout.shape(s) for s in place_shapes(entry, shapes)], entry.layout.axis
+  return (*parts[0][:axis], sum(p[axis] for p in parts), *parts[0][axis + 1:])
+
+
+def split(entry: Entry, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
+  """The tensor of each parameter out of that of all, given the parameters' shapes."""
+  axis, sizes = entry.layout.axis, [entry.layout.shape(s)[entry.layout.axis] for s in shapes]
+  if not entry.by_head:
+    return np.split(tensor, np.cumsum(sizes)[:-1], axis)
+  heads = [entry.layout.heads(s) for s in shapes]
+  if len(set(heads)) > 1:
+    raise DataError(f"tensor {entry.name!r} is joined by heads, of which its parts have"
+                    f" {' and '.join(map(str, heads))}")
+  by_head = tensor.reshape(*tensor.shape[:axis], heads[0], -1, *tensor.shape[axis + 1:])
+  parts = np.split(by_head, np.cumsum([size // heads[0] for size in sizes])[:-1], axis + 1)
+  return [part.reshape(*tensor.shape[:axis], size, *tensor.shape[axis + 1:])
+          for part, size in zip(parts, sizes)]
+
+
+def join(entry: Entry, parts: Sequence[np.ndarray], shapes: Sequence[Shape]) -> np.ndarray:
+  """The inverse of `split`."""
+  axis, tensor = entry.layout.axis, parts[0]
+  if len(parts) == 1:
+    return tensor
+  if not entry.by_head:
+    return np.concatenate(parts, axis)
+  heads = entry.layout.heads(shapes[0])
+  by_head = [p.reshape(*p.shape[:axis], heads, -1, *p.shape[axis + 1:]) for p in parts]
+  return np.concatenate(by_head, axis + 1).reshape(
+      *tensor.shape[:axis], -1, *tensor.shape[axis + 1:])
+
+
+def read(entry: Entry, tensor: np.ndarray, shapes: Mapping[str, Shape],
+         params: dict[str, np.ndarray]) -> None:
+  """Puts a tensor into the flat `params`, float32.
+
+  Raises:
+    DataError: its shape is not the model's.
+  """
+  expected = tensor_shape(entry, shapes)
+  if tensor.shape != expected:
+    raise DataError(f"tensor {entry.name!r} has shape {list(tensor.shape)}, and config.json asks"
+                    f" for {list(expected)}")
+  own = place_shapes(entry, shapes)
+  for (path, index), shape, part in zip(entry.places, own, split(entry, tensor, own)):
+    part = entry.layout.read(part, shape).astype(np.float32)
+    if index is None:
+      params[path] = np.ascontiguousarray(part)
+    else:
+      params.setdefault(path, np.zeros(shapes[path], np.float32))[index] = part
+
+
+def write(entry: Entry, params: Mapping[str, np.ndarray]) -> np.ndarray:
+  """The tensor of a file, from the flat `params`."""
+  own = [params[p] if index is None else params[p][index] for p, index in entry.places]
+  parts = [entry.layout.write(x) for x in own]
+  return np.ascontiguousarray(join(entry, parts, [x.shape for x in own]))
 @dataclasses.dataclass(frozen=True)
 class Family:
   """What jtx knows of a model type. Heads are known by their task, see `jtx.models.encoder`.
@@ -110,71 +236,3 @@ class Family:
     return re.compile("|".join(sorted(names)))
 
 
-class Entry(NamedTuple):
-  """One tensor and the places of its parameters: a path, and an index into stacked layers."""
-  name: str
-  places: tuple[tuple[str, int | None], ...]
-  layout: Layout
-
-
-def entries(rows: Iterable[Row], segments: Sequence[Any],
-            shapes: Mapping[str, Shape]) -> Iterator[Entry]:
-  """The tensors of a model; rows whose parameters it does not have are left out.
-
-  Args:
-    rows: of its family and heads.
-    segments: of its stack.
-    shapes: of its parameters, by path.
-  """
-  layers = [("layers" if len(segments) == 1 else f"layers_{s}", j)
-            for s, segment in enumerate(segments) for j in range(segment.num_layers)]
-  for row in rows:
-    expanded = [(row.name, row.paths, None)]
-    if "{i}" in row.name:
-      own = layers
-      if "{layers}" not in row.paths[0]:
-        own = [("", j) for j in range(shapes[row.paths[0]][0] if row.paths[0] in shapes else 0)]
-      expanded = [(row.name.format(i=i), [p.format(layers=name) for p in row.paths], j)
-                  for i, (name, j) in enumerate(own)]
-    for name, paths, index in expanded:
-      if all(p in shapes for p in paths):
-        yield Entry(name, tuple((p, index) for p in paths), row.layout)
-
-
-def place_shapes(entry: Entry, shapes: Mapping[str, Shape]) -> list[Shape]:
-  return [shapes[p] if index is None else shapes[p][1:] for p, index in entry.places]
-
-
-def tensor_shape(entry: Entry, shapes: Mapping[str, Shape]) -> Shape:
-  """What the tensor's shape in a file must be."""
-  parts = [entry.layout.shape(s) for s in place_shapes(entry, shapes)]
-  return (sum(p[0] for p in parts), *parts[0][1:])
-
-
-def read(entry: Entry, tensor: np.ndarray, shapes: Mapping[str, Shape],
-         params: dict[str, np.ndarray]) -> None:
-  """Puts a tensor into the flat `params`, float32.
-
-  Raises:
-    DataError: its shape is not the model's.
-  """
-  expected = tensor_shape(entry, shapes)
-  if tensor.shape != expected:
-    raise DataError(f"tensor {entry.name!r} has shape {list(tensor.shape)}, and config.json asks"
-                    f" for {list(expected)}")
-  start = 0
-  for (path, index), shape in zip(entry.places, place_shapes(entry, shapes)):
-    length = entry.layout.shape(shape)[0]
-    part = entry.layout.read(tensor[start:start + length], shape).astype(np.float32)
-    start += length
-    if index is None:
-      params[path] = np.ascontiguousarray(part)
-    else:
-      params.setdefault(path, np.zeros(shapes[path], np.float32))[index] = part
-
-
-def write(entry: Entry, params: Mapping[str, np.ndarray]) -> np.ndarray:
-  """The tensor of a file, from the flat `params`."""
-  parts = [entry.layout.write(params[p] if index is None else params[p][index])
-           for p, index in entry.places]
-  return np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts))

@@ -18,7 +18,7 @@ from jtx.data.tokenizers import files as tokenizer_files
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.inference.images import ops_of
-from jtx.interop import attributes, huggingface
+from jtx.interop import configs, files, huggingface, trunks
 from jtx.models import MODELS
 from jtx.models.heads import TASKS
 from jtx.saved import workdir
@@ -149,8 +149,7 @@ class HuggingFace(Saved):
 
   def fields(self):
     source = huggingface.open_source(self.directory)
-    fields = attributes.model_fields(source.family, source.config, False, "none", source.path)
-    return source.family.model, _without_heads(fields)
+    return source.family.model, _plain(huggingface.base_fields(source))
 
   def finetuned_fields(self, task):
     return huggingface.finetuned_fields(huggingface.open_source(self.directory), task)
@@ -190,18 +189,17 @@ class Workdir(Saved):
     if type(theirs) is not type(model):
       raise ConfigError(f"{self.directory} holds a {type(theirs).__name__}, not a"
                         f" {type(model).__name__}")
-    attributes.check_trunk(model, theirs, self.directory)
-    flat = flatten_dict(jax.tree.map(np.asarray, params), sep="/")
-    if hasattr(model, "resized"):
-      flat = model.resized(flat, theirs)
-    shapes = huggingface.param_shapes(model)
+    trunks.check_trunk(model, theirs, self.directory)
+    flat = trunks.resized(model, flatten_dict(jax.tree.map(np.asarray, params), sep="/"), theirs)
+    shapes = trunks.param_shapes(model)
     found = {path: np.asarray(x) for path, x in flat.items()
              if path in shapes and x.shape == shapes[path]}
     return unflatten_dict(found, sep="/"), [path for path in shapes if path not in found]
 
   def fields(self):
+    name = self.config.model.name
     fields = {key: value for key, value in self.config.model.items() if key != "name"}
-    return self.config.model.name, _without_heads(fields)
+    return name, _plain(trunks.trunk_fields(name, fields))
 
   def finetuned_fields(self, task):
     # After pretraining without a second task [CLS] is not trained: texts are pooled by their mean,
@@ -242,7 +240,7 @@ class Converted(Workdir):
     _refuse(self.directory, "holds a model and no run", step=step, average=average)
     model = config_lib.build(MODELS, self.config.model, what="model")
     abstract = {path: jax.ShapeDtypeStruct(shape, jnp.float32)
-                for path, shape in huggingface.param_shapes(model).items()}
+                for path, shape in trunks.param_shapes(model).items()}
     checkpoints = Checkpointer(os.path.join(self.directory, "checkpoints"))
     params, _, _ = checkpoints.restore_params(unflatten_dict(abstract, sep="/"))
     checkpoints.close()
@@ -262,7 +260,7 @@ def open_saved(directory: str) -> Saved:
   Raises:
     ConfigError: there is no folder, or nothing in it that is known.
   """
-  config = huggingface.read_config(directory)
+  config = files.read_config(directory)
   if huggingface.is_hf(config):
     return HuggingFace(directory)
   if "model" not in config:
@@ -274,10 +272,10 @@ def open_saved(directory: str) -> Saved:
 def save_converted(directory: str, model: Any, params: Any, tokenizers: Mapping[str, Tokenizer],
                    labels: Sequence[str] | None) -> None:
   """Writes config.json with the model's section, the tokenizers, and checkpoints/0."""
-  content = ConfigDict({"model": attributes.model_section(model)})
+  content = ConfigDict({"model": configs.model_section(model)})
   content.labels = None if labels is None else tuple(labels)
   texts = {field: tokenizer.to_json() for field, tokenizer in tokenizers.items()}
-  with huggingface.NewDirectory(directory) as path:
+  with files.NewDirectory(directory) as path:
     config_lib.save(content, os.path.join(path, workdir.CONFIG_FILE))
     if texts:
       tokenizer_files.save_tokenizers(texts, path)
@@ -287,9 +285,8 @@ def save_converted(directory: str, model: Any, params: Any, tokenizers: Mapping[
     checkpoints.close()
 
 
-def _without_heads(fields: Mapping[str, Any]) -> dict[str, Any]:
-  return {key: config_lib.from_plain(value) for key, value in fields.items()
-          if key not in ("head", "decoder", "mlm")}
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+  return {key: config_lib.from_plain(value) for key, value in fields.items()}
 
 
 def _refuse(directory: str, what: str, **given: Any) -> None:

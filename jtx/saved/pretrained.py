@@ -12,7 +12,8 @@ from jtx import storage
 from jtx.data.tokenizers.files import read_tokenizer
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, nearest
-from jtx.interop import huggingface
+from jtx.interop import export
+from jtx.interop.files import CONFIG
 from jtx.nn.layers import compute_dtype
 from jtx.saved.folder import open_saved, save_converted
 
@@ -68,7 +69,7 @@ def save_pretrained(directory: str, model: Any, params: Any,
   if format == "hf":
     if isinstance(tokenizer, Mapping):
       raise ConfigError(f"tokenizer: format='hf' has one, and these are of {', '.join(tokenizer)}")
-    huggingface.save(directory, model, params, tokenizer, labels, dtype)
+    export.save(directory, model, params, tokenizer, labels, dtype)
     return
   if dtype != "float32":
     raise ConfigError(f"dtype={dtype!r}: format='jtx' has float32 only")
@@ -87,6 +88,6 @@ def load_tokenizer(directory: str) -> Tokenizer:
   Raises:
     DataError: there is none, or it can't be read.
   """
-  if not storage.exists(os.path.join(directory, huggingface.CONFIG)):
+  if not storage.exists(os.path.join(directory, CONFIG)):
     return read_tokenizer(directory)
   return open_saved(directory).tokenizer()

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+from flax.traverse_util import unflatten_dict
 import jax
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from configs import common
 from experiments import cli
 from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError
-from jtx.interop import huggingface
+from jtx.interop.trunks import param_shapes
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Learned
@@ -38,9 +39,9 @@ def run(*argv):
 
 
 def test_there_and_back_is_the_same_bytes(tmp_path):
-  shapes = huggingface.param_shapes(MODEL)
+  shapes = param_shapes(MODEL)
   random = np.random.default_rng(0)
-  params = huggingface.unflatten_dict(
+  params = unflatten_dict(
       {path: random.normal(size=s).astype(np.float32) for path, s in shapes.items()}, sep="/")
   tokenizer = wordpiece(iter(TEXTS), vocab_size=31, min_frequency=1)
   there, workdir, back = (str(tmp_path / name) for name in ("there", "workdir", "back"))
@@ -56,8 +57,8 @@ def test_there_and_back_is_the_same_bytes(tmp_path):
 
 
 def test_an_architecture_and_a_dtype_can_be_chosen(tmp_path):
-  params = jax.tree.map(lambda s: np.ones(s, np.float32), huggingface.unflatten_dict(
-      huggingface.param_shapes(MODEL), sep="/"), is_leaf=lambda s: isinstance(s, tuple))
+  params = jax.tree.map(lambda s: np.ones(s, np.float32), unflatten_dict(
+      param_shapes(MODEL), sep="/"), is_leaf=lambda s: isinstance(s, tuple))
   there, workdir, back = (str(tmp_path / name) for name in ("there", "workdir", "back"))
   pretrained.save_pretrained(there, MODEL, params)
   run(f"--from_hf={there}", f"--workdir={workdir}", "--architecture=BertModel")

@@ -15,7 +15,9 @@ from jtx import config as config_lib
 from jtx.data.tokenizers.kinds import wordpiece
 from jtx.data.tokenizers.subword_nmt import SubwordNmt
 from jtx.errors import ConfigError, DataError
-from jtx.interop import attributes, huggingface
+from jtx.interop import configs, export, huggingface
+from jtx.interop.families import FAMILIES
+from jtx.interop.trunks import param_shapes
 from jtx.models import MODELS
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.block import BlockConfig
@@ -47,7 +49,7 @@ MODELS_BY_TYPE = {"bert": BERT, "roberta": ROBERTA, "albert": ALBERT, "distilber
 def random_params(model, seed=0):
   random = np.random.default_rng(seed)
   return unflatten_dict({path: random.normal(size=shape).astype(np.float32)
-                         for path, shape in huggingface.param_shapes(model).items()}, sep="/")
+                         for path, shape in param_shapes(model).items()}, sep="/")
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def saved(tmp_path):
   def save(model=BERT, config=None, tensors=None, name="model"):
     directory = str(tmp_path / name)
     params = random_params(model)
-    huggingface.save(directory, model, params)
+    export.save(directory, model, params)
     path = os.path.join(directory, "config.json")
     if config is not None:
       content = json.load(open(path)) | config
@@ -157,15 +159,15 @@ PUBLISHED = {
 
 def made(config, architecture):
   """The model of a config.json."""
-  family = huggingface.FAMILIES[config["model_type"]]
-  return attributes.make_model(family, huggingface.model_fields(config, architecture))
+  family = FAMILIES[config["model_type"]]
+  return configs.make_model(family, huggingface.model_fields(config, architecture))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_configs_are_understood(name):
   count, config = PUBLISHED[name]
   model = made(config, name)
-  assert sum(int(np.prod(s)) for s in huggingface.param_shapes(model).values()) == count
+  assert sum(int(np.prod(s)) for s in param_shapes(model).values()) == count
   huggingface.model_fields(config)  # as the architecture that it names
 
 
@@ -173,8 +175,8 @@ def test_every_attribute_that_is_read_changes_the_model():
   others = {"size": 10, "id": 7, "rate": 0.3, "positive": 0.25, "flag": True, "activation": "relu",
             "pooling": "mean"}
   for model_type, model in MODELS_BY_TYPE.items():
-    family = huggingface.FAMILIES[model_type]
-    base = huggingface.hf_config(model)
+    family = FAMILIES[model_type]
+    base = export.hf_config(model)
     if model_type == "modernbert":  # the old spelling, which the new one overrules
       base = {k: v for k, v in base.items() if k not in ("layer_types", "rope_parameters")}
     for name, (kind, _) in family.attributes.items():
@@ -182,7 +184,7 @@ def test_every_attribute_that_is_read_changes_the_model():
         continue
       seen = set()
       for mlm, task in {(True, "none"), *family.architectures.values()}:
-        make = lambda config: repr(attributes.model_fields(family, config, mlm, task, "c"))
+        make = lambda config: repr(configs.model_fields(family, config, mlm, task, "c"))
         try:
           seen.add(make(base) != make(base | {name: others[kind]}))
         except ConfigError:  # the value does not fit the others: it is read
@@ -421,10 +423,10 @@ def change_block(model, **edits):
     (MODERNBERT.clone(pattern=("prefix",), window=0), "modernbert has no layers of kind 'prefix'"),
 ])
 def test_a_model_that_no_family_has_is_refused_with_each_ones_reason(model, expected, tmp_path):
-  text = message(huggingface.save, str(tmp_path / "new"), model, {})
+  text = message(export.save, str(tmp_path / "new"), model, {})
   assert text.startswith("the model can't be expressed as a Hugging Face model: bert ")
   assert expected in text, text
-  assert all(f"{name} has" in text for name, family in huggingface.FAMILIES.items()
+  assert all(f"{name} has" in text for name, family in FAMILIES.items()
              if family.model == "encoder")
   assert not os.listdir(tmp_path)
 
@@ -443,16 +445,16 @@ def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
     raise OSError("disk full")
   monkeypatch.setattr(safetensors.numpy, "save_file", fail)
   with pytest.raises(OSError, match="disk full"):
-    huggingface.save(str(tmp_path / "new"), BERT, random_params(BERT))
+    export.save(str(tmp_path / "new"), BERT, random_params(BERT))
   assert not os.listdir(tmp_path)
 
 
 def test_a_directory_in_use_is_not_overwritten(tmp_path):
   (tmp_path / "used").mkdir()
-  huggingface.save(str(tmp_path / "used"), BERT, random_params(BERT))  # empty is fine
-  assert message(huggingface.save, str(tmp_path / "used"), BERT, random_params(BERT)) == (
+  export.save(str(tmp_path / "used"), BERT, random_params(BERT))  # empty is fine
+  assert message(export.save, str(tmp_path / "used"), BERT, random_params(BERT)) == (
       f"{tmp_path}/used is not empty; name a directory to make")
-  assert "is a file" in message(huggingface.save, str(tmp_path / "used" / "config.json"), BERT,
+  assert "is a file" in message(export.save, str(tmp_path / "used" / "config.json"), BERT,
                                 random_params(BERT))
 
 

@@ -30,7 +30,8 @@ def test_a_matrix_from_heads_has_two_input_axes():
 
 @pytest.mark.parametrize("layout, shape", [
     (tables.TABLE, (4, 6)), (tables.VECTOR, (3, 8)), (tables.matrix(1), (4, 3, 2)),
-    (tables.matrix(2), (3, 2, 4)), (tables.matrix(1), (4, 6))])
+    (tables.matrix(2), (3, 2, 4)), (tables.matrix(1), (4, 6)),
+    (tables.untransposed(1), (4, 3, 2)), (tables.untransposed(2), (3, 2, 4))])
 def test_layouts_are_undone_bit_by_bit(layout, shape):
   bits = np.random.default_rng(0).integers(0, 2**32, 24, dtype=np.uint32)  # NaNs too
   x = bits.view(np.float32).reshape(layout.shape(shape))
@@ -38,12 +39,17 @@ def test_layouts_are_undone_bit_by_bit(layout, shape):
   assert again.shape == x.shape and again.tobytes() == x.tobytes()
 
 
+def stacks(**segments):
+  """Stacks by name, each of segments of so many layers."""
+  return {name: types.SimpleNamespace(segments=[types.SimpleNamespace(num_layers=n) for n in parts])
+          for name, parts in segments.items()}
+
+
 def test_a_joined_tensor_is_split_along_its_first_axis_and_stacked_by_layer():
   row = tables.dense("layers.{i}.Wqk", "e/{layers}/query", "e/{layers}/key")[0]
-  segments = [types.SimpleNamespace(num_layers=n) for n in (1, 2)]
   shapes = {f"e/layers_{s}/{name}/kernel": (n, 2, 2)
             for s, n in ((0, 1), (1, 2)) for name in ("query", "key")}
-  entries = list(tables.entries([row], segments, shapes))
+  entries = list(tables.entries([row], stacks(e=(1, 2)), shapes))
   assert [e.name for e in entries] == ["layers.0.Wqk.weight", "layers.1.Wqk.weight",
                                        "layers.2.Wqk.weight"]
   params = {}
@@ -57,10 +63,58 @@ def test_a_joined_tensor_is_split_along_its_first_axis_and_stacked_by_layer():
     np.testing.assert_array_equal(tables.write(entry, params), tensor)
 
 
+D, N, H = 5, 3, 2
+NAMES = ("query", "key", "value")
+
+
+@pytest.mark.parametrize("by_head", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_fused_projection(transposed, by_head):
+  """[D, 3 * N * H] or its transpose; feature p, n, h or n, p, h of part p is ours[p][d, n, h]."""
+  rows = tables.dense("qkv", *(f"a/{name}" for name in NAMES), transposed=transposed,
+                      by_head=by_head)
+  shapes = {f"a/{name}/kernel": (D, N, H) for name in NAMES}
+  shapes |= {f"a/{name}/bias": (N, H) for name in NAMES}
+  weight, bias = tables.entries(rows, {}, shapes)
+  matrix = np.random.default_rng(0).normal(size=(D, 3 * N * H)).astype(np.float32)
+  vector = np.arange(3 * N * H, dtype=np.float32)
+  in_file = np.ascontiguousarray(matrix.T) if transposed else matrix
+  params = {}
+  tables.read(weight, in_file, shapes, params)
+  tables.read(bias, vector, shapes, params)
+  for p, n, h in np.ndindex(3, N, H):
+    feature = (n * 3 + p) * H + h if by_head else (p * N + n) * H + h
+    np.testing.assert_array_equal(params[f"a/{NAMES[p]}/kernel"][:, n, h], matrix[:, feature])
+    assert params[f"a/{NAMES[p]}/bias"][n, h] == vector[feature]
+  for entry, tensor in ((weight, in_file), (bias, vector)):
+    again = tables.write(entry, params)
+    assert again.shape == tensor.shape and again.tobytes() == tensor.tobytes()
+
+
+def test_a_tensor_fused_by_head_has_as_many_heads_of_each():
+  weight, _ = tables.dense("qkv", "a/query", "a/key", by_head=True)
+  shapes = {"a/query/kernel": (D, 4, H), "a/key/kernel": (D, 2, H)}
+  entry = next(tables.entries([weight], {}, shapes))
+  with pytest.raises(DataError) as e:
+    tables.read(entry, np.zeros((6 * H, D), np.float32), shapes, {})
+  assert str(e.value) == "tensor 'qkv.weight' is joined by heads, of which its parts have 4 and 2"
+
+
+def test_a_model_of_two_stacks():
+  rows = (*tables.norm("encoder.block.{i}.norm", "encoder/{layers}/norm"),
+          *tables.norm("decoder.block.{i}.norm", "decoder/{layers}/norm"))
+  shapes = {f"{stack}/layers/norm/scale": (n, D) for stack, n in (("encoder", 2), ("decoder", 1))}
+  entries = list(tables.entries(rows, stacks(encoder=(2,), decoder=(1,)), shapes))
+  assert [(e.name, e.places) for e in entries] == [
+      ("encoder.block.0.norm.weight", (("encoder/layers/norm/scale", 0),)),
+      ("encoder.block.1.norm.weight", (("encoder/layers/norm/scale", 1),)),
+      ("decoder.block.0.norm.weight", (("decoder/layers/norm/scale", 0),))]
+  assert len(list(tables.entries(rows, stacks(encoder=(2,)), shapes))) == 2
+
+
 def test_rows_without_their_parameter_are_left_out():
   rows = tables.norm("n.{i}", "e/{layers}/norm")
-  segments = [types.SimpleNamespace(num_layers=1), types.SimpleNamespace(num_layers=1)]
-  entries = list(tables.entries(rows, segments, {"e/layers_1/norm/scale": (1, 4)}))
+  entries = list(tables.entries(rows, stacks(e=(1, 1)), {"e/layers_1/norm/scale": (1, 4)}))
   assert entries == [tables.Entry("n.1.weight", (("e/layers_1/norm/scale", 0),), tables.VECTOR)]
 
 

@@ -3,13 +3,16 @@
 import itertools
 import json
 
+from flax.traverse_util import unflatten_dict
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from jtx.interop import huggingface, tables
+from jtx.interop import configs, huggingface, tables
+from jtx.interop.families import FAMILIES
+from jtx.interop.trunks import param_shapes
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 
 torch = pytest.importorskip(
@@ -187,7 +190,7 @@ def flat_params(wanted, tensors, shapes):
   params = {}
   for entry in wanted:
     tables.read(entry, tensors[entry.name], shapes, params)
-  return huggingface.unflatten_dict(params, sep="/")
+  return unflatten_dict(params, sep="/")
 
 
 @pytest.mark.parametrize("name", RICH)
@@ -202,10 +205,10 @@ def test_a_changed_tensor_shows(name, tmp_path):
   assert fits(params)
   assert not fits(params, {**batch, "text_segment_ids": np.ones_like(batch["text_segment_ids"])})
 
-  shapes = huggingface.param_shapes(model)
+  shapes = param_shapes(model)
   source = huggingface.open_source(directory)
-  wanted = list(tables.entries(source.family.rows_for(*model.heads),
-                               model.segments(), shapes))
+  wanted = list(tables.entries(source.family.names.rows_for(model.heads),
+                               model.stacks, shapes))
   files = huggingface.Tensors(directory, source.family)
   tensors = {e.name: files.get(e.name) for e in wanted}
   # A key's bias adds the same to all scores of a query.
@@ -263,8 +266,8 @@ def test_parameter_counts_are_those_of_transformers(family, case, head):
   config.num_labels = 5
   peer = getattr(transformers, family + head)(config)
   fields = huggingface.model_fields(json.loads(config.to_json_string()), family + head)
-  shapes = huggingface.param_shapes(huggingface.attributes.make_model(
-      huggingface.FAMILIES[config.model_type], fields))
+  shapes = param_shapes(configs.make_model(
+      FAMILIES[config.model_type], fields))
   theirs = sum(p.numel() for p in peer.parameters())
   assert sum(int(np.prod(s)) for s in shapes.values()) == theirs
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from jtx.interop import attributes, huggingface, tables
+from jtx.interop import configs, huggingface, tables
+from jtx.interop.families import FAMILIES
+from jtx.interop.trunks import param_shapes
 from jtx.saved.pretrained import load_params, load_pretrained, save_pretrained
 
 torch = pytest.importorskip(
@@ -138,9 +140,9 @@ def test_a_changed_tensor_shows(name, tmp_path):
   theirs = peer_outputs(peer, image)
   fits = lambda params: error(run(params, image), theirs) < TOLERANCE
   assert fits(params)
-  shapes = huggingface.param_shapes(model)
+  shapes = param_shapes(model)
   source = huggingface.open_source(directory)
-  wanted = list(tables.entries(source.family.rows_for(*model.heads), model.segments(), shapes))
+  wanted = list(tables.entries(source.family.names.rows_for(model.heads), model.stacks, shapes))
   files = huggingface.Tensors(directory, source.family)
   tensors = {e.name: files.get(e.name) for e in wanted}
   no_effect = {n for n in tensors if n.endswith("key.bias")}  # the same for all keys of a query
@@ -161,8 +163,8 @@ def test_parameter_counts_are_those_of_transformers(name, case):
   config.num_labels = CLASSES
   peer = getattr(transformers, name)(config)
   fields = huggingface.model_fields(json.loads(config.to_json_string()), name)
-  model = attributes.make_model(huggingface.FAMILIES[config.model_type], fields)
-  shapes = huggingface.param_shapes(model)
+  model = configs.make_model(FAMILIES[config.model_type], fields)
+  shapes = param_shapes(model)
   assert sum(int(np.prod(s)) for s in shapes.values()) == sum(p.numel() for p in peer.parameters())
 
 

@@ -7,7 +7,8 @@ from typing import Any, Mapping
 
 from jtx.config import section
 from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
-from jtx.interop.tables import Family, dense, norm, table
+from jtx.interop.family import Attributes, Family, Heads, Names
+from jtx.interop.tables import dense, norm, table
 from jtx.models.encoder import Encoder
 from jtx.nn.attention import PROJECTIONS
 from jtx.nn.positions import POSITIONS, Learned
@@ -34,11 +35,11 @@ FREE = frozenset({"pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc
                   "pooler_size_per_head"})
 
 
-def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
+def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   std = values["initializer_range"]
   return {
       "vocab_size": values["vocab_size"],
-      "mlm": mlm,
+      "mlm": "mlm" in heads,
       "embedding": {"types": values["type_vocab_size"]},
       "stack": {
           "width": values["hidden_size"],
@@ -63,10 +64,10 @@ def head_dropout(values: Mapping[str, Any]) -> float:
   return values["hidden_dropout_prob"] if rate is None else rate
 
 
-def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
+def head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   """The pooler where a text is pooled; dropout where `classifier_dropout` speaks of it."""
-  dropout = head_dropout(values) if task in ("classes", "tags", "choice") else 0.0
-  if task in ("tags", "span"):
+  dropout = head_dropout(values) if heads & {"classes", "tags", "choice"} else 0.0
+  if heads & {"tags", "span"}:
     return {"pool": "none", "dropout": dropout}
   return {"pool": "first", "transform": "tanh", "dropout": dropout}
 
@@ -123,34 +124,34 @@ CLASSIFIER = dense("classifier", "task_head/output")
 SPAN = dense("qa_outputs", "task_head/output")
 
 FAMILY = Family(
-    prefix="bert",
     architectures={
-        "BertModel": (False, "embedding"),
-        "BertForPreTraining": (True, "next_sentence"),
-        "BertForMaskedLM": (True, "none"),
-        "BertForNextSentencePrediction": (False, "next_sentence"),
-        "BertForSequenceClassification": (False, "classes"),
-        "BertForTokenClassification": (False, "tags"),
-        "BertForQuestionAnswering": (False, "span"),
-        "BertForMultipleChoice": (False, "choice"),
+        "BertModel": {"embedding"},
+        "BertForPreTraining": {"mlm", "next_sentence"},
+        "BertForMaskedLM": {"mlm"},
+        "BertForNextSentencePrediction": {"next_sentence"},
+        "BertForSequenceClassification": {"classes"},
+        "BertForTokenClassification": {"tags"},
+        "BertForQuestionAnswering": {"span"},
+        "BertForMultipleChoice": {"choice"},
     },
-    attributes=ATTRIBUTES,
-    fixed=FIXED,
-    free=FREE,
+    attributes=Attributes(ATTRIBUTES, FIXED, FREE),
+    names=Names(
+        prefix="bert",
+        trunk=ROWS,
+        heads={
+            "mlm": MLM_ROWS,
+            "embedding": POOLER,
+            "next_sentence": POOLER + dense("cls.seq_relationship", "task_head/output"),
+            "classes": POOLER + CLASSIFIER,
+            "tags": CLASSIFIER,
+            "span": SPAN,
+            "choice": POOLER + CLASSIFIER,
+        },
+        tied={"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+              "cls.predictions.decoder.bias": "cls.predictions.bias"},
+        buffers=frozenset({"bert.embeddings.position_ids"}),
+    ),
     trunk=trunk,
-    head=head,
     values=values,
-    rows=ROWS,
-    mlm_rows=MLM_ROWS,
-    head_rows={
-        "embedding": POOLER,
-        "next_sentence": POOLER + dense("cls.seq_relationship", "task_head/output"),
-        "classes": POOLER + CLASSIFIER,
-        "tags": CLASSIFIER,
-        "span": SPAN,
-        "choice": POOLER + CLASSIFIER,
-    },
-    tied={"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-          "cls.predictions.decoder.bias": "cls.predictions.bias"},
-    buffers=frozenset({"bert.embeddings.position_ids"}),
+    head=head,
 )

@@ -9,7 +9,8 @@ from typing import Any, Mapping
 from jtx.config import section
 from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
 from jtx.interop.families import bert
-from jtx.interop.tables import Family, dense, norm, table
+from jtx.interop.family import Attributes, Family, Heads, Names
+from jtx.interop.tables import dense, norm, table
 from jtx.models.encoder import Encoder
 from jtx.nn.attention import PROJECTIONS
 from jtx.nn.positions import POSITIONS, Learned
@@ -31,11 +32,11 @@ ATTRIBUTES = {
 }
 
 
-def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
+def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   std = values["initializer_range"]
   return {
       "vocab_size": values["vocab_size"],
-      "mlm": mlm,
+      "mlm": "mlm" in heads,
       "embedding": {"types": 0},
       "stack": {
           "width": values["dim"],
@@ -55,9 +56,9 @@ def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
   }
 
 
-def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
-  if task in ("tags", "span"):
-    return {"pool": "none", "dropout": values["dropout" if task == "tags" else "qa_dropout"]}
+def head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  if heads & {"tags", "span"}:
+    return {"pool": "none", "dropout": values["dropout" if "tags" in heads else "qa_dropout"]}
   return {"pool": "first", "transform": "relu", "dropout": values["seq_classif_dropout"]}
 
 
@@ -86,41 +87,43 @@ LAYER, OURS = "distilbert.transformer.layer.{i}", "encoder/{layers}"
 POOLED = dense("pre_classifier", "task_head/transform/dense") + bert.CLASSIFIER
 
 FAMILY = Family(
-    prefix="distilbert",
     architectures={
-        "DistilBertModel": (False, "none"),
-        "DistilBertForMaskedLM": (True, "none"),
-        "DistilBertForSequenceClassification": (False, "classes"),
-        "DistilBertForTokenClassification": (False, "tags"),
-        "DistilBertForQuestionAnswering": (False, "span"),
-        "DistilBertForMultipleChoice": (False, "choice"),
+        "DistilBertModel": frozenset(),
+        "DistilBertForMaskedLM": {"mlm"},
+        "DistilBertForSequenceClassification": {"classes"},
+        "DistilBertForTokenClassification": {"tags"},
+        "DistilBertForQuestionAnswering": {"span"},
+        "DistilBertForMultipleChoice": {"choice"},
     },
-    attributes=ATTRIBUTES,
-    fixed={},
     # Sinusoids or not, the table of positions is in the files.
-    free=frozenset({"sinusoidal_pos_embds"}),
+    attributes=Attributes(ATTRIBUTES, free=frozenset({"sinusoidal_pos_embds"})),
+    names=Names(
+        prefix="distilbert",
+        trunk=(
+            *table("distilbert.embeddings.word_embeddings.weight", "embed/embedding"),
+            *table("distilbert.embeddings.position_embeddings.weight", "position_embedding"),
+            *norm("distilbert.embeddings.LayerNorm", "embed_norm"),
+            *dense(f"{LAYER}.attention.q_lin", f"{OURS}/attention/query"),
+            *dense(f"{LAYER}.attention.k_lin", f"{OURS}/attention/key"),
+            *dense(f"{LAYER}.attention.v_lin", f"{OURS}/attention/value"),
+            *dense(f"{LAYER}.attention.out_lin", f"{OURS}/attention/out", num_in=2),
+            *norm(f"{LAYER}.sa_layer_norm", f"{OURS}/attention_norm"),
+            *dense(f"{LAYER}.ffn.lin1", f"{OURS}/ffn/in"),
+            *dense(f"{LAYER}.ffn.lin2", f"{OURS}/ffn/out"),
+            *norm(f"{LAYER}.output_layer_norm", f"{OURS}/ffn_norm"),
+        ),
+        heads={
+            "mlm": (
+                *dense("vocab_transform", "mlm_head/transform/dense"),
+                *norm("vocab_layer_norm", "mlm_head/transform/norm"),
+                *table("vocab_projector.bias", "mlm_head/bias"),
+            ),
+            "classes": POOLED, "tags": bert.CLASSIFIER, "span": bert.SPAN, "choice": POOLED,
+        },
+        tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+        buffers=frozenset({"distilbert.embeddings.position_ids"}),
+    ),
     trunk=trunk,
-    head=head,
     values=values,
-    rows=(
-        *table("distilbert.embeddings.word_embeddings.weight", "embed/embedding"),
-        *table("distilbert.embeddings.position_embeddings.weight", "position_embedding"),
-        *norm("distilbert.embeddings.LayerNorm", "embed_norm"),
-        *dense(f"{LAYER}.attention.q_lin", f"{OURS}/attention/query"),
-        *dense(f"{LAYER}.attention.k_lin", f"{OURS}/attention/key"),
-        *dense(f"{LAYER}.attention.v_lin", f"{OURS}/attention/value"),
-        *dense(f"{LAYER}.attention.out_lin", f"{OURS}/attention/out", num_in=2),
-        *norm(f"{LAYER}.sa_layer_norm", f"{OURS}/attention_norm"),
-        *dense(f"{LAYER}.ffn.lin1", f"{OURS}/ffn/in"),
-        *dense(f"{LAYER}.ffn.lin2", f"{OURS}/ffn/out"),
-        *norm(f"{LAYER}.output_layer_norm", f"{OURS}/ffn_norm"),
-    ),
-    mlm_rows=(
-        *dense("vocab_transform", "mlm_head/transform/dense"),
-        *norm("vocab_layer_norm", "mlm_head/transform/norm"),
-        *table("vocab_projector.bias", "mlm_head/bias"),
-    ),
-    head_rows={"classes": POOLED, "tags": bert.CLASSIFIER, "span": bert.SPAN, "choice": POOLED},
-    tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-    buffers=frozenset({"distilbert.embeddings.position_ids"}),
+    head=head,
 )

@@ -11,7 +11,8 @@ from jtx.config import section
 from jtx.errors import ConfigError
 from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
 from jtx.interop.families import bert
-from jtx.interop.tables import Family, dense, norm, table
+from jtx.interop.family import Attributes, Family, Heads, Names
+from jtx.interop.tables import dense, norm, table
 from jtx.models.encoder import Encoder
 from jtx.nn.attention import PROJECTIONS
 from jtx.nn.positions import POSITIONS, Rope
@@ -97,8 +98,8 @@ def cycle(items: list[str]) -> tuple[str, ...]:
   return tuple(items[:period])
 
 
-def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
-  if mlm:
+def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  if "mlm" in heads:
     need(values["classifier_bias"] == values["mlp_bias"]
          and values["classifier_activation"] == values["hidden_activation"],
          f"classifier_bias={values['classifier_bias']} and"
@@ -114,7 +115,7 @@ def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
     rope["local_base"] = theta["sliding_attention"]
   return {
       "vocab_size": values["vocab_size"],
-      "mlm": mlm,
+      "mlm": "mlm" in heads,
       "embedding": {"types": 0},
       "stack": {
           "width": values["hidden_size"],
@@ -138,8 +139,8 @@ def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
   }
 
 
-def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
-  pool = "none" if task in ("tags", "span") else POOLINGS[values["classifier_pooling"]]
+def head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  pool = "none" if heads & {"tags", "span"} else POOLINGS[values["classifier_pooling"]]
   return {"pool": pool, "transform": ACTIVATIONS[values["classifier_activation"]], "norm": True,
           "use_bias": values["classifier_bias"], "dropout": values["classifier_dropout"]}
 
@@ -189,37 +190,41 @@ HEAD = (*dense("head.dense", "task_head/transform/dense"),
         *norm("head.norm", "task_head/transform/norm"), *bert.CLASSIFIER)
 
 FAMILY = Family(
-    prefix="model",
     architectures={
-        "ModernBertModel": (False, "none"),
-        "ModernBertForMaskedLM": (True, "none"),
-        "ModernBertForSequenceClassification": (False, "classes"),
-        "ModernBertForTokenClassification": (False, "tags"),
-        "ModernBertForQuestionAnswering": (False, "span"),
-        "ModernBertForMultipleChoice": (False, "choice"),
+        "ModernBertModel": frozenset(),
+        "ModernBertForMaskedLM": {"mlm"},
+        "ModernBertForSequenceClassification": {"classes"},
+        "ModernBertForTokenClassification": {"tags"},
+        "ModernBertForQuestionAnswering": {"span"},
+        "ModernBertForMultipleChoice": {"choice"},
     },
-    attributes=ATTRIBUTES,
-    fixed={"decoder_bias": (True,)},
-    free=FREE,
+    attributes=Attributes(ATTRIBUTES, {"decoder_bias": (True,)}, FREE),
+    names=Names(
+        prefix="model",
+        trunk=(
+            *table("model.embeddings.tok_embeddings.weight", "embed/embedding"),
+            *norm("model.embeddings.norm", "embed_norm"),
+            *norm(f"{LAYER}.attn_norm", f"{OURS}/attention_norm"),
+            *dense(f"{LAYER}.attn.Wqkv",
+                   *(f"{OURS}/attention/{n}" for n in ("query", "key", "value"))),
+            *dense(f"{LAYER}.attn.Wo", f"{OURS}/attention/out", num_in=2),
+            *norm(f"{LAYER}.mlp_norm", f"{OURS}/ffn_norm"),
+            # The activated half first.
+            *dense(f"{LAYER}.mlp.Wi", f"{OURS}/ffn/gate", f"{OURS}/ffn/in"),
+            *dense(f"{LAYER}.mlp.Wo", f"{OURS}/ffn/out"),
+            *norm("model.final_norm", "encoder/final_norm"),
+        ),
+        heads={
+            "mlm": (
+                *dense("head.dense", "mlm_head/transform/dense"),
+                *norm("head.norm", "mlm_head/transform/norm"),
+                *table("decoder.bias", "mlm_head/bias"),
+            ),
+            **dict.fromkeys(("classes", "tags", "span", "choice"), HEAD),
+        },
+        tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    ),
     trunk=trunk,
-    head=head,
     values=values,
-    rows=(
-        *table("model.embeddings.tok_embeddings.weight", "embed/embedding"),
-        *norm("model.embeddings.norm", "embed_norm"),
-        *norm(f"{LAYER}.attn_norm", f"{OURS}/attention_norm"),
-        *dense(f"{LAYER}.attn.Wqkv", *(f"{OURS}/attention/{n}" for n in ("query", "key", "value"))),
-        *dense(f"{LAYER}.attn.Wo", f"{OURS}/attention/out", num_in=2),
-        *norm(f"{LAYER}.mlp_norm", f"{OURS}/ffn_norm"),
-        *dense(f"{LAYER}.mlp.Wi", f"{OURS}/ffn/gate", f"{OURS}/ffn/in"),  # the activated half first
-        *dense(f"{LAYER}.mlp.Wo", f"{OURS}/ffn/out"),
-        *norm("model.final_norm", "encoder/final_norm"),
-    ),
-    mlm_rows=(
-        *dense("head.dense", "mlm_head/transform/dense"),
-        *norm("head.norm", "mlm_head/transform/norm"),
-        *table("decoder.bias", "mlm_head/bias"),
-    ),
-    head_rows=dict.fromkeys(("classes", "tags", "span", "choice"), HEAD),
-    tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    head=head,
 )

@@ -8,25 +8,26 @@ from typing import Any, Mapping
 
 from jtx.interop.attributes import need
 from jtx.interop.families import bert
-from jtx.interop.tables import Family, dense, norm, renamed, table
+from jtx.interop.family import Attributes, Family, Heads, Names
+from jtx.interop.tables import dense, norm, renamed, table
 from jtx.models.encoder import Encoder
 
 # The class's defaults; the published roberta-base has 514 positions, 1 type and 1e-5.
 ATTRIBUTES = {**bert.ATTRIBUTES, "vocab_size": ("size", 50265), "pad_token_id": ("id", 1)}
 
 
-def trunk(values: Mapping[str, Any], mlm: bool) -> dict[str, Any]:
-  need(not mlm or values["hidden_act"] == "gelu",
+def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  need("mlm" not in heads or values["hidden_act"] == "gelu",
        f"hidden_act={values['hidden_act']!r}: the masked language model's head of RoBERTa has gelu"
        " whatever this says, and jtx the same in both")
-  fields = bert.trunk(values, mlm)
+  fields = bert.trunk(values, heads)
   fields["stack"]["position"].first_position = values["pad_token_id"] + 1
   return fields
 
 
-def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
-  fields = bert.head(values, task)
-  if task == "choice":  # `classifier_dropout` does not reach it
+def head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  fields = bert.head(values, heads)
+  if "choice" in heads:  # `classifier_dropout` does not reach it
     fields["dropout"] = values["hidden_dropout_prob"]
   return fields
 
@@ -44,36 +45,36 @@ def values(model: Encoder) -> dict[str, Any]:
 POOLER = dense("roberta.pooler.dense", "task_head/transform/dense")
 
 FAMILY = Family(
-    prefix="roberta",
     architectures={
-        "RobertaModel": (False, "embedding"),
-        "RobertaForMaskedLM": (True, "none"),
-        "RobertaForSequenceClassification": (False, "classes"),
-        "RobertaForTokenClassification": (False, "tags"),
-        "RobertaForQuestionAnswering": (False, "span"),
-        "RobertaForMultipleChoice": (False, "choice"),
+        "RobertaModel": {"embedding"},
+        "RobertaForMaskedLM": {"mlm"},
+        "RobertaForSequenceClassification": {"classes"},
+        "RobertaForTokenClassification": {"tags"},
+        "RobertaForQuestionAnswering": {"span"},
+        "RobertaForMultipleChoice": {"choice"},
     },
-    attributes=ATTRIBUTES,
-    fixed={},
-    free=frozenset(),
-    trunk=trunk,
-    head=head,
-    values=values,
-    rows=renamed(bert.ROWS, "bert.", "roberta."),
-    mlm_rows=(
-        *dense("lm_head.dense", "mlm_head/transform/dense"),
-        *norm("lm_head.layer_norm", "mlm_head/transform/norm"),
-        *table("lm_head.bias", "mlm_head/bias"),
+    attributes=Attributes(ATTRIBUTES),
+    names=Names(
+        prefix="roberta",
+        trunk=renamed(bert.ROWS, "bert.", "roberta."),
+        heads={
+            "mlm": (
+                *dense("lm_head.dense", "mlm_head/transform/dense"),
+                *norm("lm_head.layer_norm", "mlm_head/transform/norm"),
+                *table("lm_head.bias", "mlm_head/bias"),
+            ),
+            "embedding": POOLER,
+            "classes": (*dense("classifier.dense", "task_head/transform/dense"),
+                        *dense("classifier.out_proj", "task_head/output")),
+            "tags": bert.CLASSIFIER,
+            "span": bert.SPAN,
+            "choice": POOLER + bert.CLASSIFIER,
+        },
+        tied={"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+              "lm_head.decoder.bias": "lm_head.bias"},
+        buffers=frozenset({"roberta.embeddings.position_ids"}),
     ),
-    head_rows={
-        "embedding": POOLER,
-        "classes": (*dense("classifier.dense", "task_head/transform/dense"),
-                    *dense("classifier.out_proj", "task_head/output")),
-        "tags": bert.CLASSIFIER,
-        "span": bert.SPAN,
-        "choice": POOLER + bert.CLASSIFIER,
-    },
-    tied={"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-          "lm_head.decoder.bias": "lm_head.bias"},
-    buffers=frozenset({"roberta.embeddings.position_ids"}),
+    trunk=trunk,
+    values=values,
+    head=head,
 )

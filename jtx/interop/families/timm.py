@@ -9,8 +9,16 @@ from typing import Any, Mapping
 
 from jtx.config import section
 from jtx.errors import ConfigError
-from jtx.interop.families.vit import IMAGENET, as_channels, convolution, leading
-from jtx.interop.tables import VECTOR, Family, Row, dense, matrix, norm
+from jtx.interop.families.vit import (
+  IMAGENET,
+  as_channels,
+  convolution,
+  leading,
+  read_preprocessor,
+  split_preprocessor,
+)
+from jtx.interop.family import Attributes, Family, Heads, Names, SideFiles
+from jtx.interop.tables import VECTOR, Row, dense, matrix, norm
 from jtx.nn.attention import PROJECTIONS
 from jtx.nn.grid_positions import GRID_POSITIONS
 
@@ -51,8 +59,8 @@ def translated(config: Mapping[str, Any], path: str) -> dict[str, Any]:
   if "num_classes" in config:
     result["num_labels"] = config["num_classes"]
   if "global_pool" in config and config["global_pool"] != "token":
-    raise ConfigError(f"{path}: global_pool={config['global_pool']!r} is not what jtx reads, which is"
-                      " 'token'")
+    raise ConfigError(f"{path}: global_pool={config['global_pool']!r} is not what jtx reads, which"
+                      " is 'token'")
   pretrained, args = (config[key] if key in config else {}
                       for key in ("pretrained_cfg", "model_args"))
   result |= {ours: list(pretrained[theirs]) for ours, theirs in (
@@ -73,8 +81,8 @@ ATTRIBUTES = {
 }
 
 
-def trunk(values: Mapping[str, Any], pretrains: bool) -> dict[str, Any]:
-  del pretrains
+def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  del heads
   channels = values["channels"]
   pixels = {ours: as_channels(values[theirs] or list(default[:channels]), channels)
             for ours, theirs, default in (("mean", "image_mean", IMAGENET[0]),
@@ -98,8 +106,8 @@ def trunk(values: Mapping[str, Any], pretrains: bool) -> dict[str, Any]:
   }
 
 
-def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
-  return {"task": "classes", "pool": "first", "distilled": task == "distilled"}
+def head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  return {"task": "classes", "pool": "first", "distilled": "distilled" in heads}
 
 
 def values(model: Any) -> dict[str, Any]:
@@ -125,26 +133,25 @@ def layer(theirs: str, ours: str) -> tuple[Row, ...]:
 HEAD = dense("head", "task_head/output")
 
 FAMILY = Family(
-    prefix="",
-    architectures={"VisionTransformer": (False, "classes"),
-                   "VisionTransformerDistilled": (False, "distilled")},
-    attributes=ATTRIBUTES,
-    fixed={},
-    free=frozenset(),
-    trunk=trunk,
-    head=head,
-    values=values,
-    rows=(
-        *leading("cls_token", "cls_token"),
-        *leading("dist_token", "distillation_token"),
-        *leading("pos_embed", "position_embedding"),
-        *convolution("patch_embed.proj", "patches"),
-        *layer("blocks.{i}", "encoder/{layers}"),
-        *norm("norm", "encoder/final_norm"),
+    architectures={"VisionTransformer": {"classes"},
+                   "VisionTransformerDistilled": {"classes", "distilled"}},
+    attributes=Attributes(ATTRIBUTES),
+    names=Names(
+        prefix="",
+        trunk=(
+            *leading("cls_token", "cls_token"),
+            *leading("dist_token", "distillation_token"),
+            *leading("pos_embed", "position_embedding"),
+            *convolution("patch_embed.proj", "patches"),
+            *layer("blocks.{i}", "encoder/{layers}"),
+            *norm("norm", "encoder/final_norm"),
+        ),
+        heads={"classes": HEAD, "distilled": (
+            *HEAD, *dense("head_dist", "task_head/distillation_output"))},
     ),
-    mlm_rows=(),
-    head_rows={"classes": HEAD, "distilled": (
-        *HEAD, *dense("head_dist", "task_head/distillation_output"))},
-    tied={},
+    trunk=trunk,
+    values=values,
+    head=head,
     model="vit",
+    side_files=SideFiles(read_preprocessor, split_preprocessor),
 )

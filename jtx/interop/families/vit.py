@@ -11,7 +11,8 @@ import numpy as np
 
 from jtx.config import read_json, section
 from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
-from jtx.interop.tables import Family, Layout, Row, dense, norm
+from jtx.interop.family import Attributes, Family, Heads, Names, SideFiles
+from jtx.interop.tables import Layout, Row, dense, norm
 from jtx.models.vit import Vit
 from jtx.nn.attention import PROJECTIONS
 from jtx.nn.grid_positions import GRID_POSITIONS, LearnedGrid
@@ -74,20 +75,21 @@ def read_preprocessor(directory: str) -> dict[str, Any]:
 
 
 def split_preprocessor(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-  """What is written to config.json, and to preprocessor_config.json."""
+  """The content of config.json, and of preprocessor_config.json by its name."""
   size = config["image_size"]
   preprocessor = {
       "image_processor_type": "ViTImageProcessor", "do_resize": True,
       "size": {"height": size, "width": size}, "resample": 2, "do_rescale": True,
       "rescale_factor": 1 / 255, "do_normalize": True, **{key: config[key] for key in PIXELS}}
-  return {key: value for key, value in config.items() if key not in PIXELS}, preprocessor
+  return ({key: value for key, value in config.items() if key not in PIXELS},
+          {PREPROCESSOR: preprocessor})
 
 
 # ------------------------------------------------------------------------- fields and attributes
 
 
-def trunk(values: Mapping[str, Any], pretrains: bool, pixels=HALF) -> dict[str, Any]:
-  del pretrains  # no head of pretraining but MAE's
+def trunk(values: Mapping[str, Any], heads: Heads, pixels=HALF) -> dict[str, Any]:
+  del heads  # no head of pretraining but MAE's
   std, channels = values["initializer_range"], values["num_channels"]
   if len(pixels[0]) != channels:
     pixels = HALF
@@ -121,14 +123,14 @@ def as_channels(numbers: list[float], channels: int) -> tuple[float, ...]:
   return tuple(float(x) for x in numbers)
 
 
-def trunk_of_deit(values: Mapping[str, Any], pretrains: bool) -> dict[str, Any]:
-  return {**trunk(values, pretrains, IMAGENET), "prefix": {"distillation": True}}
+def trunk_of_deit(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  return {**trunk(values, heads, IMAGENET), "prefix": {"distillation": True}}
 
 
-def trunk_of_mae(values: Mapping[str, Any], pretrains: bool) -> dict[str, Any]:
+def trunk_of_mae(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   fixed = section(GRID_POSITIONS, "learned", init="sincos", trained=False)
-  shown = decoder(values) if pretrains else {"masked": values["mask_ratio"]}
-  fields = {**trunk(values, pretrains, IMAGENET), "decoder": shown}
+  shown = decoder(values) if "mae" in heads else {"masked": values["mask_ratio"]}
+  fields = {**trunk(values, heads, IMAGENET), "decoder": shown}
   fields["stack"]["position"] = fixed
   return fields
 
@@ -143,9 +145,9 @@ def decoder(values: Mapping[str, Any]) -> dict[str, Any]:
   }
 
 
-def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
+def head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   """The pooler is the transform of an embedding; [CLS] itself has the classes' scores."""
-  if task != "embedding":
+  if "embedding" not in heads:
     return {"pool": "first"}
   size = values["pooler_output_size"]
   need(size in (None, values["hidden_size"]),
@@ -153,10 +155,10 @@ def head(values: Mapping[str, Any], task: str) -> dict[str, Any]:
   return {"pool": "first", "transform": ACTIVATIONS[values["pooler_act"]]}
 
 
-def head_of_deit(values: Mapping[str, Any], task: str) -> dict[str, Any]:
-  if task == "distilled":
+def head_of_deit(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  if "distilled" in heads:
     return {"task": "classes", "pool": "first", "distilled": True}
-  return head(values, task)
+  return head(values, heads)
 
 
 def values(model: Vit) -> dict[str, Any]:
@@ -253,74 +255,71 @@ def pooler(prefix: str) -> tuple[Row, ...]:
 
 
 VIT = Family(
-    prefix="vit",
     architectures={
-        "ViTModel": (False, "embedding"),
-        "ViTForImageClassification": (False, "classes"),
+        "ViTModel": {"embedding"},
+        "ViTForImageClassification": {"classes"},
     },
-    attributes=ATTRIBUTES | POOLER,
-    fixed=FIXED,
-    free=FREE,
+    attributes=Attributes(ATTRIBUTES | POOLER, FIXED, FREE),
+    names=Names(
+        prefix="vit",
+        trunk=trunk_rows("vit"),
+        heads={"embedding": pooler("vit"), "classes": CLASSIFIER},
+        buffers=frozenset({"vit.embeddings.mask_token"}),
+    ),
     trunk=trunk,
-    head=head,
     values=values,
-    rows=trunk_rows("vit"),
-    mlm_rows=(),
-    head_rows={"embedding": pooler("vit"), "classes": CLASSIFIER},
-    tied={},
-    buffers=frozenset({"vit.embeddings.mask_token"}),
+    head=head,
     model="vit",
+    side_files=SideFiles(read_preprocessor, split_preprocessor),
 )
 
 DEIT = Family(
-    prefix="deit",
     architectures={
-        "DeiTModel": (False, "embedding"),
-        "DeiTForImageClassification": (False, "classes"),
-        "DeiTForImageClassificationWithTeacher": (False, "distilled"),
+        "DeiTModel": {"embedding"},
+        "DeiTForImageClassification": {"classes"},
+        "DeiTForImageClassificationWithTeacher": {"classes", "distilled"},
     },
-    attributes=ATTRIBUTES | POOLER,
-    fixed=FIXED,
-    free=FREE,
+    attributes=Attributes(ATTRIBUTES | POOLER, FIXED, FREE),
+    names=Names(
+        prefix="deit",
+        trunk=trunk_rows("deit"),
+        heads={
+            "embedding": pooler("deit"),
+            "classes": CLASSIFIER,
+            "distilled": (*dense("cls_classifier", "task_head/output"),
+                          *dense("distillation_classifier", "task_head/distillation_output")),
+        },
+        buffers=frozenset({"deit.embeddings.mask_token"}),
+    ),
     trunk=trunk_of_deit,
-    head=head_of_deit,
     values=values,
-    rows=trunk_rows("deit"),
-    mlm_rows=(),
-    head_rows={
-        "embedding": pooler("deit"),
-        "classes": CLASSIFIER,
-        "distilled": (*dense("cls_classifier", "task_head/output"),
-                      *dense("distillation_classifier", "task_head/distillation_output")),
-    },
-    tied={},
-    buffers=frozenset({"deit.embeddings.mask_token"}),
+    head=head_of_deit,
     model="vit",
+    side_files=SideFiles(read_preprocessor, split_preprocessor),
 )
 
 MAE = Family(
-    prefix="vit",
     architectures={
-        "ViTMAEModel": (False, "none"),
-        "ViTMAEForPreTraining": (True, "none"),
+        "ViTMAEModel": frozenset(),
+        "ViTMAEForPreTraining": {"mae"},
     },
-    attributes=ATTRIBUTES | DECODER,
-    fixed=FIXED,
-    free=frozenset({"norm_pix_loss"}),  # of the objective
-    trunk=trunk_of_mae,
-    head=head,
-    values=values_of_mae,
-    rows=trunk_rows("vit"),
-    mlm_rows=(
-        *dense("decoder.decoder_embed", "mae_decoder/embed"),
-        *leading("decoder.mask_token", "mae_decoder/mask_token"),
-        *leading("decoder.decoder_pos_embed", "mae_decoder/position_embedding"),
-        *layer("decoder.decoder_layers.{i}", "mae_decoder/decoder/layers"),
-        *norm("decoder.decoder_norm", "mae_decoder/decoder/final_norm"),
-        *dense("decoder.decoder_pred", "mae_decoder/output"),
+    attributes=Attributes(ATTRIBUTES | DECODER, FIXED, frozenset({"norm_pix_loss"})),  # of the objective
+    names=Names(
+        prefix="vit",
+        trunk=trunk_rows("vit"),
+        heads={"mae": (
+            *dense("decoder.decoder_embed", "mae_decoder/embed"),
+            *leading("decoder.mask_token", "mae_decoder/mask_token"),
+            *leading("decoder.decoder_pos_embed", "mae_decoder/position_embedding"),
+            *layer("decoder.decoder_layers.{i}", "mae_decoder/decoder/layers"),
+            *norm("decoder.decoder_norm", "mae_decoder/decoder/final_norm"),
+            *dense("decoder.decoder_pred", "mae_decoder/output"),
+        )},
+        spellings={r"^decoder\.decoder_encoder\.layer\.": "decoder.decoder_layers."},
     ),
-    head_rows={},
-    tied={},
-    spellings={r"^decoder\.decoder_encoder\.layer\.": "decoder.decoder_layers."},
+    trunk=trunk_of_mae,
+    values=values_of_mae,
+    head=head,
     model="vit",
+    side_files=SideFiles(read_preprocessor, split_preprocessor),
 )

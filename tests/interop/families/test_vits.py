@@ -10,7 +10,9 @@ import pytest
 import safetensors.numpy
 
 from jtx.errors import ConfigError
-from jtx.interop import attributes, huggingface
+from jtx.interop import configs, huggingface, trunks
+from jtx.interop.families import FAMILIES
+from jtx.interop.trunks import param_shapes
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.vit import ImageConfig, Vit
@@ -51,9 +53,9 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_configs_are_understood(name):
   count, config = PUBLISHED[name]
-  model = attributes.make_model(huggingface.FAMILIES[config["model_type"]],
+  model = configs.make_model(FAMILIES[config["model_type"]],
                                 huggingface.model_fields(config))
-  assert sum(int(np.prod(s)) for s in huggingface.param_shapes(model).values()) == count
+  assert sum(int(np.prod(s)) for s in param_shapes(model).values()) == count
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -65,7 +67,7 @@ def test_what_is_saved_is_loaded(name, tmp_path):
   config = json.load(open(path + "/config.json"))
   assert config["model_type"] == name and "image_mean" not in config
   again, loaded = load_pretrained(path)
-  assert set(attributes.differences(model, again)) <= {"block.init_std"}  # of no consequence here
+  assert set(trunks.differences(model, again)) <= {"block.init_std"}  # of no consequence here
   jax.tree.map(np.testing.assert_array_equal, params, loaded)
   assert open_saved(path).labels() == names
   workdir = str(tmp_path / "workdir")
@@ -104,8 +106,8 @@ def test_pixels_are_normalised_as_the_directory_says(tmp_path):
 def test_what_can_not_be_computed_is_refused(edits, said):
   config = PUBLISHED["ViTForImageClassification"][1] | edits
   with pytest.raises(ConfigError, match=said):
-    family = huggingface.FAMILIES["vit"]
-    huggingface.param_shapes(attributes.make_model(family, huggingface.model_fields(config)))
+    family = FAMILIES["vit"]
+    param_shapes(configs.make_model(family, huggingface.model_fields(config)))
 
 
 @pytest.mark.parametrize("model, said", [
@@ -190,7 +192,7 @@ def test_files_of_timm_are_read(tmp_path):
   params = drawn(model)
   directory = write_timm(tmp_path / "timm", TIMM, timm_tensors(model, params))
   again, loaded = load_pretrained(directory)
-  assert again.image == IMAGE and not set(attributes.differences(model, again))
+  assert again.image == IMAGE and not set(trunks.differences(model, again))
   jax.tree.map(np.testing.assert_array_equal, params, loaded)
   assert open_saved(directory).labels() is None
   with pytest.raises(ConfigError, match="no family|can't be expressed"):

@@ -1,0 +1,144 @@
+"""config.json of Hugging Face to the fields of a model, and back."""
+
+from typing import Any, Mapping
+
+from absl import logging
+
+from jtx.config import ConfigDict, build, edits_of, section
+from jtx.errors import ConfigError
+from jtx.interop import trunks
+from jtx.interop.attributes import defaults, label_attributes, num_labels, read
+from jtx.interop.family import Family, Heads, pretraining, task_of
+from jtx.models import MODELS
+from jtx.models.heads import TASKS
+
+
+def model_fields(family: Family, config: Mapping[str, Any], heads: Heads,
+                 where: str) -> dict[str, Any]:
+  """Fields for `jtx.config.section(MODELS, family.model, ...)`.
+
+  Args:
+    family: of config["model_type"].
+    config: the content of config.json.
+    heads: of the model.
+    where: the file, for errors.
+
+  Raises:
+    ConfigError: as `attributes.read`, or values that do not fit together.
+  """
+  values, task = read(family.attributes, config, where), task_of(heads)
+  outputs = num_labels(config, where) if TASKS[task].labelled else None
+  problem = config["problem_type"] if "problem_type" in config else None
+  if task == "classes":
+    single = problem in (None, "single_label_classification")
+    if not single and (problem, outputs) != ("regression", 1):
+      raise ConfigError(f"{where}: problem_type={problem!r} with {outputs} labels is not known to"
+                        " jtx: it has single_label_classification, and regression of one number")
+  try:
+    result = fields_of(family, values, heads, outputs)
+  except ConfigError as e:
+    raise ConfigError(f"{where}: {e}") from None
+  for stack in result.values():
+    if isinstance(stack, Mapping) and "block" in stack:
+      width, number = stack["width"], stack["block"]["attention"]["num_heads"]
+      if width % number and "head_dim" not in stack["block"]["attention"]:
+        raise ConfigError(f"{where}: {number} attention heads do not divide the width {width}")
+  return result
+
+
+def fields_of(family: Family, values: Mapping[str, Any], heads: Heads,
+              outputs: int | None) -> dict[str, Any]:
+  """The fields of a model from attributes, all of which are there."""
+  result = family.trunk(values, heads)
+  if family.head is None:
+    return result
+  task = task_of(heads)
+  head = {"task": task, "outputs": outputs}
+  if task != "none":
+    head |= family.head(values, heads)
+  return {**result, "head": head}
+
+
+def make_model(family: Family, model_fields: Mapping[str, Any], **more: Any) -> Any:
+  """The model of `model_fields`."""
+  edits = {k: v for k, v in {**model_fields, **more}.items() if v is not None}
+  if "head" in edits:
+    edits["head"] = {k: v for k, v in edits["head"].items() if v is not None}
+  return build(MODELS, section(MODELS, family.model, **edits), what="model")
+
+
+def model_section(model: Any) -> ConfigDict:
+  """The config section that builds `model` again."""
+  name = next(n for n, constructor in MODELS.items() if constructor is type(model))
+  return section(MODELS, name, **edits_of(model))
+
+
+# ---------------------------------------------------------------------- jtx to config.json
+
+
+def hf_values(family: Family, model: Any) -> tuple[str, dict[str, Any], list[str]]:
+  """The model as an architecture of the family.
+
+  Returns:
+    The architecture's name; its attributes; and the fields of training that they leave out.
+
+  Raises:
+    ConfigError: the family has no such model; the sentence names what it lacks.
+  """
+  heads = model.heads
+  name = family.architecture(heads)
+  if name is None and not heads:  # a base model that comes without its pooler
+    name = family.architecture({"embedding"})
+  if name is None:
+    with_it = f"with{'' if pretraining(heads) else 'out'} the head of pretraining"
+    task = "distilled" if "distilled" in heads else task_of(heads)
+    raise ConfigError(f"has no architecture {with_it} and head.task={task!r}")
+  values = family.values(model)
+  outputs = None if family.head is None else model.head.outputs
+  fields = fields_of(family, defaults(family.attributes) | values, heads, outputs)
+  again = make_model(family, fields)
+  wrong = trunks.differences(model, again)
+  lost = [key for key in wrong if trunks.of_training(model, key)]
+  for key, (ours, theirs) in wrong.items():
+    if key not in lost:
+      raise ConfigError(f"has {key}={theirs!r} in {name}, not {ours!r}")
+  return name, values, lost
+
+
+def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...] | None,
+              token_ids: Mapping[str, int | None]) -> tuple[str, dict[str, Any]]:
+  """The model type, and the content of config.json.
+
+  Args:
+    families: by model type; the first that can express the model is taken.
+    model: to express.
+    labels: names of classes or tags.
+    token_ids: `pad_token_id` and the like.
+
+  Raises:
+    ConfigError: no family can, and why; or the labels do not fit the model.
+  """
+  own = {name: f for name, f in families.items() if MODELS[f.model] is type(model)}
+  if not own:
+    able = " or ".join(dict.fromkeys(MODELS[f.model].__name__ for f in families.values()))
+    raise ConfigError(f"a {type(model).__name__} can't be saved as a Hugging Face model: only"
+                      f" {able} can")
+  reasons = []
+  for model_type, family in own.items():
+    try:
+      name, values, lost = hf_values(family, model)
+      break
+    except ConfigError as e:
+      reasons.append(f"{model_type} {e}")
+  else:
+    raise ConfigError("the model can't be expressed as a Hugging Face model: " + "; ".join(reasons))
+  for key in lost:
+    logging.info("config.json of %s has no place for %s: it is not kept", name, key)
+  for key, value in token_ids.items():
+    if key in values and values[key] != value and value is not None:
+      raise ConfigError(f"{key}={value} of the tokenizer does not fit the model, whose positions"
+                        f" were counted for {key}={values[key]} (position.first_position)")
+  of_text = "vocab_size" in family.attributes.read
+  config = {"architectures": [name], "model_type": model_type, "dtype": "float32",
+            **({"tie_word_embeddings": True, **token_ids} if of_text else {}), **values}
+  return model_type, config | label_attributes(model, labels)

@@ -1,0 +1,82 @@
+"""What a model type of Hugging Face declares: attributes, names of tensors, architectures."""
+
+import dataclasses
+import re
+from typing import Any, Callable, Mapping, NamedTuple, Set
+
+from jtx.interop.tables import Row
+from jtx.models.heads import TASKS
+
+Heads = Set[str]  # as `jtx.models.contract.Model.heads`
+
+
+def task_of(heads: Heads) -> str:
+  """The task among the heads, of `jtx.models.heads.TASKS`."""
+  return next((name for name in TASKS if name in heads), "none")
+
+
+def pretraining(heads: Heads) -> frozenset[str]:
+  """The heads that have no task of `TASKS`, such as that of a masked language model."""
+  return frozenset(heads) - TASKS.keys() - {"distilled"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Attributes:
+  """The attributes of config.json that a model type has beside those of all."""
+  read: Mapping[str, tuple[str, Any]]  # kind and the class's default
+  fixed: Mapping[str, tuple] = dataclasses.field(default_factory=dict)  # with the only values that
+  # jtx can compute
+  free: frozenset[str] = frozenset()  # that do not change what is computed
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+  """The tensors of a model type by their names in files."""
+  prefix: str  # of the names of the base model's tensors, in files of models with a head
+  trunk: tuple[Row, ...]  # layers and embeddings
+  heads: Mapping[str, tuple[Row, ...]]  # by name; a parameter of several heads is the last one's
+  tied: Mapping[str, str] = dataclasses.field(default_factory=dict)  # second names of a tensor ->
+  # the first
+  buffers: frozenset[str] = frozenset()  # tensors of files that are no parameters
+  spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of names in some files:
+  # regular expression -> what is written in its place
+
+  def rows_of(self, heads: Heads) -> tuple[Row, ...]:
+    """The rows of heads alone."""
+    rows = {row.paths: row for name in self.heads if name in heads for row in self.heads[name]}
+    return tuple(rows.values())
+
+  def rows_for(self, heads: Heads) -> tuple[Row, ...]:
+    """The rows of a model with these heads."""
+    return self.trunk + self.rows_of(heads)
+
+  def pattern(self, *, heads: bool) -> re.Pattern[str]:
+    """Matches the names of the trunk's tensors, or of any head's."""
+    rows = [r for rows in self.heads.values() for r in rows] if heads else self.trunk
+    names = {re.escape(row.name).replace(r"\{i\}", r"\d+") for row in rows}
+    return re.compile("|".join(sorted(names)))
+
+
+class SideFiles(NamedTuple):
+  """Files beside config.json that have a part of what the model type's attributes are."""
+  read: Callable[[str], dict[str, Any]]  # attributes, given the directory
+  split: Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]  # config.json, and
+  # the contents of the others by name, given all attributes
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """A model type of Hugging Face, or of another library."""
+  architectures: Mapping[str, Heads]  # the heads of each
+  attributes: Attributes
+  names: Names
+  trunk: Callable[[Mapping[str, Any], Heads], dict[str, Any]]  # fields of the model with heads
+  values: Callable[[Any], dict[str, Any]]  # the attributes of a model
+  head: Callable[[Mapping[str, Any], Heads], dict[str, Any]] | None = None  # fields of its `head`
+  model: str = "encoder"  # of `jtx.models.MODELS`
+  side_files: SideFiles | None = None
+  generates: bool = False  # its folders may have generation_config.json
+
+  def architecture(self, heads: Heads) -> str | None:
+    """The name of the architecture with these heads."""
+    return next((name for name, own in self.architectures.items() if own == heads), None)

@@ -1,0 +1,128 @@
+"""Generation settings of Hugging Face: generation_config.json, or the same keys in config.json."""
+
+import dataclasses
+import os
+from typing import Any, Callable, Mapping
+
+from jtx import storage
+from jtx.config import read_json
+from jtx.errors import ConfigError
+
+FILE = "generation_config.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+  """How a model generates, where its folder tells it.
+
+  Forced and suppressed tokens are ids. A start token is the first input of a decoder, a forced
+  first or last one is what it must answer there.
+  """
+  start: int | None = None  # None: the tokenizer's
+  end: tuple[int, ...] = ()  # any of them ends a text
+  pad: int | None = None
+  forced_first: int | None = None
+  forced_last: int | None = None  # where a text reaches the longest length
+  max_length: int | None = None  # tokens
+  min_length: int = 0  # tokens
+  beams: int = 1
+  length_penalty: float = 1.0  # exponent of the length that a score is divided by
+  no_repeat: int = 0  # n of the n-grams that come once; 0 is none
+  bad_words: tuple[tuple[int, ...], ...] = ()  # sequences that are never generated
+  suppressed: tuple[int, ...] = ()  # tokens that are never generated
+
+
+def _is_int(value: Any) -> bool:
+  return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _ids(value: Any) -> tuple[int, ...] | None:
+  """One id or a list of them; None where it is neither."""
+  values = value if isinstance(value, list) else [value]
+  return tuple(values) if all(_is_int(v) and v >= 0 for v in values) else None
+
+
+def _one_id(value: Any) -> int | None:
+  ids = _ids(value)
+  return ids[0] if ids is not None and len(ids) == 1 else None
+
+
+def _count(value: Any) -> int | None:
+  return value if _is_int(value) and value >= 0 else None
+
+
+def _size(value: Any) -> int | None:
+  return value if _is_int(value) and value >= 1 else None
+
+
+def _number(value: Any) -> float | None:
+  return float(value) if isinstance(value, float) or _is_int(value) else None
+
+
+def _sequences(value: Any) -> tuple[tuple[int, ...], ...] | None:
+  sequences = [_ids(v) if isinstance(v, list) and v else None for v in value] \
+      if isinstance(value, list) else [None]
+  return None if None in sequences else tuple(sequences)
+
+
+# key -> our field, how it is read (None is no value of its kind), and what a value must be
+KEYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "decoder_start_token_id": ("start", _one_id, "an id"),
+    "eos_token_id": ("end", _ids, "an id, or a list of ids"),
+    "pad_token_id": ("pad", _one_id, "an id"),
+    "forced_bos_token_id": ("forced_first", _one_id, "an id"),
+    "forced_eos_token_id": ("forced_last", _one_id, "an id"),
+    "max_length": ("max_length", _size, "a whole number of 1 or more"),
+    "min_length": ("min_length", _count, "a whole number of 0 or more"),
+    "num_beams": ("beams", _size, "a whole number of 1 or more"),
+    "length_penalty": ("length_penalty", _number, "a number"),
+    "no_repeat_ngram_size": ("no_repeat", _count, "a whole number of 0 or more"),
+    "bad_words_ids": ("bad_words", _sequences, "a list of lists of ids"),
+    "suppress_tokens": ("suppressed", _ids, "a list of ids"),
+}
+# Keys that do not change what is generated, given those above.
+FREE = frozenset({"_from_model_config", "transformers_version", "use_cache", "bos_token_id",
+                  "output_attentions", "output_hidden_states", "output_scores",
+                  "return_dict_in_generate"})
+# Keys whose only value that can be read is the one that changes nothing.
+FIXED = {"do_sample": False, "num_return_sequences": 1, "num_beam_groups": 1,
+         "diversity_penalty": 0.0, "repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
+         "early_stopping": False, "renormalize_logits": False, "remove_invalid_values": False}
+
+
+def read_generation(directory: str) -> Generation:
+  """The settings of a folder; the defaults where it has no generation_config.json.
+
+  Raises:
+    ConfigError: a key that is not known, or a value that can't be used.
+  """
+  path = os.path.join(directory, FILE)
+  return parse(read_json(path, missing=""), path) if storage.exists(path) else Generation()
+
+
+def parse(content: Mapping[str, Any], where: str) -> Generation:
+  """The settings of the content of a file; null is as if a key were absent.
+
+  Args:
+    content: of generation_config.json.
+    where: the file, for errors.
+
+  Raises:
+    ConfigError: as `read_generation`.
+  """
+  found = {}
+  for key, value in content.items():
+    if value is None or key in FREE:
+      continue
+    if key in FIXED:
+      if value != FIXED[key] or isinstance(value, bool) != isinstance(FIXED[key], bool):
+        raise ConfigError(f"{where}: {key}={value!r} is not what jtx does, which is {FIXED[key]!r}")
+      continue
+    if key not in KEYS:
+      raise ConfigError(f"{where}: {key!r}={value!r} is not known to jtx and might change what is"
+                        " generated; remove it if it does not")
+    field, convert, expected = KEYS[key]
+    found[field] = convert(value)
+    if found[field] is None:
+      raise ConfigError(f"{where}: {key}={value!r} is not {expected}")
+  return Generation(**found)

@@ -1,0 +1,172 @@
+"""Models compared field by field, so that one's weights go into another that fits."""
+
+import dataclasses
+from typing import Any, Callable, Mapping, NamedTuple
+
+from flax.traverse_util import flatten_dict
+import jax
+
+from jtx.config import fields
+from jtx.errors import ConfigError
+from jtx.interop.tables import Shape
+from jtx.models import MODELS
+from jtx.models.encdec import EncDec
+from jtx.models.encoder import Encoder
+from jtx.models.image_head import ImageHeadConfig
+from jtx.models.mae_decoder import DecoderConfig
+from jtx.models.text_head import HeadConfig
+from jtx.models.vit import Vit
+from jtx.nn.positions import Rope
+from jtx.nn.stack import StackConfig
+from jtx.parallel.sharding import unbox
+
+# Fields of a model or of its stacks that change nothing, or nothing but training.
+RUN_FIELDS = ("dtype", "unroll", "remat", "block.attention.kernel")
+TRAINING_FIELDS = (
+    "block.dropout", "block.attention.dropout", "block.ffn.dropout", "block.init_std",
+    "block.residual.drop_path", "block.residual.uniform", "position.init", "position.init_std",
+    "position.trained", "head.dropout", "head.zero")
+
+
+def stack_in_one_way(stack: StackConfig) -> StackConfig:
+  """An equal stack: of fields that mean the same it has the same."""
+  pattern = tuple(stack.pattern[i % len(stack.pattern)] for i in range(stack.num_layers))
+  position = stack.position
+  local = dataclasses.replace(stack, pattern=pattern).windowed
+  if isinstance(position, Rope):
+    base = position.base if position.local_base is None else position.local_base
+    position = dataclasses.replace(position, local_base=base if local else None)
+  return dataclasses.replace(stack, pattern=pattern, position=position,
+                             window=stack.window if local else 0)
+
+
+def encoder_in_one_way(model: Encoder) -> Encoder:
+  head = model.head
+  if head.task == "none":
+    head = HeadConfig()
+  elif head.transform == "none":
+    head = dataclasses.replace(head, use_bias=True)
+  embedding = dataclasses.replace(model.embedding,
+                                  width=model.embedding.width or model.stack.width)
+  return model.clone(stack=stack_in_one_way(model.stack), embedding=embedding, head=head)
+
+
+def encdec_in_one_way(model: EncDec) -> EncDec:
+  return model.clone(encoder=stack_in_one_way(model.encoder),
+                     decoder=stack_in_one_way(model.decoder),
+                     src_vocab_size=model.src_vocab_size or model.vocab_size)
+
+
+def vit_in_one_way(model: Vit) -> Vit:
+  one = lambda numbers: numbers[:1] if len(set(numbers)) == 1 else numbers
+  image = dataclasses.replace(model.image, mean=one(model.image.mean), std=one(model.image.std))
+  decoder = model.decoder
+  if not decoder.num_layers:
+    decoder = DecoderConfig(masked=decoder.masked)  # also of an encoder alone, in its config.json
+  head = model.head if model.head.task != "none" else ImageHeadConfig(norm=model.head.norm)
+  return model.clone(image=image, decoder=decoder, head=head)
+
+
+class Kind(NamedTuple):
+  """What is known of a kind of model to compare two of them."""
+  in_one_way: Callable[[Any], Any]  # an equal model: of fields that mean the same it has the same
+  head_fields: tuple[str, ...] = ()  # not of the layers and embeddings
+  input_fields: tuple[str, ...] = ()  # of the size of inputs, to which parameters can be resized
+  resized: Callable[[Any, Mapping[str, Any], Any], Mapping[str, Any]] = (
+      lambda model, params, other: params)  # parameters by path of another, for the model
+
+
+KINDS: dict[type, Kind] = {
+    Encoder: Kind(encoder_in_one_way, ("mlm", "head", "features")),
+    EncDec: Kind(encdec_in_one_way),
+    Vit: Kind(vit_in_one_way, ("head", "decoder"), ("image",), Vit.resized),
+}
+
+
+def structure(model: Any) -> dict[str, Any]:
+  """The fields of a model by path, written one way where several mean the same."""
+  result = _flat(KINDS[type(model)].in_one_way(model))
+  for name, stack in stack_fields(model).items():
+    attention, path = stack.block.attention, f"{name}.block.attention"
+    head_dim = attention.head_dim or stack.width // attention.num_heads
+    result |= {f"{path}.head_dim": head_dim, f"{path}.v_head_dim": attention.v_head_dim or head_dim,
+               f"{path}.num_kv_heads": attention.kv_heads,
+               f"{path}.biases": frozenset(attention.biases)}
+  return {key: value for key, value in result.items() if in_stack(model, key) not in RUN_FIELDS}
+
+
+def stack_fields(model: Any) -> dict[str, StackConfig]:
+  """The fields of a model that are stacks, by name."""
+  return {key: value for key in fields(type(model))
+          if isinstance(value := getattr(model, key), StackConfig)}
+
+
+def in_stack(model: Any, path: str) -> str:
+  """The path of a field inside of its stack; others are what they are."""
+  name, _, rest = path.partition(".")
+  return rest if name in stack_fields(model) and rest else path
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+  """The fields of a dataclass, and of those in it, by path; its own kind has none."""
+  if not dataclasses.is_dataclass(value):
+    return {path: value}
+  result = {path: type(value).__name__} if hasattr(value, "registry") else {}
+  for key in fields(type(value)):
+    result |= _flat(getattr(value, key), f"{path}.{key}" if path else key)
+  return result
+
+
+def differences(model: Any, other: Any) -> dict[str, tuple[Any, Any]]:
+  """The fields in which two models of a kind differ: path -> values."""
+  a, b = structure(model), structure(other)
+  missing = "absent"
+  keys = [*a, *(k for k in b if k not in a)]
+  pairs = {k: (a[k] if k in a else missing, b[k] if k in b else missing) for k in keys}
+  return {k: pair for k, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def of_training(model: Any, path: str) -> bool:
+  """Whether a field changes nothing but training."""
+  return in_stack(model, path) in TRAINING_FIELDS
+
+
+def check_trunk(model: Any, theirs: Any, directory: str) -> None:
+  """Raises ConfigError where layers or embeddings of `model` are not those of a directory."""
+  kind = KINDS[type(model)]
+  for key, (ours, other) in differences(model, theirs).items():
+    free = key.partition(".")[0] in (*kind.head_fields, *kind.input_fields)
+    if not free and not of_training(model, key):
+      raise ConfigError(f"model.{key}={ours!r} does not fit the weights of {directory}, whose {key}"
+                        f" is {other!r}")
+
+
+def param_shapes(model: Any) -> dict[str, Shape]:
+  """The shape of every parameter, by path."""
+  boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  return {path: x.shape for path, x in flatten_dict(unbox(boxed), sep="/").items()}
+
+
+def at_size_of(model: Any, theirs: Any) -> Any:
+  """The model for inputs of another's size."""
+  return model.clone(**{key: getattr(theirs, key) for key in KINDS[type(model)].input_fields})
+
+
+def resized(model: Any, params: Mapping[str, Any], theirs: Any) -> dict[str, Any]:
+  """Parameters by path of another model, for a model of inputs of another size.
+
+  Raises:
+    ConfigError: there is no way to resize them.
+  """
+  return dict(KINDS[type(model)].resized(model, params, theirs))
+
+
+def trunk_fields(name: str, model_fields: Mapping[str, Any]) -> dict[str, Any]:
+  """The fields of a model that are not those of its heads.
+
+  Args:
+    name: of `jtx.models.MODELS`.
+    model_fields: all of them.
+  """
+  heads = KINDS[MODELS[name]].head_fields
+  return {key: value for key, value in model_fields.items() if key not in heads}

@@ -1,0 +1,121 @@
+"""Folders with trained models: their kinds, several stacks and tokenizers, and weights for others."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from jtx.data.tokenizers import kinds
+from jtx.errors import ConfigError, DataError
+from jtx.models.encdec import EmbeddingConfig, EncDec
+from jtx.nn.attention import AttentionConfig
+from jtx.nn.block import BlockConfig
+from jtx.nn.layers import FfnConfig
+from jtx.nn.positions import Learned
+from jtx.nn.stack import StackConfig
+from jtx.saved.folder import Converted, HuggingFace, Run, open_saved
+from jtx.saved.pretrained import load_pretrained, load_tokenizer, save_pretrained
+from jtx.saved.workdir import load_run
+from jtx.train import loop
+from tests.helpers import tiny_config
+
+WORDS = {"src": "one two three four five", "tgt": "eins zwei drei vier sechs"}
+STACK = StackConfig(
+    width=8, num_layers=2, position=Learned(max_length=16),
+    block=BlockConfig(attention=AttentionConfig(num_heads=2), ffn=FfnConfig(dim=12)))
+MODEL = EncDec(30, 40, encoder=STACK,
+               decoder=dataclasses.replace(STACK, num_layers=1, causal=True),
+               embedding=EmbeddingConfig(tie=("output",)))
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+  """A folder with an encoder-decoder and its two tokenizers, and what it was made of."""
+  tokenizers = {field: kinds.wordpiece(iter([text]), vocab_size=60, min_frequency=1)
+                for field, text in WORDS.items()}
+  params = jax.device_get(jax.tree.map(
+      lambda x: x + 0.5, loop.sharding.unbox(MODEL.init(jax.random.key(0), MODEL.example()))
+      ["params"]))
+  folder = str(tmp_path_factory.mktemp("saved") / "translator")
+  save_pretrained(folder, MODEL, params, tokenizers, format="jtx")
+  return folder, params, tokenizers
+
+
+def test_an_encoder_decoder_and_its_two_tokenizers_come_back(translator):
+  folder, params, tokenizers = translator
+  saved = open_saved(folder)
+  assert isinstance(saved, Converted)
+  model, loaded = load_pretrained(folder)
+  assert model == MODEL
+  jax.tree.map(np.testing.assert_array_equal, loaded, params)
+  found = saved.tokenizers()
+  assert list(found) == ["src", "tgt"]
+  for field, text in WORDS.items():
+    assert found[field].to_json() == tokenizers[field].to_json()
+    assert found[field].encode(text).tolist() == tokenizers[field].encode(text).tolist()
+  assert load_tokenizer(folder).to_json() == tokenizers["src"].to_json()
+
+
+def test_another_encoder_decoder_starts_from_it(translator):
+  folder, params, _ = translator
+  found, missing = open_saved(folder).params_for(MODEL.clone(dtype="float32"))
+  assert missing == []
+  jax.tree.map(np.testing.assert_array_equal, found, params)
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_layers_that_do_not_fit_are_named(translator, stack):
+  folder, *_ = translator
+  other = MODEL.clone(**{stack: dataclasses.replace(getattr(MODEL, stack), num_layers=3)})
+  with pytest.raises(ConfigError, match=f"model.{stack}.num_layers=3 does not fit the weights of"):
+    open_saved(folder).params_for(other)
+
+
+def test_fields_of_a_trunk_are_all_stacks(translator):
+  folder, *_ = translator
+  fields = open_saved(folder).trunk_fields("encdec")
+  assert fields["encoder"].num_layers == 2 and fields["decoder"].num_layers == 1
+  with pytest.raises(ConfigError, match="holds a model of the kind 'encdec', not 'encoder'"):
+    open_saved(folder).trunk_fields("encoder")
+
+
+def test_arguments_of_another_kind_of_folder(translator):
+  saved = open_saved(translator[0])
+  with pytest.raises(ConfigError, match="step=3: .* holds a model and no run; leave it unset"):
+    saved.load(step=3)
+  with pytest.raises(ConfigError, match="architecture='BertModel': .* is a workdir of jtx"):
+    saved.load("BertModel")
+
+
+def test_several_tokenizers_have_no_place_in_a_hugging_face_folder(translator, tmp_path):
+  _, params, tokenizers = translator
+  with pytest.raises(ConfigError, match="format='hf' has one, and these are of src, tgt"):
+    save_pretrained(str(tmp_path / "hf"), MODEL, params, tokenizers)
+
+
+def test_a_folder_without_a_tokenizer(translator, tmp_path):
+  folder = str(tmp_path / "bare")
+  save_pretrained(folder, MODEL, translator[1], format="jtx")
+  assert open_saved(folder).tokenizers() == {}
+  with pytest.raises(DataError, match="has no tokenizer: the model was saved without one"):
+    load_tokenizer(folder)
+
+
+def test_folders_that_are_none(tmp_path):
+  with pytest.raises(ConfigError, match="nowhere is not a directory"):
+    open_saved("nowhere")
+  (tmp_path / "config.json").write_text("{}")
+  with pytest.raises(ConfigError, match="has neither the model_type of a Hugging Face model nor"):
+    open_saved(str(tmp_path))
+  (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+  assert isinstance(open_saved(str(tmp_path)), HuggingFace)
+
+
+@pytest.mark.slow
+def test_a_translator_is_fine_tuned_from_the_workdir_of_another(tmp_path):
+  first, second = str(tmp_path / "first"), str(tmp_path / "second")
+  loop.run(tiny_config(steps=2), first)
+  assert isinstance(open_saved(first), Run)
+  loop.run(tiny_config(**{"steps": 1, "init_from": first, "optim.lr": 0.0, "seed": 7}), second)
+  jax.tree.map(np.testing.assert_array_equal, load_run(second)[1], load_run(first)[1])
