@@ -16,18 +16,19 @@ from experiments import cli
 from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError
 from jtx.interop.trunks import param_shapes
-from jtx.models.encoder import Encoder, HeadConfig
-from jtx.nn.block import BlockConfig
+from jtx.models.encoder import HeadConfig
 from jtx.nn.positions import Learned
 from jtx.saved import pretrained
 from jtx.saved.folder import open_saved
 from jtx.saved.workdir import load_run
 from jtx.train import loop
-from tests.helpers import command
+from tests.helpers import block, command, encoder
 
-MODEL = encoder(vocab_size=31, width=12, num_layers=2, block=block(num_heads=3, attention_bias=True, ffn_dim=20,
-                                       activation="gelu", norm_eps=1e-12, init_std=0.02),
-                position=Learned(16), head=HeadConfig(task="classes", outputs=3, transform="tanh"))
+MODEL = encoder(
+    vocab_size=31, width=12, num_layers=2, position=Learned(16),
+    block=block(num_heads=3, attention_bias=True, ffn_dim=20, activation="gelu", norm_eps=1e-12,
+                init_std=0.02),
+    head=HeadConfig(task="classes", outputs=3, transform="tanh"))
 TEXTS = ["the cat sat on the mat", "a dog ran"] * 4
 
 

@@ -20,28 +20,32 @@ from jtx.interop.families import FAMILIES
 from jtx.interop.trunks import param_shapes
 from jtx.models import MODELS
 from jtx.models.encoder import Encoder, HeadConfig
-from jtx.nn.block import BlockConfig
 from jtx.nn.positions import Alibi, Learned, Rope
+from jtx.nn.rope import Linear
 from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
+from tests.helpers import block, encoder
 
-BLOCK = block(num_heads=3, attention_bias=True, ffn_dim=20, activation="gelu",
-                    norm_eps=1e-12, attention_dropout=0.1, init_std=0.02)
+BLOCK = block(num_heads=3, attention_bias=True, ffn_dim=20, activation="gelu", norm_eps=1e-12,
+              attention_dropout=0.1, init_std=0.02)
 POOLER = HeadConfig(task="embedding", transform="tanh")
 CLASSES = HeadConfig(task="classes", outputs=4, transform="tanh")
-BERT = encoder(vocab_size=31, width=12, num_layers=2, block=BLOCK, position=Learned(16), mlm=False, head=CLASSES)
-PRETRAINING = BERT.clone(mlm=True, head=HeadConfig(task="next_sentence", transform="tanh", dropout=0.0))
-ROBERTA = BERT.clone(position=Learned(16, first_position=2), num_token_types=1)
-ALBERT = BERT.clone(embedding_width=8, share_layers=True)
-DISTILBERT = BERT.clone(num_token_types=0, head=HeadConfig(task="classes", outputs=4, transform="relu",
-                                                           dropout=0.2))
+BERT = encoder(vocab_size=31, width=12, num_layers=2, block=BLOCK, position=Learned(16), mlm=False,
+               head=CLASSES)
+PRETRAINING = BERT.clone(
+    mlm=True, head=HeadConfig(task="next_sentence", transform="tanh", dropout=0.0))
+ROBERTA = encoder(BERT, position=Learned(16, first_position=2), num_token_types=1)
+ALBERT = encoder(BERT, embedding_width=8, share_layers=True)
+DISTILBERT = encoder(BERT, num_token_types=0, head=HeadConfig(
+    task="classes", outputs=4, transform="relu", dropout=0.2))
 MODERNBERT = encoder(
-    vocab_size=31, width=12, num_layers=4, block=block(num_heads=3, ffn_dim=20, activation="gelu", gated=True, use_bias=False,
-                           norm_position="pre", norm_eps=1e-5, attention_norm=False, dropout=0.0,
-                           init_std=0.02),
-    position=Rope(160_000.0, local_base=10_000.0), num_token_types=0, pattern=("global", "local", "local"),
-    window=3, head=HeadConfig(task="classes", outputs=4, transform="gelu", norm=True, use_bias=False,
-                              dropout=0.0))
+    vocab_size=31, width=12, num_layers=4, num_token_types=0, window=3,
+    block=block(num_heads=3, ffn_dim=20, activation="gelu", gated=True, use_bias=False,
+                norm_position="pre", norm_eps=1e-5, attention_norm=False, dropout=0.0,
+                init_std=0.02),
+    position=Rope(160_000.0, local_base=10_000.0), pattern=("global", "local", "local"),
+    head=HeadConfig(task="classes", outputs=4, transform="gelu", norm=True, use_bias=False,
+                    dropout=0.0))
 MODELS_BY_TYPE = {"bert": BERT, "roberta": ROBERTA, "albert": ALBERT, "distilbert": DISTILBERT,
                   "modernbert": MODERNBERT}
 
@@ -108,7 +112,8 @@ def test_fields_are_those_of_a_config_section():
   assert model == encoder(vocab_size=30522, mlm=True)  # BERT-Base
   roberta = huggingface.model_fields(
       {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}, "RobertaModel")
-  assert roberta["position"].first_position == 2 and roberta["position"].max_length == 514
+  assert roberta["stack"]["position"].first_position == 2
+  assert roberta["stack"]["position"].max_length == 514
 
 
 # Of the published files, and the number of parameters of their base models.
@@ -179,12 +184,12 @@ def test_every_attribute_that_is_read_changes_the_model():
     base = export.hf_config(model)
     if model_type == "modernbert":  # the old spelling, which the new one overrules
       base = {k: v for k, v in base.items() if k not in ("layer_types", "rope_parameters")}
-    for name, (kind, _) in family.attributes.items():
+    for name, (kind, _) in family.attributes.read.items():
       if kind not in others:
         continue
       seen = set()
-      for mlm, task in {(True, "none"), *family.architectures.values()}:
-        make = lambda config: repr(configs.model_fields(family, config, mlm, task, "c"))
+      for heads in ({"mlm"}, *family.architectures.values()):
+        make = lambda config: repr(configs.model_fields(family, config, heads, "c"))
         try:
           seen.add(make(base) != make(base | {name: others[kind]}))
         except ConfigError:  # the value does not fit the others: it is read
@@ -202,8 +207,18 @@ def test_new_and_old_spellings_of_modernbert_are_one_model():
       "global_attn_every_n_layers": 2, "global_rope_theta": 500.0, "local_rope_theta": 70.0}
   a, b = (made(c, "ModernBertModel") for c in (new, old))
   assert a == b
-  assert a.pattern == ("global", "local") and a.window == 3
-  assert a.position == Rope(500.0, local_base=70.0)
+  assert a.stack.pattern == ("global", "local") and a.stack.window == 3
+  assert a.stack.position == Rope(500.0, local_base=70.0)
+
+
+def test_biases_of_norms_and_of_feed_forward_are_apart(saved):
+  model = change_block(MODERNBERT, norm_bias=True)
+  directory, params = saved(model)
+  config = json.load(open(directory + "/config.json"))
+  assert config["norm_bias"] is True and config["mlp_bias"] is False
+  again, loaded = load_pretrained(directory)
+  assert again == model
+  equal(loaded, params)
 
 
 def test_old_names_of_tensors_are_read(saved):
@@ -316,7 +331,6 @@ def test_a_config_that_is_not_understood_is_refused_by_name(edit, expected, save
      "layer_types has 1 entries, and num_hidden_layers=4"),
     ("modernbert", {"layer_types": ["chunked_attention"] * 4},
      "layer_types has 'chunked_attention'"),
-    ("modernbert", {"norm_bias": True}, "norm_bias=True and mlp_bias=False"),
     ("modernbert", {"decoder_bias": False}, "decoder_bias=False is not what jtx computes"),
     ("modernbert", {"local_attention": 1}, "local_attention=1 is no window"),
     ("modernbert", {"classifier_activation": "relu", "architectures": ["ModernBertForMaskedLM"]},
@@ -399,28 +413,31 @@ def test_arguments_of_loading_are_checked(saved):
 
 
 def change_block(model, **edits):
-  return model.clone(block=dataclasses.replace(model.block, **edits))
+  return encoder(model, block=block(model.stack.block, **edits))
 
 
 @pytest.mark.parametrize("model, expected", [
-    (change_block(BERT, gated=True), "bert has block.gated=False in BertForSequenceClassification,"
-     " not True"),
-    (change_block(BERT, norm="rmsnorm"), "bert has block.norm='layernorm'"),
-    (change_block(BERT, num_kv_heads=1), "bert has block.num_kv_heads=3"),
-    (change_block(BERT, activation="gelu_sigmoid", head_dim=5), "bert has block.head_dim=4"),
-    (BERT.clone(position=Alibi()), "bert has learned positions, not Alibi"),
+    (change_block(BERT, gated=True), "bert has stack.block.ffn.gated=False in"
+     " BertForSequenceClassification, not True"),
+    (change_block(BERT, norm="rmsnorm"), "bert has stack.block.norm.kind='layernorm'"),
+    (change_block(BERT, num_kv_heads=1), "bert has stack.block.attention.num_kv_heads=3"),
+    (change_block(BERT, activation="gelu_sigmoid", head_dim=5),
+     "bert has stack.block.attention.head_dim=4"),
+    (encoder(BERT, position=Alibi()), "bert has learned positions, not Alibi"),
     (BERT.clone(head=dataclasses.replace(CLASSES, transform="none")), "bert has"
      " head.transform='tanh' in BertForSequenceClassification, not 'none'"),
     (BERT.clone(head=HeadConfig(task="embedding", pool="mean")), "bert has head.pool='first'"),
     (BERT.clone(mlm=True), "bert has no architecture with the head of pretraining and"
      " head.task='classes'"),
-    (BERT.clone(pattern=("local",), window=2), "bert has pattern=('global', 'global')"),
-    (BERT.clone(share_layers=True), "albert has embedding_width below width"),
+    (encoder(BERT, pattern=("local",), window=2), "bert has stack.pattern=('global', 'global')"),
+    (encoder(BERT, share_layers=True), "albert has embedding.width below stack.width"),
     (change_block(MODERNBERT, norm_eps=1e-5, use_bias=True).clone(
         mlm=True, head=HeadConfig(task="tags", outputs=3, pool="none")),
      "modernbert has no architecture with the head of pretraining and head.task='tags'"),
-    (MODERNBERT.clone(position=Rope(linear_scale=2.0)), "modernbert has position.linear_scale=1.0"),
-    (MODERNBERT.clone(pattern=("prefix",), window=0), "modernbert has no layers of kind 'prefix'"),
+    (encoder(MODERNBERT, position=Rope(scaling=Linear(factor=2.0))),
+     "modernbert has stack.position.scaling='Scaling'"),
+    (encoder(MODERNBERT, pattern=("prefix",), window=0),
+     "modernbert has no layers of kind 'prefix'"),
 ])
 def test_a_model_that_no_family_has_is_refused_with_each_ones_reason(model, expected, tmp_path):
   text = message(export.save, str(tmp_path / "new"), model, {})
@@ -437,7 +454,7 @@ def test_what_only_training_uses_is_saved_where_there_is_a_place(saved, told):
   directory, _ = saved(model)
   again, _ = load_pretrained(directory)
   assert again == change_block(model, ffn_dropout=0.0)
-  assert "BertForSequenceClassification has no place for block.ffn_dropout" in "\n".join(told)
+  assert "BertForSequenceClassification has no place for stack.block.ffn.dropout" in "\n".join(told)
 
 
 def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
@@ -558,7 +575,8 @@ def test_a_head_of_the_files_is_taken_where_it_is_the_same(saved):
 
 def test_a_model_for_training_may_have_other_rates_of_dropout(saved):
   directory, params = saved(BERT)
-  model = change_block(BERT, dropout=0.0, attention_dropout=0.5, init_std=None).clone(remat="full")
+  model = change_block(BERT, dropout=0.0, attention_dropout=0.5, init_std=None)
+  model = encoder(model, remat="full")
   equal(open_saved(directory).params_for(model)[0], params)
 
 
@@ -572,12 +590,12 @@ def test_parts_of_a_head_by_the_same_name_are_not_another_head(saved):
 
 
 @pytest.mark.parametrize("model, expected", [
-    (change_block(BERT, ffn_dim=24), "model.block.ffn_dim=24 does not fit the weights of"),
+    (change_block(BERT, ffn_dim=24), "model.stack.block.ffn.dim=24 does not fit the weights of"),
     (BERT.clone(vocab_size=32), "model.vocab_size=32"),
-    (BERT.clone(num_layers=3), "whose num_layers is 2"),
-    (BERT.clone(position=Learned(20)), "model.position.max_length=20"),
-    (BERT.clone(position=Rope()), "model.position='Rope'"),
-    (change_block(BERT, norm_eps=1e-6), "whose block.norm_eps is 1e-12"),
+    (encoder(BERT, num_layers=3), "whose stack.num_layers is 2"),
+    (encoder(BERT, position=Learned(20)), "model.stack.position.max_length=20"),
+    (encoder(BERT, position=Rope()), "model.stack.position='Rope'"),
+    (change_block(BERT, norm_eps=1e-6), "whose stack.block.norm.eps is 1e-12"),
 ])
 def test_a_trunk_that_differs_is_refused_by_field(model, expected, saved):
   assert expected in message(open_saved(saved(BERT)[0]).params_for, model)

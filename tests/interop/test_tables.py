@@ -127,13 +127,13 @@ def test_a_tensor_of_another_shape_is_refused():
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_a_family_names_each_tensor_and_parameter_once(model_type):
-  family = FAMILIES[model_type]
-  for mlm, task in family.architectures.values():
-    rows = family.rows_for(mlm, task)
+  names = FAMILIES[model_type].names
+  architectures = FAMILIES[model_type].architectures.values()
+  for heads in architectures:
+    rows = names.rows_for(heads)
     assert len({r.name for r in rows}) == len(rows)
     paths = [p for r in rows for p in r.paths]
     assert len(set(paths)) == len(paths)
-    assert task in ("none", *family.head_rows)
-  names = {r.name for mlm, task in family.architectures.values()
-           for r in family.rows_for(mlm, task)}
-  assert set(family.tied.values()) <= names and not names & set(family.tied)
+    assert heads <= names.heads.keys()
+  every = {r.name for heads in architectures for r in names.rows_for(heads)}
+  assert set(names.tied.values()) <= every and not every & set(names.tied)

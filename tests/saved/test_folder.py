@@ -1,4 +1,4 @@
-"""Folders with trained models: their kinds, several stacks and tokenizers, and weights for others."""
+"""Folders with trained models: their kinds, tokenizers and stacks, and weights for others."""
 
 import dataclasses
 

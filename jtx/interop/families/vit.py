@@ -303,7 +303,8 @@ MAE = Family(
         "ViTMAEModel": frozenset(),
         "ViTMAEForPreTraining": {"mae"},
     },
-    attributes=Attributes(ATTRIBUTES | DECODER, FIXED, frozenset({"norm_pix_loss"})),  # of the objective
+    # norm_pix_loss is of the objective.
+    attributes=Attributes(ATTRIBUTES | DECODER, FIXED, frozenset({"norm_pix_loss"})),
     names=Names(
         prefix="vit",
         trunk=trunk_rows("vit"),

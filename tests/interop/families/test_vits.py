@@ -1,6 +1,5 @@
 """Vision transformers and their files: what is read and written, and what is refused."""
 
-import dataclasses
 import json
 import os
 
@@ -15,16 +14,19 @@ from jtx.interop.families import FAMILIES
 from jtx.interop.trunks import param_shapes
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
-from jtx.models.vit import ImageConfig, Vit
+from jtx.models.vit import ImageConfig
 from jtx.nn.block import ResidualConfig
 from jtx.nn.grid_positions import LearnedGrid, Sincos2d
 from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
+from tests.helpers import block, vit
 from tests.models.test_vit import BLOCK, drawn
 
 IMAGE = ImageConfig(size=12, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
-CLASSES = vit(image=IMAGE, patch_size=4, width=16, num_layers=2, block=BLOCK, head=ImageHeadConfig(task="classes", outputs=5))
-MAE = vit(image=IMAGE, patch_size=4, width=16, num_layers=2, block=BLOCK, position=LearnedGrid(init="sincos", trained=False),
+CLASSES = vit(image=IMAGE, patch_size=4, width=16, num_layers=2, block=BLOCK,
+              head=ImageHeadConfig(task="classes", outputs=5))
+MAE = vit(image=IMAGE, patch_size=4, width=16, num_layers=2, block=BLOCK,
+          position=LearnedGrid(init="sincos", trained=False),
           decoder=DecoderConfig(num_layers=1, width=8, num_heads=2, ffn_dim=12, masked=0.5))
 MODELS = {
     "vit": CLASSES,
@@ -67,7 +69,7 @@ def test_what_is_saved_is_loaded(name, tmp_path):
   config = json.load(open(path + "/config.json"))
   assert config["model_type"] == name and "image_mean" not in config
   again, loaded = load_pretrained(path)
-  assert set(trunks.differences(model, again)) <= {"block.init_std"}  # of no consequence here
+  assert set(trunks.differences(model, again)) <= {"stack.block.init_std"}  # of no consequence here
   jax.tree.map(np.testing.assert_array_equal, params, loaded)
   assert open_saved(path).labels() == names
   workdir = str(tmp_path / "workdir")
@@ -111,10 +113,11 @@ def test_what_can_not_be_computed_is_refused(edits, said):
 
 
 @pytest.mark.parametrize("model, said", [
-    (CLASSES.clone(position=Sincos2d()), "vit has learned positions, not Sincos2d"),
+    (vit(CLASSES, position=Sincos2d()), "vit has learned positions, not Sincos2d"),
     (CLASSES.clone(prefix=PrefixConfig(registers=2)), "vit has prefix.registers=0"),
-    (CLASSES.clone(head=ImageHeadConfig(task="classes", outputs=5, pool="mean")), "vit has head.pool='first'"),
-    (CLASSES.clone(position_at="layers"), "vit has position_at='stem'"),
+    (CLASSES.clone(head=ImageHeadConfig(task="classes", outputs=5, pool="mean")),
+     "vit has head.pool='first'"),
+    (vit(CLASSES, position_at="layers"), "vit has stack.position_at='stem'"),
 ])
 def test_a_model_that_no_family_has(model, said, tmp_path):
   with pytest.raises(ConfigError, match=said):
@@ -130,8 +133,8 @@ def test_an_encoder_of_mae_becomes_a_classifier(tmp_path):
   loaded, missing = open_saved(path).params_for(model)
   assert all(name.startswith("task_head/") for name in missing)
   np.testing.assert_array_equal(loaded["position_embedding"], params["position_embedding"])
-  with pytest.raises(ConfigError, match="model.num_layers=3 does not fit the weights"):
-    open_saved(path).params_for(model.clone(num_layers=3))
+  with pytest.raises(ConfigError, match="model.stack.num_layers=3 does not fit the weights"):
+    open_saved(path).params_for(vit(model, num_layers=3))
 
 
 # --------------------------------------------------------------------------------- timm
@@ -139,7 +142,7 @@ def test_an_encoder_of_mae_becomes_a_classifier(tmp_path):
 
 def timm_tensors(model, params):
   """The tensors of a model under the names of timm, by hand."""
-  D = model.width
+  D = model.stack.width
   layers = params["encoder"]["layers"]
   result = {
       "cls_token": params["cls_token"][None], "pos_embed": params["position_embedding"][None],
@@ -150,7 +153,7 @@ def timm_tensors(model, params):
       "head.weight": params["task_head"]["output"]["kernel"].T,
       "head.bias": params["task_head"]["output"]["bias"],
   }
-  for i in range(model.num_layers):
+  for i in range(model.stack.num_layers):
     attention = layers["attention"]
     part = lambda name, kind: attention[name][kind][i]
     names = ("query", "key", "value")
@@ -187,8 +190,8 @@ def write_timm(path, config, tensors):
 
 def test_files_of_timm_are_read(tmp_path):
   residual = ResidualConfig(layer_scale=1e-6)
-  model = CLASSES.clone(block=dataclasses.replace(BLOCK, ffn_dim=64, residual=residual),
-                        position=LearnedGrid(of_prefix=False))
+  model = vit(CLASSES, block=block(BLOCK, ffn_dim=64, residual=residual),
+              position=LearnedGrid(of_prefix=False))
   params = drawn(model)
   directory = write_timm(tmp_path / "timm", TIMM, timm_tensors(model, params))
   again, loaded = load_pretrained(directory)
