@@ -1,4 +1,4 @@
-"""What a model type of Hugging Face declares: attributes, names of tensors, architectures."""
+"""The declaration of a model type of Hugging Face: attributes, names of tensors, architectures."""
 
 import dataclasses
 import re

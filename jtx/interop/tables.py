@@ -1,12 +1,10 @@
-"""Rows that pair tensors of Hugging Face files with parameters, and what a family declares.
+"""Rows that pair tensors of Hugging Face files with parameters, and their layouts.
 
 A row is pure data; reading and writing reshape, transpose, split and join, so that every
 number passes with its bits as they were.
 """
 
-import dataclasses
 import math
-import re
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
@@ -194,45 +192,3 @@ def write(entry: Entry, params: Mapping[str, np.ndarray]) -> np.ndarray:
   own = [params[p] if index is None else params[p][index] for p, index in entry.places]
   parts = [entry.layout.write(x) for x in own]
   return np.ascontiguousarray(join(entry, parts, [x.shape for x in own]))
-@dataclasses.dataclass(frozen=True)
-class Family:
-  """What jtx knows of a model type. Heads are known by their task, see `jtx.models.encoder`.
-
-  The head of pretraining is that of a masked language model, or MAE's decoder.
-  """
-  prefix: str  # of the names of the base model's tensors, in files of models with a head
-  architectures: Mapping[str, tuple[bool, str]]  # name -> whether it has the head of pretraining,
-  # and the task of its other head
-  attributes: Mapping[str, tuple[str, Any]]  # that are read: kind and the class's default
-  fixed: Mapping[str, tuple]  # attributes with the only values that jtx can compute
-  free: frozenset[str]  # attributes that do not change what is computed
-  trunk: Callable[[Mapping[str, Any], bool], dict[str, Any]]  # fields of the model, given whether
-  # it has the head of pretraining
-  head: Callable[[Mapping[str, Any], str], dict[str, Any]]  # fields of its head, given the task
-  values: Callable[[Any], dict[str, Any]]  # the attributes of a model
-  rows: tuple[Row, ...]
-  mlm_rows: tuple[Row, ...]  # of the head of pretraining
-  head_rows: Mapping[str, tuple[Row, ...]]  # by task
-  tied: Mapping[str, str]  # second names of a tensor -> the first
-  buffers: frozenset[str] = frozenset()  # tensors of files that are no parameters
-  spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of names in some files:
-  # regular expression -> what is written in its place
-  model: str = "encoder"  # of `jtx.models.MODELS`
-
-  def rows_for(self, mlm: bool, task: str) -> tuple[Row, ...]:
-    rows = self.rows + (self.mlm_rows if mlm else ())
-    return rows if task == "none" else rows + self.head_rows[task]
-
-  def architecture(self, mlm: bool, task: str) -> str | None:
-    """The name of the architecture with these heads."""
-    return next((n for n, heads in self.architectures.items() if heads == (mlm, task)), None)
-
-  def pattern(self, *, heads: bool) -> re.Pattern[str]:
-    """Matches the names of the trunk's tensors, or of any head's."""
-    rows = self.rows
-    if heads:
-      rows = self.mlm_rows + tuple(r for rows in self.head_rows.values() for r in rows)
-    names = {re.escape(row.name).replace(r"\{i\}", r"\d+") for row in rows}
-    return re.compile("|".join(sorted(names)))
-
-

@@ -7,7 +7,7 @@ import pytest
 
 from jtx.errors import DataError
 from jtx.interop import tables
-from jtx.interop.huggingface import FAMILIES
+from jtx.interop.families import FAMILIES
 
 X = np.arange(24, dtype=np.float32)
 
