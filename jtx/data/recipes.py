@@ -98,6 +98,10 @@ def build_ops(configs: Sequence[ConfigDict]) -> Recipe:
   ops = [build(OPS, c, what=f"data.ops[{i}]") for i, c in enumerate(configs)]
   names = [c.name for c in configs]
   what = f"data.ops ({', '.join(names)})"
+  for name, op in zip(names, ops):
+    if not isinstance(op, Op):
+      raise ConfigError(f"{what}: {name!r} does not say when it runs; derive it from a class of"
+                        " jtx.data.op")
   layouts = places_of(ops, Stage.LAYOUT)
   if len(layouts) != 1:
     raise ConfigError(f"{what}: needs one layout, 'pack' or 'pad', or 'images' for images")

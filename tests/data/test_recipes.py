@@ -1,5 +1,7 @@
 """The ops of a config by their stages, and what is wrong with a list of ops."""
 
+import dataclasses
+
 import pytest
 
 from jtx.config import section
@@ -84,6 +86,19 @@ def test_build_ops_says_what_is_wrong(ops, message):
   with pytest.raises(ConfigError) as e:
     build_ops(ops)
   assert str(e.value) == message
+
+
+def test_an_op_must_say_when_it_runs(monkeypatch):
+  @dataclasses.dataclass(frozen=True)
+  class Foreign:
+    def __call__(self, examples, tokenizers):
+      return examples
+
+  monkeypatch.setitem(OPS, "foreign", Foreign)
+  with pytest.raises(ConfigError) as e:
+    build_ops(configs("foreign", "tokenize", "pack"))
+  assert str(e.value) == ("data.ops (foreign, tokenize, pack): 'foreign' does not say when it runs;"
+                          " derive it from a class of jtx.data.op")
 
 
 def test_build_ops_names_the_place_of_an_unknown_op():

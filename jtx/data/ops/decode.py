@@ -29,6 +29,8 @@ def check_channels(op: str, channels: int) -> None:
 class DecodeImage(ImageOp):
   """The first op: an "image" of bytes or of an array becomes a Pillow image, a "label" a number.
 
+  An example may have "boxes" [N, 4] and "box_labels" [N], ints; see `jtx.data.ops.boxes`.
+
   Files are converted to RGB or to grey (16 bits to their upper 8); of several frames the first
   is taken. Arrays must have `channels`: [H, W, 3], or for one channel [H, W] or [H, W, 1], uint8.
   """
