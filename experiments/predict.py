@@ -68,7 +68,7 @@ def main() -> None:
   if takes_images(model):
     write(of_images(saved, model, params))
     return
-  inputs = read_inputs(INPUT.value, model.head.task == "tags")
+  inputs = read_inputs(INPUT.value, tasks.by_word(model))
   trained = tasks.Trained(
       model, params, saved.tokenizer_for(model), saved.labels() or (),
       max_length=texts.longest(model, MAX_LENGTH.value), batch_size=BATCH_SIZE.value)

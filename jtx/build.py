@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jtx.config import ConfigDict, build
 from jtx.errors import ConfigError
 from jtx.models import MODELS
+from jtx.models.heads import TASKS
 from jtx.objectives import OBJECTIVES
 
 # Keys of a config's model that give it a head. Others are of head.task.
@@ -17,7 +18,6 @@ HEAD_EDITS = {
     "mlm": {"name": "encoder", "mlm": True},
     "seq2seq": {"name": "encdec"},
 }
-LABELLED = ("classes", "tags")  # tasks of heads whose outputs are the data's labels
 
 
 def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
@@ -68,7 +68,7 @@ def check_keys(example: Mapping[str, Any], keys: Sequence[str], what: str) -> No
 
 def labelled(head: Mapping[str, Any]) -> bool:
   """Whether the outputs of a head, a section of a config, are the data's labels."""
-  return "task" not in head or head["task"] in LABELLED
+  return "task" not in head or head["task"] in TASKS and TASKS[head["task"]].labelled
 
 
 def init_params(model, objective, example: Mapping[str, Any], key: jax.Array) -> Any:

@@ -45,9 +45,7 @@ def predict(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
   Raises:
     DataError: an input lacks what the head needs; the sentence says which, counted from 1.
   """
-  task = trained.model.head.task
-  if task == "none" and trained.model.mlm:
-    task = "mlm"
+  task = task_of(trained.model)
   needs, function = HEADS[task]
   for number, x in enumerate(inputs, 1):
     for key, kind in needs.items():
@@ -56,6 +54,17 @@ def predict(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
         raise DataError(f"input {number}: a model whose head is for {task!r} needs {key!r}, {what};"
                         f" the input has {', '.join(x) or 'nothing'}")
   return function(trained, inputs) if inputs else []
+
+
+def task_of(model: nn.Module) -> str:
+  """The key of `HEADS` that says what the model predicts."""
+  task = model.head.task
+  return "mlm" if task == "none" and "mlm" in model.heads else task
+
+
+def by_word(model: nn.Module) -> bool:
+  """Whether its inputs are lists of words."""
+  return "words" in HEADS[task_of(model)][0]
 
 
 def of_text(trained: Trained, inputs: Sequence[Input], special: bool = False) -> list[dict]:

@@ -38,7 +38,7 @@ class Predictor:
   """Runs a function of a model over examples.
 
   Args:
-    model: an Encoder.
+    model: of texts.
     params: its parameters.
     function: (model, params, batch of B rows) -> [B, ...], or [B, T, ...] for every token.
     by_token: whether it is for every token.
@@ -59,7 +59,8 @@ class Predictor:
     """The function's values in the order of the examples; of tokens, as many as the text has."""
     results: list[Any] = [None] * len(examples)
     lengths = [len(e["text"]) for e in examples]
-    self.model.stack.position.check_length(max(lengths, default=0))
+    for stack in self.model.stacks.values():
+      stack.position.check_length(max(lengths, default=0))
     limit = self.model.longest or batching.NO_LIMIT
     for group in batching.groups(lengths, self.batch_size):
       length = batching.bucket(lengths[group[-1]], limit)
@@ -71,6 +72,12 @@ class Predictor:
       for i, value in zip(group, values):
         results[i] = value[:lengths[i]] if self.by_token else value
     return results
+
+  def empty(self) -> np.ndarray:
+    """The values of no text, for a function that is not for every token."""
+    one = jax.eval_shape(functools.partial(self.function, self.model), self.params,
+                         self.model.example())
+    return np.zeros((0, *one.shape[1:]), one.dtype)
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], second: Sequence[str] | None,
@@ -118,8 +125,7 @@ class TextEmbedder:
   def __call__(self, texts: Sequence[str]) -> np.ndarray:
     """[N] texts to float32 [N, D]."""
     values = self.predictor(encode(self.tokenizer, list(texts), None, self.max_length))
-    width = self.predictor.model.stack.width
-    return np.stack(values) if values else np.zeros((0, width), np.float32)
+    return np.stack(values) if values else self.predictor.empty()
 
 
 class TextClassifier:

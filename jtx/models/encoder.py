@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.models.contract import flags_of
 from jtx.models.features import FeatureConfig, Features
+from jtx.models.heads import heads_of
 from jtx.models.text_head import Head, HeadConfig, MlmHead
 from jtx.nn import layers
 from jtx.nn.attention import PROJECTIONS, AttentionConfig
@@ -84,7 +85,7 @@ class Encoder(nn.Module):
 
   @property
   def heads(self) -> frozenset[str]:
-    return frozenset(({"mlm"} if self.mlm else set()) | {self.head.task} - {"none"})
+    return frozenset({"mlm"} if self.mlm else ()) | heads_of(self.head.task)
 
   @property
   def longest(self) -> int | None:

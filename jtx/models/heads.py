@@ -9,6 +9,7 @@ class Task(NamedTuple):
   outputs: int | None = None  # their number, where it is always the same
   labelled: bool = False  # they are the data's labels, whose number follows from the data
   scored: bool = True  # False: the pooled vector itself, or nothing
+  trained_as: str | None = None  # another task, whose objectives and evaluators serve this one too
 
 
 TASKS: dict[str, Task] = {
@@ -23,3 +24,8 @@ TASKS: dict[str, Task] = {
     # class 0: the texts are in order; 1: they are swapped (ALBERT)
     "sentence_order": Task(outputs=2),
 }
+
+
+def heads_of(task: str) -> frozenset[str]:
+  """The heads, as `contract.Model.heads` names them, that a head for this task is."""
+  return frozenset({task, TASKS[task].trained_as} - {"none", None})

@@ -56,7 +56,7 @@ def wsd(lr: float, total_steps: int, width: int | None = None, *, warmup: float 
   return lambda step: lr * warm(step) * (1 - (1 - end) * progress(step))
 
 
-def noam(lr: float, total_steps: int, width: int, *, warmup: int = 4000) -> Schedule:
+def noam(lr: float, total_steps: int, width: int | None, *, warmup: int = 4000) -> Schedule:
   """lr * width^-0.5 * min(n^-0.5, n * warmup^-1.5) for update n = 1, 2, ...
 
   Vaswani et al. 2017, equation 3, where `lr` is 1.
@@ -64,6 +64,9 @@ def noam(lr: float, total_steps: int, width: int, *, warmup: int = 4000) -> Sche
   del total_steps
   if warmup < 1:
     raise ConfigError(f"optim.schedule.warmup={warmup}: must be 1 or more for noam")
+  if width is None:
+    raise ConfigError("optim.schedule.name='noam' takes the width of the model's layers, and the"
+                      " model has none")
 
   def schedule(step):
     n = jnp.asarray(step, jnp.float32) + 1

@@ -93,7 +93,7 @@ class Program:
     boxed = build.abstract_params(model, objective, example)
     self.replicated_dimensions = sharding.replicated_dimensions(boxed, mesh)
     params, axes = sharding.unbox(boxed), sharding.logical_axes(boxed)
-    width = [stack.width for stack in model.stacks.values()][-1]
+    width = [None, *(stack.width for stack in model.stacks.values())][-1]
     self.tx, self.schedule = optim.make(config.optim, config.steps, params, axes, width=width)
     everywhere = jax.NamedSharding(mesh, jax.P())
     param_shardings = sharding.param_shardings(boxed, mesh)

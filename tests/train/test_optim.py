@@ -310,6 +310,8 @@ def test_noam_has_the_width_of_the_model():
   assert values("noam", 1.0, 10, [7], width=4) == [2 * v for v in values("noam", 1.0, 10, [7], 16)]
   with pytest.raises(ConfigError, match="width: unknown key"):
     section(schedules.SCHEDULES, "noam", width=8)
+  with pytest.raises(ConfigError, match="'noam' takes the width of the model's layers"):
+    values("noam", 1.0, 10, [0], width=None)
 
 
 @pytest.mark.parametrize("name,options", [
