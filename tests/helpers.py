@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from configs import nmt_numbers
+from experiments import cli
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.vit import Vit
@@ -56,13 +57,21 @@ def command(name: str):
   """The entry point `experiments.NAME`; its flags, which others define too, are taken back."""
   before = set(flags.FLAGS)
   module = importlib.import_module(f"experiments.{name}")
+  own = set(flags.FLAGS) - before  # packages that it imports later keep theirs
   try:
     yield module
   finally:
     flags.FLAGS.unparse_flags()
-    for flag in set(flags.FLAGS) - before:
+    for flag in own:
       delattr(flags.FLAGS, flag)
     del sys.modules[module.__name__]
+
+
+def run_command(name: str, *argv: str) -> None:
+  """`python -m experiments.NAME ARGV` in this process; its errors are raised."""
+  with command(name) as module:
+    cli.parse([name, *argv])
+    module.main()
 
 
 def chi_square(counts, expected=None):

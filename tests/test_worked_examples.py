@@ -1,0 +1,80 @@
+"""The worked examples of CONTRIBUTING.md: their diffs apply, do what is said, and are as small."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers import ROOT, one_fast
+
+DIFFS = {path.stem: path.read_text() for path in sorted((ROOT / "examples").glob("*.diff"))}
+TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+# | what | [name](examples/name.diff) | `file`, `file` | lines |
+ROW = re.compile(r"^\|[^|]+\| \[\w+\]\(examples/(\w+)\.diff\) \|([^|]+)\| (\d+) \|$", re.MULTILINE)
+# How many files each takes, those that are new among them.
+FILES = {"strided_mask": (1, 0), "sink_mask": (2, 0), "distance_score": (1, 0),
+         "relative_position": (1, 0), "z_loss": (2, 1), "rating_head": (2, 0),
+         "bag_of_words": (3, 2)}
+
+
+def added(diff: str) -> list[str]:
+  return [line[1:] for line in diff.splitlines() if re.match(r"\+(?!\+\+ )", line)]
+
+
+def patched(name: str, folder: pathlib.Path) -> pathlib.Path:
+  """A copy of what examples need of the tree, with the diff."""
+  for part in ("jtx", "configs", "experiments"):
+    shutil.copytree(ROOT / part, folder / part)
+  (folder / "tests").mkdir()
+  shutil.copy(ROOT / "tests" / "helpers.py", folder / "tests")
+  # Outside of any repository, whose files git would look for.
+  subprocess.run(["git", "apply", str(ROOT / "examples" / f"{name}.diff")], cwd=folder, check=True,
+                 env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)})
+  return folder
+
+
+@pytest.mark.parametrize("name", one_fast(
+    "strided_mask", "sink_mask", "distance_score", "relative_position", "z_loss", "rating_head",
+    "bag_of_words"))
+def test_a_diff_does_what_its_check_says(tmp_path, name):
+  tree = patched(name, tmp_path / "tree")
+  env = {**os.environ, "PYTHONPATH": str(tree)}
+  env["XLA_FLAGS"] = env.get("XLA_FLAGS", "").replace("device_count=8", "device_count=1")
+  check = ROOT / "examples" / f"{name}.py"
+  done = subprocess.run([sys.executable, str(check), str(tmp_path)], cwd=tree, env=env, text=True,
+                        capture_output=True)
+  assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_every_example_has_its_row_and_its_check():
+  names = [row[1] for row in ROW.finditer(TEXT)]
+  assert names == list(FILES)
+  assert sorted(names) == list(DIFFS)
+  assert sorted(path.stem for path in (ROOT / "examples").glob("*.py")) == list(DIFFS)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_and_lines_are_those_of_the_table(name):
+  diff = DIFFS[name]
+  files, lines = next(row.group(2, 3) for row in ROW.finditer(TEXT) if row[1] == name)
+  touched = re.findall(r"^\+\+\+ b/(.+)$", diff, re.MULTILINE)
+  assert sorted(re.findall(r"`([^`]+)`", files)) == sorted(touched)
+  assert (len(touched), diff.count("\n--- /dev/null\n")) == FILES[name]
+  assert int(lines) == len(added(diff))
+  assert not re.search(r"^-(?!-- )", diff, re.MULTILINE), "an example adds and changes nothing"
+  assert all(len(line) <= 100 for line in added(diff))
+
+
+def test_code_in_the_text_is_that_of_the_diffs():
+  section = TEXT[TEXT.index("## Worked examples"):]
+  section = section[:section.index("\n## ", 1)]
+  blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+  assert len(blocks) == len(DIFFS)
+  for (name, diff), block in zip(((n, DIFFS[n]) for n in FILES), blocks):
+    known = {line.strip() for line in added(diff)}
+    for line in block.splitlines():
+      assert line.strip() in known, (name, line)
