@@ -29,6 +29,12 @@ for i, length in enumerate((3, 2)):
   hidden = np.maximum(mean @ dense["kernel"] + dense["bias"], 0)
   np.testing.assert_allclose(found[i, 0], hidden @ output["kernel"] + output["bias"], atol=1e-7)
 
+# It offers what `jtx/models/contract.py` asks for.
+assert (model.stacks, model.heads, model.longest) == ({}, {"classes"}, None)
+np.testing.assert_array_equal(model.apply({"params": params}, batch),
+                              np.asarray(params["embed"]["embedding"])[tokens])
+assert model.apply({"params": params}, batch, method="attention_weights") == {}
+
 # The towns by the sea are few words, which a bag of words tells.
 out = sys.argv[1]
 workdir = f"{out}/run"
