@@ -11,7 +11,8 @@ import safetensors.numpy
 from jtx.interop import configs, huggingface, tables
 from jtx.interop.families import FAMILIES
 from jtx.interop.trunks import param_shapes
-from jtx.saved.pretrained import load_params, load_pretrained, save_pretrained
+from jtx.saved.folder import open_saved
+from jtx.saved.pretrained import load_pretrained, save_pretrained
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: make test-parity installs it")
@@ -174,7 +175,7 @@ def test_positions_are_interpolated_as_transformers_does(size, tmp_path):
   directory = saved(peer, tmp_path / "theirs")
   model, _ = load_pretrained(directory, dtype="float32")
   larger = model.clone(image=huggingface.MODELS["vit"].image.__class__(size=size))
-  params, missing = load_params(directory, larger)
+  params, missing = open_saved(directory).params_for(larger)
   assert not missing
   with torch.no_grad():
     patches = torch.zeros(1, (size // 5) ** 2 + 1, 24)
