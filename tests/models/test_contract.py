@@ -80,7 +80,7 @@ def test_every_family_is_here():
 @all_cases
 def test_its_example_makes_its_parameters(name):
   model, _ = CASES[name]
-  params = unbox(model.init(jax.random.key(0), model.example()))["params"]
+  params = unbox(jax.eval_shape(model.init, jax.random.key(0), model.example()))["params"]
   for stack, config in model.stacks.items():
     segments = [segment for key, segment in params[stack].items() if key.startswith("layers")]
     depths = [{x.shape[0] for x in jax.tree.leaves(segment)} for segment in segments]
@@ -142,9 +142,10 @@ def test_hidden_states_and_weights(name):
   T = model.longest if "image" in model.example() else 3
   batch = jax.tree.map(lambda x: jnp.concatenate([x, x]), of_length(model, T))
   batch |= {key: jnp.ones_like(x) for key, x in batch.items() if key.endswith("segment_ids")}
-  params = drawn(model)
-  assert model.apply({"params": params}, batch).shape == (2, T, D)
-  weights = model.apply({"params": params}, batch, method="attention_weights")
+  run = jax.jit(lambda params: (model.apply({"params": params}, batch), model.apply(
+      {"params": params}, batch, method="attention_weights")))
+  hidden, weights = run(drawn(model))
+  assert hidden.shape == (2, T, D) and np.isfinite(hidden).all()
   assert set(model.stacks) <= set(weights)
   for stack, config in model.stacks.items():
     assert weights[stack].shape == (config.num_layers, 2, 2, T, T)
@@ -156,7 +157,7 @@ def test_tied_positions_are_the_same():
                                              (Rope(), Learned(max_length=6))):
     model = encdec(**SIZE, position=encoder_position, decoder=dict(position=decoder_position))
     with pytest.raises(ConfigError, match="leave out 'positions'"):
-      model.init(jax.random.key(0), model.example())
+      jax.eval_shape(model.init, jax.random.key(0), model.example())
 
 
 # ------------------------------------------------------------------------------- prompts
@@ -179,8 +180,9 @@ def greedy(model, params, sources, prompts, hypotheses=1, together=True):
   variables = {"params": params}
   prompt = field("prompt", prompts)["prompt"]
   lengths = jnp.array([len(p) for p in prompts]) if together else None
-  logits, state = model.apply(variables, field("src", sources), hypotheses, STEPS, prompt, lengths,
-                              method="start")
+  start = jax.jit(lambda source, prompt, lengths: model.apply(
+      variables, source, hypotheses, STEPS, prompt, lengths, method="start"))
+  logits, state = start(field("src", sources), prompt, lengths)
   logits = jnp.repeat(logits, hypotheses, 0)
   step = jax.jit(lambda *args: model.apply(variables, *args, method="step"))
   out, tokens = [logits], [logits.argmax(-1)]
@@ -201,12 +203,13 @@ def test_prompts_of_several_lengths_are_each_alone_and_the_full_pass(fields, hyp
   model = encdec(**{**SIZE, **fields})
   params = drawn(model)
   logits, tokens = greedy(model, params, SOURCES, PROMPTS, hypotheses)
+  logits_of = jax.jit(lambda params, batch: model.apply(
+      {"params": params}, model.apply({"params": params}, batch), method="logits"))
   for row, (source, prompt) in enumerate(zip(SOURCES, PROMPTS)):
     alone, said = greedy(model, params, [source], [prompt], together=False)
     target = [*prompt, *said[0].tolist()][:-1]
     batch = {**field("src", [source]), **field("tgt", [target])}
-    hidden = model.apply({"params": params}, batch | {"tgt_in": batch["tgt"]})
-    full = model.apply({"params": params}, hidden, method="logits")[0, len(prompt) - 1:]
+    full = logits_of(params, batch | {"tgt_in": batch["tgt"]})[0, len(prompt) - 1:]
     for h in range(hypotheses):
       np.testing.assert_array_equal(tokens[row * hypotheses + h], said[0])
       np.testing.assert_allclose(logits[row * hypotheses + h], alone[0], rtol=1e-5, atol=1e-5)

@@ -1,8 +1,8 @@
 """ModernBERT (Warner et al. 2024): rotary positions, local layers, gated feed-forward, no biases.
 
-Dropout: `attention_dropout` is block.attention_dropout (ModernBERT also has it on the output
+Dropout: `attention_dropout` is block.attention.dropout (ModernBERT also has it on the output
 of attention), `embedding_dropout` is block.dropout (ours is also on the sub-layers' outputs),
-`mlp_dropout` is block.ffn_dropout. All are 0 in the published models.
+`mlp_dropout` is block.ffn.dropout. All are 0 in the published models.
 """
 
 from typing import Any, Mapping
