@@ -465,7 +465,7 @@ def test_a_sweep_of_which_runs_are_killed_and_fail(tmp_path):
     assert steps == sorted(set(steps)) and steps[-1] == 60
 
   result = lambda name: json.loads((workdir / name / "results.json").read_text())
-  table = {(row["lr"], row["num_heads"], row["position"]): row
+  table = {(row["lr"], row["num_heads"], row["encoder.position"]): row
            for row in csv.DictReader((workdir / "sweep.csv").open())}
   assert len(table) == 4
   for lr in ("0.001", "0.005"):
@@ -475,7 +475,9 @@ def test_a_sweep_of_which_runs_are_killed_and_fail(tmp_path):
       a, b = (result(f"lr={lr},seed={seed}")[metric] for seed in (0, 1))
       np.testing.assert_allclose(float(row[metric]), (a + b) / 2, rtol=1e-12)
       np.testing.assert_allclose(float(row[f"{metric} stderr"]), abs(a - b) / 2, atol=1e-12)
-  assert float(table["0.005", "4", "learned"]["val/chrf"]) == result("position=learned")["val/chrf"]
+  learned = table["0.005", "4", "learned"]
+  assert learned["decoder.position"] == "learned"
+  assert float(learned["val/chrf"]) == result(good[-1])["val/chrf"]
   assert table["0.005", "3", "sinusoidal"]["failed"] == "1"
   assert (workdir / "loss.png").stat().st_size > 1000
   assert command("report", f"--workdir={workdir}").stdout == again.stdout
