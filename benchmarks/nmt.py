@@ -26,8 +26,10 @@ from benchmarks.nmt_marian import (
 )
 
 SIZES = {
-    "base": dict(width=512, num_layers=6, block=dict(attention=dict(num_heads=8), ffn=dict(dim=2048))),
-    "tiny": dict(width=64, num_layers=2, block=dict(attention=dict(num_heads=4), ffn=dict(dim=128))),
+    "base": dict(width=512, num_layers=6,
+                 block=dict(attention=dict(num_heads=8), ffn=dict(dim=2048))),
+    "tiny": dict(width=64, num_layers=2,
+                 block=dict(attention=dict(num_heads=4), ffn=dict(dim=128))),
 }
 
 PARTS = ("train", "translate")
