@@ -7,7 +7,7 @@ is taken. The paper trains 125,000 steps of 4,096 rows of 512 with LAMB and hide
 three tokens; here it is tokens. Not yet reproduced here.
 """
 
-from configs import bert, common
+from configs import arguments, bert, common
 
 SIZES = {"base": "albert_base", "large": "albert_large", "xlarge": "albert_xlarge"}
 PRESETS = ("", "tiny", "large",
@@ -15,9 +15,9 @@ PRESETS = ("", "tiny", "large",
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, size="base", **bert.CORPUS_ARGS)
+  args = arguments.parse_args(arg, size="base", **bert.CORPUS_ARGS)
   c = common.get_config()
-  bert.pretrain(c, args, common.choose(SIZES, args.size, "size"), "AlbertForPreTraining",
+  bert.pretrain(c, args, arguments.choose(SIZES, args.size, "size"), "AlbertForPreTraining",
                 common.op("segment_pair", order=True), phases=((1.0, 512, 4096),),
                 tokenizer=common.tokenizer("unigram", vocab_size=30_000, lowercase=True, mask=True))
   c.optim.lr, c.optim.clip_norm, c.optim.accumulate = 1.76e-3, 1.0, 8

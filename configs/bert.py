@@ -14,14 +14,15 @@ comes out: see glue.py and squad.py. `sweep_masking` is table 8 of the paper, `s
 its table 5, `sweep_forms` table 1 of RoBERTa (Liu et al. 2019).
 """
 
-from configs import common
+from configs import arguments, common
 from jtx.interop import huggingface, presets
 from jtx.interop.presets import ENCODERS
 from jtx.nn.positions import POSITIONS
 
-# What `pretrain` reads; a config adds its own.
+# Arguments that `pretrain` reads; a config adds its own.
 CORPUS_ARGS = dict(
-    corpus="",  # a source of jtx/data/sources/registry.py: documents:FOLDER, blank_lines:FILE, jsonl:FILE
+    # A source of jtx/data/sources/registry.py: documents:FOLDER, blank_lines:FILE, jsonl:FILE.
+    corpus="",
     val="",  # another, to evaluate on
     vocab="",  # a tokenizer or vocab.txt; without one, a tokenizer is trained on the corpus
     language="en",  # whose rules split sentences
@@ -43,10 +44,10 @@ SIZES = {name.removeprefix("bert_"): name for name in ENCODERS
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, size="base", form="segment_pair", **CORPUS_ARGS)
-  common.choose(dict.fromkeys(FORMS), args.form, "form")
+  args = arguments.parse_args(arg, size="base", form="segment_pair", **CORPUS_ARGS)
+  arguments.choose(dict.fromkeys(FORMS), args.form, "form")
   c = common.get_config()
-  pretrain(c, args, common.choose(SIZES, args.size, "size"), ARCHITECTURES[args.form in PAIRS],
+  pretrain(c, args, arguments.choose(SIZES, args.size, "size"), ARCHITECTURES[args.form in PAIRS],
            common.op(args.form), phases=((0.9, 128, 256), (0.1, 512, 256)),
            tokenizer=common.tokenizer("wordpiece", vocab_size=30_522, mask=True))
   c.optim.lr, c.optim.clip_norm = 1e-4, 1.0
@@ -76,7 +77,7 @@ def pretrain(c, args, preset: str, architecture: str, form, phases, tokenizer) -
   c.model.vocab_size = None  # the tokenizer's
   stack = c.model.stack
   if args.position not in ("", stack.position.name):
-    common.choose(POSITIONS, args.position, "position")
+    arguments.choose(POSITIONS, args.position, "position")
     stack.position = common.position(args.position)
   longest = max(length for _, length, _ in phases)
   if "max_length" in stack.position and longest > stack.position.max_length:

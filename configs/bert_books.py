@@ -15,7 +15,7 @@ with the learned positions of BERT, which `transformers` can read too, only afte
 Arguments: those of CORPUS_ARGS in bert.py. A student of what comes out: see distilbert.py.
 """
 
-from configs import bert, common
+from configs import arguments, bert, common
 from jtx.errors import ConfigError
 
 PRESETS = ("", "tiny", "corpus=documents:books.zip,vocab=vocab.txt",
@@ -23,7 +23,7 @@ PRESETS = ("", "tiny", "corpus=documents:books.zip,vocab=vocab.txt",
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, **bert.CORPUS_ARGS | dict(position="rope"))
+  args = arguments.parse_args(arg, **bert.CORPUS_ARGS | dict(position="rope"))
   if not args.corpus:
     args.corpus, args.val = "embedded:pydocs:train", args.val or "embedded:pydocs:val"
   elif not args.val:

@@ -8,7 +8,7 @@ sources with {} for the language, as in jsonl:{}.jsonl; vocab; tiny. The recipe 
 bert.py. Not yet reproduced here.
 """
 
-from configs import bert, common
+from configs import arguments, bert, common
 
 # Those of wiki40b that the library splits sentences of.
 LANGUAGES = ("ca+cs+da+de+el+en+es+fi+fr+hu+it+lt+lv+nl+no+pl+pt+ro+ru+sk+sl+sv+tr")
@@ -17,7 +17,7 @@ PRESETS = ("", "tiny",
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, languages=LANGUAGES, cased=True, corpus="tfds:wiki40b/{}:train",
+  args = arguments.parse_args(arg, languages=LANGUAGES, cased=True, corpus="tfds:wiki40b/{}:train",
                            val="tfds:wiki40b/{}:validation", vocab="", position="",
                            tiny=False)
   languages = args.languages.split("+")

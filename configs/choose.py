@@ -7,12 +7,12 @@ FOLDER is a Hugging Face model or the workdir of a run; without `init` a small B
 parameters is trained. DATA holds train.tsv and dev.tsv. Arguments: prompt, the column of the text
 (from 0); first and choices, the column of the first ending and how many there are; label, that of
 the right ending's number, from 0; train and dev, the files; others, more files to evaluate, joined
-by "+"; and those of FINETUNE_ARGS in common.py. The defaults are CODAH's columns.
+by "+"; and those of FINETUNE_ARGS in finetuning.py. The defaults are CODAH's columns.
 
 Devlin et al. 2019 report an accuracy of 81.6 on dev of SWAG for BERT-Base.
 """
 
-from configs import common
+from configs import arguments, common, finetuning
 
 PRESETS = ("", "tiny,model=roberta_base",
            "prompt=0,first=1,choices=3,label=4,train=t.tsv,dev=d.tsv,others=x.tsv,features=last",
@@ -20,10 +20,10 @@ PRESETS = ("", "tiny,model=roberta_base",
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, prompt=1, first=2, choices=4, label=6,
-                           **common.FILE_ARGS)
+  args = arguments.parse_args(arg, prompt=1, first=2, choices=4, label=6,
+                           **finetuning.FILE_ARGS)
   c = common.get_config()
-  common.finetune(c, args, "choice")
+  finetuning.finetune(c, args, "choice")
   c.objective = common.objective("multiple_choice")
   prompt, label = str(args.prompt), str(args.label)
   choices = tuple(str(args.first + i) for i in range(args.choices))
@@ -34,9 +34,10 @@ def get_config(arg: str = ""):
   c.data.ops = (
       common.op("encode_choices", prompt=prompt, choices=choices, label=label,
                 max_length=args.max_length),
-      common.padded(args, *fields),
+      finetuning.padded(args, *fields),
   )
-  common.add_evals(c, args, lambda file: common.evaluator("loss", source=(f"tsv:{file}",), every=0))
+  finetuning.add_evals(
+      c, args, lambda file: common.evaluator("loss", source=(f"tsv:{file}",), every=0))
   if args.tiny:
-    common.shrink_encoder(c)
+    finetuning.shrink_encoder(c)
   return c

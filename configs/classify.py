@@ -8,10 +8,10 @@ parameters is trained. Arguments: text, and second for pairs, the columns of the
 of the class (numbers from 0, or names of columns with `header`); names, the classes joined by "+",
 "" for a number to be predicted; scores, joined by "+" (accuracy, f1, matthews, pearson, spearman);
 train and dev, the files; others, more files to evaluate, joined by "+", such as the texts in other
-languages; and those of FINETUNE_ARGS in common.py.
+languages; and those of FINETUNE_ARGS in finetuning.py.
 """
 
-from configs import common
+from configs import arguments, common, finetuning
 
 PRESETS = ("", "tiny", "tiny,names=,scores=pearson+spearman,features=last",
            "text=a,second=b,label=c,header,names=x+y+z,scores=matthews,train=t,dev=d,others=de.tsv",
@@ -19,10 +19,10 @@ PRESETS = ("", "tiny", "tiny,names=,scores=pearson+spearman,features=last",
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, text="0", second="", label="1", header=False, names="0+1",
-                           scores="accuracy", **common.FILE_ARGS)
+  args = arguments.parse_args(arg, text="0", second="", label="1", header=False, names="0+1",
+                           scores="accuracy", **finetuning.FILE_ARGS)
   c = common.get_config()
-  common.finetune(c, args, "classes")
+  finetuning.finetune(c, args, "classes")
   names = tuple(filter(None, args.names.split("+")))
   c.objective = common.objective("classify", loss="cross_entropy" if names else "squared_error")
   if not names:
@@ -36,12 +36,12 @@ def get_config(arg: str = ""):
   c.data.ops = (
       common.op("encode", texts=texts, max_length=args.max_length),
       to_label,
-      common.padded(args, "text"),
+      finetuning.padded(args, "text"),
   )
-  common.add_evals(c, args, lambda file: common.evaluator(
+  finetuning.add_evals(c, args, lambda file: common.evaluator(
       "classification", source=source(file), scores=tuple(args.scores.split("+"))))
   if args.tiny:
-    common.shrink_encoder(c)
+    finetuning.shrink_encoder(c)
   return c
 
 

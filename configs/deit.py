@@ -9,14 +9,14 @@ without, 83.4 % with a RegNetY-16GF. Not yet reproduced here; repeated augmentat
 Arguments: size (ti, s, b), teacher, kind (hard or soft), and those of vit.py's ARGS.
 """
 
-from configs import common, vit
+from configs import arguments, common, vit
 
 PRESETS = ("", "tiny", "ti,tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
            "kind=soft,train=images:a,val=images:b")
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, size="s", teacher="", kind="hard", **vit.ARGS)
+  args = arguments.parse_args(arg, size="s", teacher="", kind="hard", **vit.ARGS)
   if not args.train:
     args.train, args.val = "tfds:imagenet2012:train", args.val or "tfds:imagenet2012:validation"
   c = common.get_config()

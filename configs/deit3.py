@@ -9,7 +9,7 @@ Published at 224 after 800 epochs: S 81.4 %, B 83.8 %, L 84.9 %, H/14 85.2 %. No
 here. Arguments: size, and those of vit.py's ARGS.
 """
 
-from configs import common, vit
+from configs import arguments, common, vit
 
 DROP_PATH = {"ti": 0.0, "s": 0.05, "b": 0.2, "l": 0.45, "h": 0.6}  # of 800 epochs
 
@@ -18,7 +18,7 @@ PRESETS = ("", "tiny", "h", "s,tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, size="b", **vit.ARGS)
+  args = arguments.parse_args(arg, size="b", **vit.ARGS)
   if not args.train:
     args.train, args.val = "tfds:imagenet2012:train", args.val or "tfds:imagenet2012:validation"
   c = common.get_config()

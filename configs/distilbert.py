@@ -10,14 +10,14 @@ batches of up to 4,000 rows, 90 hours on 8 V100, without the second task, and be
 other layer of the teacher; here the student begins from fresh parameters. Not yet reproduced here.
 """
 
-from configs import bert, common
+from configs import arguments, bert, common
 
 PRESETS = ("", "tiny", "layers=2,width=256",
            "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de,position=alibi")
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, teacher="", layers=6, width=768, **bert.CORPUS_ARGS)
+  args = arguments.parse_args(arg, teacher="", layers=6, width=768, **bert.CORPUS_ARGS)
   args.vocab = args.vocab or args.teacher
   c = common.get_config()
   bert.pretrain(c, args, "distilbert", "DistilBertForMaskedLM", common.op("full_sentences"),

@@ -6,7 +6,7 @@ FOLDER is a Hugging Face model or the workdir of a run; without `init` a small B
 parameters is trained, which shows that things run. The data comes through TFDS, or with `files`
 from GLUE's own files in --config.data.path=FOLDER (SST-2/train.tsv and so on). Arguments: the task
 (cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli); files; and those of FINETUNE_ARGS in
-common.py.
+finetuning.py.
 
 Devlin et al. 2019 report on the test sets for BERT-Base: MNLI 84.6/83.4, QQP 71.2, QNLI 90.5,
 SST-2 93.5, CoLA 52.1, STS-B 85.8, MRPC 88.9, RTE 66.4.
@@ -14,7 +14,7 @@ SST-2 93.5, CoLA 52.1, STS-B 85.8, MRPC 88.9, RTE 66.4.
 
 from typing import NamedTuple
 
-from configs import common
+from configs import arguments, common, finetuning
 
 
 class Task(NamedTuple):
@@ -54,10 +54,10 @@ PRESETS = ("", "tiny", "cola,files,features=last", "stsb,tiny", "mnli,model=albe
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, task="sst2", files=False, **common.FINETUNE_ARGS)
-  task = common.choose(TASKS, args.task, "task")
+  args = arguments.parse_args(arg, task="sst2", files=False, **finetuning.FINETUNE_ARGS)
+  task = arguments.choose(TASKS, args.task, "task")
   c = common.get_config()
-  common.finetune(c, args, "classes")
+  finetuning.finetune(c, args, "classes")
   c.objective = common.objective("classify", loss="cross_entropy" if task.names else
                                  "squared_error")
   if not task.names:
@@ -81,12 +81,12 @@ def get_config(arg: str = ""):
   c.data.ops = (
       common.op("encode", texts=tuple(texts), max_length=args.max_length),
       to_label,
-      common.padded(args, "text"),
+      finetuning.padded(args, "text"),
   )
   for name, split in splits.items():
     c.evals[name] = common.evaluator("classification", source=source(split), scores=task.scores)
   if args.tiny:
-    common.shrink_encoder(c)
+    finetuning.shrink_encoder(c)
   return c
 
 

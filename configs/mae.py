@@ -10,7 +10,7 @@ yet reproduced here. Arguments: size (ti, s, b, l, h), masked, and for other ima
 patch, res, channels and crop as in vit.py; those of vit.py's ARGS.
 """
 
-from configs import common, vit
+from configs import arguments, common, vit
 
 PRESETS = ("", "tiny", "l,masked=0.6", "ti,patch=4,res=28,channels=1,crop=none,train=npz:a.npz",
            "b,tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
@@ -18,7 +18,7 @@ PRESETS = ("", "tiny", "l,masked=0.6", "ti,patch=4,res=28,channels=1,crop=none,t
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, size="b", masked=0.75, patch=0, res=224, channels=3,
+  args = arguments.parse_args(arg, size="b", masked=0.75, patch=0, res=224, channels=3,
                            crop="inception", **vit.ARGS)
   if not args.train:
     args.train, args.val = "tfds:imagenet2012:train", args.val or "tfds:imagenet2012:validation"

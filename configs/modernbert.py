@@ -8,7 +8,7 @@ StableAdamW, a batch that grows, and half of the second stretch at a falling rat
 AdamW with clipping and one batch size a phase. Not yet reproduced here.
 """
 
-from configs import bert, common
+from configs import arguments, bert, common
 
 SIZES = {"base": ("modernbert_base", 8e-4), "large": ("modernbert_large", 5e-4)}
 PRESETS = ("", "tiny", "large",
@@ -16,8 +16,8 @@ PRESETS = ("", "tiny", "large",
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, size="base", **bert.CORPUS_ARGS)
-  preset, lr = common.choose(SIZES, args.size, "size")
+  args = arguments.parse_args(arg, size="base", **bert.CORPUS_ARGS)
+  preset, lr = arguments.choose(SIZES, args.size, "size")
   c = common.get_config()
   bert.pretrain(c, args, preset, "ModernBertForMaskedLM", common.op("doc_sentences"),
                 phases=((0.85, 1024, 4608), (0.15, 8192, 576)),

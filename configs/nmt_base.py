@@ -11,7 +11,7 @@ newstest2014 BLEU 27.3 En-De and 38.1 En-Fr (big: 28.4 and 41.8). Not yet reprod
 `sweep_table3` is the paper's ablation (table 3): En-De, scored on newstest2013.
 """
 
-from configs import common
+from configs import arguments, common
 
 SIZES = {
     "base": dict(width=512, num_layers=6, block=dict(
@@ -30,9 +30,9 @@ TINY = dict(width=32, num_layers=2, unroll=1,
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, size="base", pair="de-en", tiny=False)
-  vocab_size = common.choose(PAIRS, args.pair, "pair")
-  size = common.choose(SIZES, args.size, "size")
+  args = arguments.parse_args(arg, size="base", pair="de-en", tiny=False)
+  vocab_size = arguments.choose(PAIRS, args.pair, "pair")
+  size = arguments.choose(SIZES, args.size, "size")
 
   c = common.get_config()
   c.model = common.encoder_decoder(**size)

@@ -9,13 +9,13 @@ CPU cores reaches 40.3 on test2016 (RESULTS.md). Arguments as in nmt_text.py, wh
 any other pair of text files.
 """
 
-from configs import common, nmt_base, nmt_text
+from configs import arguments, common, nmt_base, nmt_text
 
 PRESETS = nmt_text.PRESETS
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, src="en", tgt="de", length=64, tiny=False)
+  args = arguments.parse_args(arg, src="en", tgt="de", length=64, tiny=False)
   c = nmt_text.get_config(f"src={args.src},tgt={args.tgt},length={args.length}")
   common.apply(c, {"model.encoder": dict(width=128, block=dict(ffn=dict(dim=256)))})
   c.optim.lr = 3e-3

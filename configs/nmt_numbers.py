@@ -6,7 +6,7 @@ The data is generated (`jtx/data/sources/number_words.py`), so nothing is downlo
 values occur in no training pair. Argument: tiny.
 """
 
-from configs import common, nmt_base
+from configs import arguments, common, nmt_base
 
 # Of the training examples; times and years are few, and by size would hardly be seen.
 SHARES = {"cardinal": 0.52, "ordinal": 0.2, "year": 0.02, "date": 0.12, "time": 0.14}
@@ -15,7 +15,7 @@ PRESETS = ("", "tiny")
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, tiny=False)
+  args = arguments.parse_args(arg, tiny=False)
   c = common.get_config()
   c.model = common.encoder_decoder(
       width=64, num_layers=2, unroll=-1, block=dict(

@@ -10,13 +10,13 @@ with millions take --config.model.encoder.width=512 --config.model.encoder.block
 --config.model.encoder.block.dropout=0.1; the decoder follows.
 """
 
-from configs import common, nmt_base
+from configs import arguments, common, nmt_base
 
 PRESETS = ("", "src=de,tgt=en,length=32", "tiny")
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, src="en", tgt="de", length=128, tiny=False)
+  args = arguments.parse_args(arg, src="en", tgt="de", length=128, tiny=False)
   c = common.get_config()
   c.model = common.encoder_decoder(
       width=256, num_layers=4, unroll=4, block=dict(

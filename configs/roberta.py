@@ -7,7 +7,7 @@ is taken. The paper trains 500,000 steps of 8,192 rows of 512 on 160 GB of text,
 V100 for 100,000 of them. Not yet reproduced here.
 """
 
-from configs import bert, common
+from configs import arguments, bert, common
 
 SIZES = {"base": ("roberta_base", 6e-4, 24_000.0), "large": ("roberta_large", 4e-4, 30_000.0)}
 PRESETS = ("", "tiny", "large,form=doc_sentences",
@@ -15,9 +15,9 @@ PRESETS = ("", "tiny", "large,form=doc_sentences",
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, size="base", form="full_sentences", **bert.CORPUS_ARGS)
-  preset, lr, warmup = common.choose(SIZES, args.size, "size")
-  common.choose(dict.fromkeys(bert.FORMS[2:]), args.form, "form")
+  args = arguments.parse_args(arg, size="base", form="full_sentences", **bert.CORPUS_ARGS)
+  preset, lr, warmup = arguments.choose(SIZES, args.size, "size")
+  arguments.choose(dict.fromkeys(bert.FORMS[2:]), args.form, "form")
   c = common.get_config()
   bert.pretrain(c, args, preset, "RobertaForMaskedLM", common.op(args.form),
                 phases=((1.0, 512, 8192),),

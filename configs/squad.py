@@ -8,12 +8,12 @@ parameters is trained. DATA holds train-v1.1.json and dev-v1.1.json. Arguments: 
 without an answer (train-v2.0.json, dev-v2.0.json); train and dev, other files of that form;
 holdout, the percentage of the training file's titles that are kept for evaluation in place of a dev
 file; others, more files to evaluate, joined by "+", such as XQuAD's in other languages; stride,
-tokens that windows of a long text share; and those of FINETUNE_ARGS in common.py.
+tokens that windows of a long text share; and those of FINETUNE_ARGS in finetuning.py.
 
 Devlin et al. 2019 report EM 80.8 and F1 88.5 on dev of 1.1 for BERT-Base.
 """
 
-from configs import common
+from configs import arguments, common, finetuning
 
 PRESETS = ("", "v2,model=modernbert_base", "tiny,stride=4",
            "train=own.json,holdout=20,others=xquad.en.json+xquad.de.json",
@@ -22,11 +22,11 @@ PRESETS = ("", "v2,model=modernbert_base", "tiny,stride=4",
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, v2=False, holdout=0, stride=128, **{
-      **common.FILE_ARGS, "train": "", "dev": "", "max_length": 384})
+  args = arguments.parse_args(arg, v2=False, holdout=0, stride=128, **{
+      **finetuning.FILE_ARGS, "train": "", "dev": "", "max_length": 384})
   version = "v2.0" if args.v2 else "v1.1"
   c = common.get_config()
-  common.finetune(c, args, "span")
+  finetuning.finetune(c, args, "span")
   position = c.model.stack.position
   if not args.init and "max_length" in position:
     position.max_length = max(args.max_length, position.max_length)
@@ -38,11 +38,11 @@ def get_config(arg: str = ""):
   c.data.train = (f"squad:{train}",)
   c.data.ops = (
       common.op("encode_windows", max_length=args.max_length, stride=args.stride),
-      common.padded(args, "text"),
+      finetuning.padded(args, "text"),
   )
-  common.add_evals(c, args, lambda file: common.evaluator(
+  finetuning.add_evals(c, args, lambda file: common.evaluator(
       "answers", source=(f"squad:{file}",), no_answer=args.v2))
   if args.tiny:
-    common.shrink_encoder(c)
+    finetuning.shrink_encoder(c)
     c.data.ops[0].max_question, c.data.ops[0].stride = 8, min(args.stride, 8)
   return c

@@ -7,12 +7,12 @@ FOLDER is a Hugging Face model or the workdir of a run; without `init` a small B
 parameters is trained. The tags are collected from the training data. Arguments: format, conll (a
 word and its tags a line) or conllu; entities, where tags are IOB and entities are scored; train and
 dev, the files; others, more files to evaluate, joined by "+", such as those of other languages; and
-those of FINETUNE_ARGS in common.py.
+those of FINETUNE_ARGS in finetuning.py.
 
 Devlin et al. 2019 report F1 96.4 on dev and 92.4 on test of CoNLL-2003 for BERT-Base.
 """
 
-from configs import common
+from configs import arguments, common, finetuning
 
 FORMATS = {"conll": "conll", "conllu": "conllu"}
 PRESETS = ("", "tiny,entities", "tiny,features=sum_all",
@@ -22,19 +22,19 @@ PRESETS = ("", "tiny,entities", "tiny,features=sum_all",
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, format="conll", entities=False, **{
-      **common.FILE_ARGS, "train": "train.conll", "dev": "dev.conll"})
-  kind = common.choose(FORMATS, args.format, "format")
+  args = arguments.parse_args(arg, format="conll", entities=False, **{
+      **finetuning.FILE_ARGS, "train": "train.conll", "dev": "dev.conll"})
+  kind = arguments.choose(FORMATS, args.format, "format")
   c = common.get_config()
-  common.finetune(c, args, "tags")
+  finetuning.finetune(c, args, "tags")
   c.objective = common.objective("tag")
   c.data.train = (f"{kind}:{args.train}",)
   c.data.ops = (
       common.op("encode_words", max_length=args.max_length),
-      common.padded(args, "text"),
+      finetuning.padded(args, "text"),
   )
-  common.add_evals(c, args, lambda file: common.evaluator(
+  finetuning.add_evals(c, args, lambda file: common.evaluator(
       "tagging", source=(f"{kind}:{file}",), entities=args.entities))
   if args.tiny:
-    common.shrink_encoder(c)
+    finetuning.shrink_encoder(c)
   return c

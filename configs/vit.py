@@ -13,7 +13,7 @@ channels (1 for grey), crop (inception, pad: for small images, or none), and tho
 stem, or in every layer, each its own or shared. Here it also has sines, and 2-D RoPE.
 """
 
-from configs import common
+from configs import arguments, common
 from jtx import storage
 from jtx.errors import ConfigError
 
@@ -42,7 +42,7 @@ PRESETS = ("", "tiny", "tiny,pool=mean,freeze=1,batch=4,epochs=2,lr=0.01",
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, size="s", patch=16, res=224, channels=3, crop="inception",
+  args = arguments.parse_args(arg, size="s", patch=16, res=224, channels=3, crop="inception",
                            pool="first", **ARGS)
   c = common.get_config()
   build(c, args, args.size, args.patch, args.res, args.channels, pool=args.pool)
@@ -55,7 +55,7 @@ def get_config(arg: str = ""):
 
 def build(c, args, size: str, patch: int, res: int, channels: int = 3, pool: str = "first") -> None:
   """The model, its data and evaluation."""
-  width, num_layers, heads = common.choose(SIZES, size, "size")
+  width, num_layers, heads = arguments.choose(SIZES, size, "size")
   c.model = common.model(
       "vit", patch_size=patch, image=dict(size=res, channels=channels),
       stack=dict(width=width, num_layers=num_layers,

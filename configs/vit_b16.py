@@ -11,7 +11,7 @@ Arguments: size (b), data: in1k; in21k, the paper's pretraining (Dosovitskiy et 
 finetune, from what that gave (`init`), at 384 pixels by SGD (table 4). And those of vit.py's ARGS.
 """
 
-from configs import common, vit
+from configs import arguments, common, vit
 from jtx.errors import ConfigError
 
 DATA = ("in1k", "in21k", "finetune")
@@ -21,7 +21,7 @@ PRESETS = ("tiny", "l", "data=in21k,tiny", "data=finetune,tiny,freeze=1",
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, size="b", data="in1k", **vit.ARGS)
+  args = arguments.parse_args(arg, size="b", data="in1k", **vit.ARGS)
   if args.data not in DATA:
     raise ConfigError(f"config argument data={args.data!r}: valid are {', '.join(DATA)}")
   if not args.train and args.data == "in21k":

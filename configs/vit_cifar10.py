@@ -8,14 +8,14 @@ smoothing, 200 epochs. A folder or zip archive with a folder a class is read by 
 without them, `cifar10` of TFDS. Arguments: those of vit.py's ARGS.
 """
 
-from configs import common, vit
+from configs import arguments, common, vit
 
 PRESETS = ("", "tiny", "tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
            "train=images:a,val=images:b")
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, **vit.ARGS)
+  args = arguments.parse_args(arg, **vit.ARGS)
   if not args.train:
     args.train, args.val = "tfds:cifar10:train", args.val or "tfds:cifar10:test"
   c = common.get_config()

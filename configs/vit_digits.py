@@ -11,14 +11,14 @@ With `teacher`, a Hugging Face folder or a workdir of a model of the same classe
 is against its scores. Arguments: these, and those of vit.py's ARGS.
 """
 
-from configs import common, vit
+from configs import arguments, common, vit
 
 PRESETS = ("", "tiny", "teacher=runs/teacher", "tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
            "res=28,patch=4,train=npz:a.npz:rows[:90%],val=npz:a.npz:rows[90%:]")
 
 
 def get_config(arg: str = ""):
-  args = common.parse_args(arg, res=8, patch=2, teacher="", **vit.ARGS)
+  args = arguments.parse_args(arg, res=8, patch=2, teacher="", **vit.ARGS)
   c = common.get_config()
   vit.build(c, args, "ti", args.patch, args.res, channels=1, pool="mean")
   common.apply(c, {"model.stack": dict(

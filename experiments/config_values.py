@@ -13,7 +13,7 @@ from ml_collections.config_flags import config_path, tuple_parser
 
 from experiments.config_files import load_config
 from experiments.errors import UsageError
-from jtx.config import from_plain
+from jtx.config_files import from_plain
 
 
 class ConfigParser(flags.ArgumentParser):

@@ -6,7 +6,7 @@ import flax.linen as nn
 from ml_collections import config_dict
 import pytest
 
-from jtx import config
+from jtx import config, config_files
 from jtx.errors import ConfigError
 from jtx.models import MODELS
 from jtx.nn.block import BlockConfig
@@ -229,22 +229,22 @@ def test_a_section_survives_json(tmp_path):
   cfg = config.section(MODELS, "encdec", vocab_size=10, encoder=dict(
       pattern=("global", "local"), window=3, position=config.section(POSITIONS, "t5")))
   path = str(tmp_path / "config.json")
-  config.save(cfg, path)
-  assert config.build(MODELS, config.load(path)) == config.build(MODELS, cfg)
+  config_files.save(cfg, path)
+  assert config.build(MODELS, config_files.load(path)) == config.build(MODELS, cfg)
 
 
 def test_bad_files(tmp_path):
   path = tmp_path / "config.json"
   with pytest.raises(ConfigError, match="config.json does not exist"):
-    config.load(str(path))
+    config_files.load(str(path))
   path.write_text("{")
   with pytest.raises(ConfigError, match="config.json is not valid JSON"):
-    config.load(str(path))
+    config_files.load(str(path))
   path.write_text("[]")
   with pytest.raises(ConfigError, match="top level must be a JSON object"):
-    config.load(str(path))
+    config_files.load(str(path))
 
 
 def test_flatten():
   cfg = config_dict.ConfigDict({"a": {"b": 1}, "c": (2, config_dict.ConfigDict({"d": 3}))})
-  assert config.flatten(cfg) == {"a.b": 1, "c[0]": 2, "c[1].d": 3}
+  assert config_files.flatten(cfg) == {"a.b": 1, "c[0]": 2, "c[1].d": 3}

@@ -12,11 +12,10 @@ import jax
 import numpy as np
 import pytest
 
-from configs import common
-from jtx import build
-from jtx import config as config_lib
+from configs import arguments, common
+from jtx import build, config_files
 from jtx.compile.declared import declared_data
-from jtx.config import flatten
+from jtx.config_files import flatten
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
 from jtx.data.tokenizers.files import read_tokenizer
@@ -33,7 +32,8 @@ from jtx.train.step import Program
 from tests.helpers import block, encoder
 
 FOLDER = pathlib.Path(common.__file__).parent
-NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem not in ("__init__", "common"))
+SHARED = ("__init__", "arguments", "common", "finetuning")  # parts of configs
+NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem not in SHARED)
 
 
 def module(name):
@@ -73,7 +73,7 @@ def make_program(config, mesh_shape, vocab_size=None, outputs=3):
 @functools.cache
 def tiny_batch(sections):
   """A real batch of a tiny config's data, which many share, and the vocabulary's size."""
-  config = config_lib.from_plain(json.loads(sections))
+  config = config_files.from_plain(json.loads(sections))
   data = Dataset(config.data, config.tokenizer)
   stream = data.train_stream(0, config.batch_size, range(config.batch_size))
   return loop.without_ids(stream.batch(0)), data.info
@@ -88,7 +88,7 @@ def test_the_folder_has_the_promised_configs():
 
 @pytest.mark.parametrize("name", [n for n in NAMES if "parse_args" in inspect.getsource(module(n))])
 def test_presets_cover_every_argument(name, monkeypatch):
-  seen, original = {}, common.parse_args
+  seen, original = {}, arguments.parse_args
 
   def record(arg, **defaults):
     args = original(arg, **defaults)
@@ -96,7 +96,7 @@ def test_presets_cover_every_argument(name, monkeypatch):
       seen.setdefault(key, set()).add(args[key])
     return args
 
-  monkeypatch.setattr(common, "parse_args", record)
+  monkeypatch.setattr(arguments, "parse_args", record)
   for preset in module(name).PRESETS:
     module(name).get_config(preset)
   seen.pop("init", None)  # a folder: see test_finetuning_starts_from_a_folder

@@ -12,7 +12,8 @@ from typing import Any, Callable, Iterator, Mapping
 from absl import logging
 import numpy as np
 
-from jtx.config import ConfigDict, write_json
+from jtx.config import ConfigDict
+from jtx.config_files import write_json
 from jtx.data import prepared, recipes
 from jtx.data.corpus import files, writer
 from jtx.data.dataset import Dataset

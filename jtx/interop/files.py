@@ -11,7 +11,7 @@ import numpy as np
 import safetensors
 
 from jtx import storage
-from jtx.config import read_json
+from jtx.config_files import read_json
 from jtx.errors import ConfigError, DataError
 from jtx.interop import tables
 from jtx.interop.family import Names

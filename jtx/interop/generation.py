@@ -5,7 +5,7 @@ import os
 from typing import Any, Callable, Mapping
 
 from jtx import storage
-from jtx.config import read_json
+from jtx.config_files import read_json
 from jtx.errors import ConfigError
 
 FILE = "generation_config.json"

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jtx import config as config_lib
-from jtx import storage
+from jtx import config_files, storage
 from jtx.config import ConfigDict
 from jtx.data.dataset import Dataset
 from jtx.data.tokenizers import files as tokenizer_files
@@ -276,7 +276,7 @@ def save_converted(directory: str, model: Any, params: Any, tokenizers: Mapping[
   content.labels = None if labels is None else tuple(labels)
   texts = {field: tokenizer.to_json() for field, tokenizer in tokenizers.items()}
   with files.NewDirectory(directory) as path:
-    config_lib.save(content, os.path.join(path, workdir.CONFIG_FILE))
+    config_files.save(content, os.path.join(path, workdir.CONFIG_FILE))
     if texts:
       tokenizer_files.save_tokenizers(texts, path)
     checkpoints = Checkpointer(os.path.join(path, "checkpoints"))
@@ -286,7 +286,7 @@ def save_converted(directory: str, model: Any, params: Any, tokenizers: Mapping[
 
 
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-  return {key: config_lib.from_plain(value) for key, value in fields.items()}
+  return {key: config_files.from_plain(value) for key, value in fields.items()}
 
 
 def _refuse(directory: str, what: str, **given: Any) -> None:

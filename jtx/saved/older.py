@@ -6,7 +6,8 @@ one width, block, position and pattern for both of its stacks.
 
 from typing import Any, Mapping
 
-from jtx.config import ConfigDict, completed, from_plain, read_json
+from jtx.config import ConfigDict, completed
+from jtx.config_files import from_plain, read_json
 from jtx.errors import ConfigError
 from jtx.models import MODELS
 

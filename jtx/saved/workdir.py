@@ -6,8 +6,7 @@ from typing import Any, Mapping
 
 import jax
 
-from jtx import build, storage
-from jtx import config as config_lib
+from jtx import build, config_files, storage
 from jtx.config import ConfigDict
 from jtx.data.dataset import Dataset
 from jtx.data.tokenizers.files import load_tokenizers
@@ -37,7 +36,7 @@ def check_workdir(config: ConfigDict, workdir: str) -> None:
   """Raises ConfigError where the workdir holds a run of another config."""
   path = os.path.join(workdir, CONFIG_FILE)
   if storage.exists(path):
-    theirs, ours = config_lib.flatten(read_config(workdir)), config_lib.flatten(config)
+    theirs, ours = config_files.flatten(read_config(workdir)), config_files.flatten(config)
     for key in sorted(theirs.keys() | ours.keys()):
       free = any(key == k or key.startswith(k + ".") for k in FREE_KEYS)
       if not free and theirs.get(key) != ours.get(key):

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jtx import config as config_lib
-from jtx import storage
+from jtx import config_files, storage
 from jtx.config import ConfigDict
 from jtx.errors import ConfigError
 from jtx.figures.curves import curve
@@ -64,7 +63,7 @@ def rows(workdir: str) -> list[Row]:
   result = []
   for group in groups.values():
     done = [i for i in group if finished(
-        config_lib.from_plain(i["config"]), os.path.join(workdir, i["name"]))]
+        config_files.from_plain(i["config"]), os.path.join(workdir, i["name"]))]
     results = [_read_json(os.path.join(workdir, i["name"], "results.json")) for i in done]
     failed = sum(i["failed"] is not None for i in group if i not in done)
     result.append(Row(group[0]["settings"], len(group), failed, results))

@@ -23,7 +23,7 @@ from ml_collections.config_flags import config_path
 import numpy as np
 
 from jtx import config as config_lib
-from jtx import storage
+from jtx import config_files, storage
 from jtx.config import ConfigDict
 from jtx.errors import ConfigError
 
@@ -178,7 +178,7 @@ def plan(edits: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict],
     raise ConfigError("the sweep has no items")
   seen: dict[str, int] = {}
   for i, config in enumerate(configs):
-    other = seen.setdefault(repr(sorted(config_lib.flatten(config).items())), i)
+    other = seen.setdefault(repr(sorted(config_files.flatten(config).items())), i)
     if other != i:
       raise ConfigError(f"items {other + 1} and {i + 1} of the sweep are the same: "
                         + " ".join(f"{k}={v}" for k, v in edits[i].items()))
@@ -221,7 +221,7 @@ def _cells(values: Sequence[Any]) -> list[Any]:
   for cell, value in zip(short, values):
     same = [v for c, v in zip(short, values) if c == cell]
     if isinstance(value, ConfigDict):
-      own, others = config_lib.flatten(value), [config_lib.flatten(v) for v in same]
+      own, others = config_files.flatten(value), [config_files.flatten(v) for v in same]
       fields = [k for k in own if any(k not in o or o[k] != own[k] for o in others)]
       cell += f"({', '.join(f'{k}={word(own[k])}' for k in fields)})" if fields else ""
     elif any(override(v) != override(value) for v in same):
@@ -256,7 +256,7 @@ def write(items: Sequence[Item], failed: Mapping[str, str], workdir: str) -> Non
     workdir: of the sweep.
   """
   os.makedirs(workdir, exist_ok=True)
-  config_lib.write_json({"items": [
+  config_files.write_json({"items": [
       {"name": i.name, "edits": i.edits, "settings": i.settings, "command": i.command,
        "failed": failed.get(i.name), "config": json.loads(i.config.to_json())}
       for i in items]}, os.path.join(workdir, SWEEP_FILE))

@@ -8,8 +8,7 @@ from absl import logging
 import jax
 import numpy as np
 
-from jtx import build, storage
-from jtx import config as config_lib
+from jtx import build, config_files, storage
 from jtx.config import ConfigDict
 from jtx.data import pipeline
 from jtx.data.tokenizers.files import save_tokenizers
@@ -53,7 +52,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   # ------------------------------------------------------------------ workdir
   asked = config  # what the workdir keeps: `steps` may follow from the data
   for key in ("steps", "log_every", "checkpoint.every", "optim.accumulate"):
-    if (value := config_lib.flatten(config)[key]) < 1:
+    if (value := config_files.flatten(config)[key]) < 1:
       raise ConfigError(f"config.{key}={value}: must be 1 or more")
   jax.config.update("jax_default_prng_impl", config.prng)
   storage.make_folder(workdir)
@@ -97,7 +96,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   # Only now, so that a config that can't be run does not claim the workdir.
   if processes.is_main():
-    config_lib.save(asked, os.path.join(workdir, workdirs.CONFIG_FILE))
+    config_files.save(asked, os.path.join(workdir, workdirs.CONFIG_FILE))
     save_tokenizers(data.tokenizer_texts(), workdir)
     metrics.write_environment(workdir)
 
@@ -167,7 +166,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     results = {"step": config.steps,
                **evaluate(task, params, evaluators, config.steps, workdir, writer.write)}
     if processes.is_main():
-      config_lib.write_json(results, results_path)
+      config_files.write_json(results, results_path)
   checkpoints.close()
   writer.close()
   return results

@@ -17,7 +17,7 @@ from absl import logging
 import jax
 import numpy as np
 
-from jtx import config, storage
+from jtx import config_files, storage
 
 # Dense bfloat16 FLOP/s of a device by its whole `device_kind`, from the vendors' data sheets.
 _PEAKS = (
@@ -44,7 +44,7 @@ def write_environment(workdir: str) -> None:
     return
   devices = jax.devices()
   storage.make_folder(workdir)
-  config.write_json({
+  config_files.write_json({
       "argv": sys.argv,
       "git_revision": _git_revision(),
       "python": platform.python_version(),

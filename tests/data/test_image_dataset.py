@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from configs import common
-from jtx import config as config_lib
+from jtx import config_files
 from jtx.data import make_corpus, pipeline
 from jtx.data.dataset import Dataset
 from jtx.data.recipes import build_ops
@@ -177,6 +177,6 @@ def test_what_is_for_texts_only_is_refused(tree):
 
 def test_a_config_of_images_is_read_back_from_its_file(tree, tmp_path):
   c = data_config(tree)
-  config_lib.save(c, str(tmp_path / "config.json"))
-  again = config_lib.load(str(tmp_path / "config.json"))
+  config_files.save(c, str(tmp_path / "config.json"))
+  again = config_files.load(str(tmp_path / "config.json"))
   assert build_ops(again.data.ops) == build_ops(c.data.ops)

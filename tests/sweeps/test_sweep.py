@@ -18,7 +18,7 @@ import pytest
 
 from configs import common, nmt_base
 from experiments import cli
-from jtx import config as config_lib
+from jtx import config_files
 from jtx.errors import ConfigError
 from jtx.launch.shares import Share
 from jtx.sweeps import jobs, report, sweep
@@ -80,10 +80,10 @@ def test_the_commands_make_the_configs_that_the_edits_mean(name):
   assert len({item.name for item in items}) == len(items) == len(edits)
   for item, edit in zip(items, edits):
     meant = common.apply(nmt_base.get_config(), edit)
-    assert config_lib.flatten(item.config) == config_lib.flatten(meant)
+    assert config_files.flatten(item.config) == config_files.flatten(meant)
     again = cli.config_of([a for a in shlex.split(shlex.join(item.command[1:]))
                            if not a.startswith("--workdir")])
-    assert config_lib.flatten(again) == config_lib.flatten(meant)
+    assert config_files.flatten(again) == config_files.flatten(meant)
 
 
 def test_every_kind_of_value_survives_the_command_line():
@@ -93,7 +93,7 @@ def test_every_kind_of_value_survives_the_command_line():
            "data.train": ("text:a b,c'd\"",), "data.path": "a, 'b'", "tokenizer.shared": False,
            "data.smoothing": None}
   item, = plan(edits)
-  assert config_lib.flatten(item.config) == config_lib.flatten(
+  assert config_files.flatten(item.config) == config_files.flatten(
       common.apply(nmt_base.get_config(), edits))
   assert "data.smoothing" not in item.edits
   assert item.edits["model.encoder.block.dropout"] == "1e-05"
@@ -262,7 +262,7 @@ def make_sweep(tmp_path, settings, results, failed=()):
   for item, result in zip(items, results):
     if result is not None:
       (tmp_path / item.name).mkdir()
-      config_lib.save(config, str(tmp_path / item.name / "config.json"))
+      config_files.save(config, str(tmp_path / item.name / "config.json"))
       (tmp_path / item.name / "results.json").write_text(json.dumps(result))
 
 
@@ -314,7 +314,7 @@ def test_a_table_of_seeds_alone_and_one_without_results(tmp_path):
 
 def test_results_of_another_config_do_not_count(tmp_path):
   make_sweep(tmp_path, SETTINGS[:1], RESULTS[:1])
-  config_lib.save(common.ConfigDict({"seed": 1}), str(tmp_path / "i0" / "config.json"))
+  config_files.save(common.ConfigDict({"seed": 1}), str(tmp_path / "i0" / "config.json"))
   assert report.rows(str(tmp_path))[0].results == []
 
 
@@ -378,7 +378,7 @@ def test_dry_run_prints_commands(tmp_path):
     meant = nmt_base.get_config("tiny")
     common.apply(meant, {"data.train": ("embedded:number_words/year:train",),
                          "model.encoder.num_layers": 3, "seed": i % 2} | edits[i // 2])
-    assert config_lib.flatten(cli.config_of(line[3:-1])) == config_lib.flatten(meant)
+    assert config_files.flatten(cli.config_of(line[3:-1])) == config_files.flatten(meant)
   assert len({line[-1] for line in lines}) == len(lines)
 
 

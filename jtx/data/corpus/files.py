@@ -33,7 +33,7 @@ import zipfile
 
 import numpy as np
 
-from jtx import config
+from jtx import config, config_files
 from jtx.data import recipes
 from jtx.data.op import Column
 from jtx.data.ops.registry import OPS
@@ -134,7 +134,7 @@ def described(ops: Sequence[Any]) -> list[dict[str, Any]]:
 
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
   """A clause on the first key of a config in which two JSON objects differ, or ""."""
-  theirs, ours = (config.flatten(config.from_plain(tree)) for tree in (theirs, ours))
+  theirs, ours = (config_files.flatten(config_files.from_plain(tree)) for tree in (theirs, ours))
   for key in sorted(theirs.keys() | ours.keys()):
     if theirs.get(key) != ours.get(key):
       return f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here"

@@ -7,7 +7,7 @@ from typing import Any, Mapping
 import tokenizers as hf
 
 from jtx import storage
-from jtx.config import write_json
+from jtx.config_files import write_json
 from jtx.data.tokenizers.huggingface import HuggingFace
 from jtx.data.tokenizers.subword_nmt import SubwordNmt
 from jtx.data.tokenizers.tokenizer import Tokenizer

@@ -9,7 +9,8 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from jtx.config import read_json, section
+from jtx.config import section
+from jtx.config_files import read_json
 from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
 from jtx.interop.family import Attributes, Family, Heads, Names, SideFiles
 from jtx.interop.tables import Layout, Row, dense, norm
