@@ -9,9 +9,10 @@ from jtx.api import Classifier, Embedder
 from jtx.data.tokenizers import kinds
 from jtx.data.tokenizers.files import save_tokenizers
 from jtx.errors import ConfigError
-from jtx.models.encoder import Encoder, HeadConfig
+from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
 from jtx.saved import pretrained
+from tests.helpers import encoder
 from tests.inference.test_texts import TEXTS, alone
 from tests.models.test_encoder import BLOCK, D, batch_of, drawn
 
@@ -20,7 +21,8 @@ from tests.models.test_encoder import BLOCK, D, batch_of, drawn
 def saved(tmp_path_factory):
   """A folder with a classifier of jtx, its tokenizer, and what it was made of."""
   tokenizer = kinds.wordpiece(iter(TEXTS), vocab_size=60, min_frequency=1)
-  model = encoder(vocab_size=tokenizer.vocab_size, width=D, num_layers=2, block=BLOCK, position=Learned(32),
+  model = encoder(vocab_size=tokenizer.vocab_size, width=D, num_layers=2, block=BLOCK,
+                  position=Learned(32),
                   head=HeadConfig(task="classes", outputs=2, transform="tanh"))
   params = drawn(model, batch_of((1, 2)))
   folder = str(tmp_path_factory.mktemp("saved") / "model")
@@ -61,7 +63,7 @@ def test_texts_are_cut_to_the_models_positions(saved):
   folder, model, *_ = saved
   long = " ".join(TEXTS * 10)
   embed = Embedder(folder)  # asks for 256 tokens, and the model has 32 positions
-  assert embed.max_length == model.position.limit == 32
+  assert embed.max_length == model.stack.position.limit == 32
   np.testing.assert_allclose(embed([long])[0], Embedder(folder, max_length=32)([long])[0])
 
 
