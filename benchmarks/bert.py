@@ -82,7 +82,7 @@ class Jtx(harness.JtxSide, System):
     from jtx import build
     from jtx.data.dataset import Dataset
     from jtx.parallel import sharding
-    from jtx.train.step import Program
+    from jtx.train.program import Program
     self.jax = jax
     config = make_config(self.data, self.size)
     dataset = Dataset(config.data, config.tokenizer, self.texts["tokenizers"])

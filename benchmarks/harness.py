@@ -150,7 +150,7 @@ class JaxSide:
 
 
 class JtxSide(JaxSide):
-  """Our own side, which has `program`, a `jtx.train.step.Program`, and `state` beside that."""
+  """Our own side, which has `program`, a `jtx.train.program.Program`, and `state` beside that."""
 
   def step(self, batch: Any) -> None:
     self.state = self.program.step(self.state, batch)

@@ -68,7 +68,7 @@ class Jtx(harness.JaxSide):
     from jtx.parallel import sharding
     from jtx.saved.workdir import load_run
     from jtx.train import loop
-    from jtx.train.step import Program
+    from jtx.train.program import Program
     config = make_config(data, size, steps).lock()
     loop.run(config, workdir)
     self.task, self.params, _ = load_run(workdir)

@@ -28,7 +28,7 @@ from jtx.parallel import sharding
 from jtx.saved import pretrained
 from jtx.saved.folder import open_saved
 from jtx.train import loop
-from jtx.train.step import Program
+from jtx.train.program import Program
 from tests.helpers import block, encoder
 
 FOLDER = pathlib.Path(common.__file__).parent

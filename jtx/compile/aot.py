@@ -25,7 +25,7 @@ from jtx.errors import ConfigError, nearest
 from jtx.nn.layers import compute_dtype
 from jtx.parallel import sharding
 from jtx.train import flops, metrics, phases
-from jtx.train.step import Program
+from jtx.train.program import Program
 from jtx.train.teacher import with_teacher
 
 # Of the machine that compiles: it has no TPU, and is not asked whether it is part of a pod.

@@ -20,7 +20,7 @@ from jtx.parallel import preemption, processes, sharding
 from jtx.saved import workdir as workdirs
 from jtx.saved.folder import open_saved
 from jtx.train import metrics, phases, states
-from jtx.train.step import Program
+from jtx.train.program import Program
 from jtx.train.teacher import with_teacher
 
 

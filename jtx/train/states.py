@@ -14,7 +14,8 @@ from jtx.data import pipeline
 from jtx.data.dataset import Dataset
 from jtx.errors import TrainError
 from jtx.saved.checkpoint import Checkpointer
-from jtx.train.step import Program, TrainState
+from jtx.train.program import Program
+from jtx.train.step import TrainState
 
 
 def with_params(program: Program, state: TrainState, params: Any) -> TrainState:

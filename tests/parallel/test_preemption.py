@@ -16,7 +16,7 @@ from jtx.errors import Preempted
 from jtx.parallel.preemption import Notice
 from jtx.saved.checkpoint import Checkpointer
 from jtx.train import loop
-from jtx.train.step import Program
+from jtx.train.program import Program
 from tests.helpers import losses, tiny_config
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -20,7 +20,7 @@ from jtx.saved import workdir as workdirs
 from jtx.saved.folder import open_saved
 from jtx.saved.workdir import load_run
 from jtx.train import loop, phases
-from jtx.train.step import Program
+from jtx.train.program import Program
 from tests.helpers import encoder
 from tests.models.test_encoder import BLOCK, batch_of
 

@@ -19,7 +19,7 @@ from jtx.errors import ConfigError, DataError
 from jtx.saved import checkpoint
 from jtx.saved.workdir import load_run
 from jtx.train import loop, states
-from jtx.train.step import Program
+from jtx.train.program import Program
 from tests.helpers import logged, losses, one_fast, tiny_config
 
 

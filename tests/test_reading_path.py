@@ -1,0 +1,117 @@
+"""README's list of files from a config to its gradient: short enough to read, and complete."""
+
+import pathlib
+import re
+
+import pytest
+
+from tests.test_architecture import imports_of, module_of
+
+ROOT = pathlib.Path(__file__).parent.parent
+PATHS = ("NMT", "BERT", "ViT")
+FILES, LINES = 10, 1100  # without layers
+ALL_FILES, ALL_LINES = 17, 2400  # with them
+
+# Paths that are not yet within the limits, and those that they keep: (lines, lines with layers).
+PENDING = {"BERT": (LINES, 2520), "ViT": (1190, 2620)}
+
+# Modules, or folders of them, that the listed files import and that need not be opened.
+SKIPPED = {
+    "configs.arguments": "the words behind the config's name, by type",
+    "experiments.cli": "flags parsed, and mistakes told in a sentence",
+    "jtx.errors": "exceptions",
+    "jtx.storage": "files in folders and buckets",
+    "jtx.config": "`section` is a constructor's fields, `build` calls it with them",
+    "jtx.config_files": "configs as JSON",
+    "jtx.parallel.": "where arrays are on the mesh; processes; signals",
+    "jtx.data.": "rows of tokens or pixels before they reach the model",
+    "jtx.interop": "sizes of published models, as fields of ours",
+    "jtx.interop.": "the same",
+    "jtx.saved.": "checkpoints and workdirs",
+    "jtx.evals": "the table of evaluators",
+    "jtx.evals.": "scores of what is trained",
+    "jtx.inference.": "decoding",
+    "jtx.models": "the table of families",
+    "jtx.models.contract": "what every family offers, as a Protocol",
+    "jtx.models.heads": "the table of tasks",
+    "jtx.models.features": "frozen features, which pretraining has not",
+    "jtx.models.mae_decoder": "the decoder of MAE",
+    "jtx.models.resnet": "the stem of hybrids",
+    "jtx.objectives": "the table of losses",
+    "jtx.objectives.chunks": "the same loss, some tokens at a time",
+    "jtx.objectives.mixing": "mixup and CutMix, which a config may turn on",
+    "jtx.objectives.sums": "names with their sums and weights",
+    "jtx.nn.cache": "decoding",
+    "jtx.nn.dropout": "of the usual kind, from random bits that are cheap",
+    "jtx.nn.encodings": "sines, ALiBi's slopes and buckets of distances",
+    "jtx.nn.kernels": "the table of kernels",
+    "jtx.nn.kernels.": "attention once more, computed in other ways",
+    "jtx.nn.rope": "rotary positions, which these models have not",
+    "jtx.nn.grid_positions": "positions of patches, which texts have not",
+    "jtx.train.optim": "what is done with the gradient",
+    "jtx.train.schedules": "learning rates",
+    "jtx.train.metrics": "logging",
+    "jtx.train.phases": "how many steps, of which length and batch",
+    "jtx.train.states": "train states from and to checkpoints",
+    "jtx.train.teacher": "another model, for distillation",
+    "jtx.train.program": "`train_step`, jitted and sharded over the mesh",
+}
+# The same for one path.
+SKIPPED_OF = {"ViT": {"jtx.nn.masks": "all tokens of an image attend to all"}}
+
+
+def sections() -> dict[str, tuple[list[str], list[str]]]:
+  """By the name of a path: its files, and those of the layers, in README's order."""
+  text = (ROOT / "README.md").read_text(encoding="utf-8")
+  part = re.search(r"^## From a config to its gradient\n(.*?)^## ", text, re.M | re.S)[1]
+  found = {}
+  for name in PATHS:
+    row = re.search(rf"^\| {name} \|(.*)\|(.*)\|$", part, re.M)
+    found[name] = tuple(re.findall(r"\]\(([^)]+)\)", cell) for cell in row.groups())
+  return found
+
+
+def lines(files: list[str]) -> int:
+  return sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in files)
+
+
+def skipped(module: str, path: str) -> bool:
+  """Whether a module, or a folder (it ends in a dot) that it is in, is skipped on a path."""
+  keys = SKIPPED | SKIPPED_OF.get(path, {})
+  return any(module == key or key.endswith(".") and module.startswith(key) for key in keys)
+
+
+def missing(files: list[str], path: str) -> list[str]:
+  """Imports of our modules at the top of files that are neither files of the list nor skipped."""
+  sources = {str(p.relative_to(ROOT)): p.read_text(encoding="utf-8")
+             for folder in ("jtx", "configs", "experiments") for p in (ROOT / folder).rglob("*.py")}
+  listed = {module_of(file) for file in files}
+  return [f"{i.path} imports {i.target}" for i in imports_of(sources)
+          if i.path in files and not i.lazy and i.target not in listed and not skipped(i.target, path)]
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_the_path_is_short(name):
+  files, layers = sections()[name]
+  found = lines(files), lines(files + layers)
+  limits = PENDING.get(name, (LINES, ALL_LINES))
+  assert found[0] <= limits[0] and found[1] <= limits[1], found
+  assert len(files) <= FILES and len(files + layers) <= ALL_FILES
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_the_path_is_complete(name):
+  files, layers = sections()[name]
+  assert missing(files + layers, name) == []
+
+
+def test_what_is_skipped_is_there():
+  for key in SKIPPED:
+    path = ROOT / key.rstrip(".").replace(".", "/")
+    assert path.is_dir() or path.with_suffix(".py").is_file(), key
+
+
+def test_a_file_that_is_left_out_is_found():
+  files, _ = sections()["NMT"]
+  assert "cross_entropy" in missing(files[:-1], "NMT")[0]
+  assert missing(["jtx/nn/stack.py"], "NMT")
