@@ -1,0 +1,154 @@
+"""Models that are saved as Hugging Face has them, with tokenizers and labels, or refused."""
+
+import dataclasses
+import json
+import os
+
+import jax
+import pytest
+import safetensors.numpy
+
+from jtx.data.tokenizers.subword_nmt import SubwordNmt
+from jtx.interop import export
+from jtx.interop.families import FAMILIES
+from jtx.models.encoder import Encoder, HeadConfig
+from jtx.nn.positions import Alibi, Rope
+from jtx.nn.rope import Linear
+from jtx.saved.folder import open_saved
+from jtx.saved.pretrained import load_pretrained, save_pretrained
+from tests.helpers import encoder
+from tests.interop.samples import (
+  BERT,
+  CLASSES,
+  MODERNBERT,
+  POOLER,
+  ROBERTA,
+  TOKENIZER,
+  change_block,
+  message,
+  random_params,
+)
+
+
+@pytest.mark.parametrize("model, expected", [
+    (change_block(BERT, gated=True), "bert has stack.block.ffn.gated=False in"
+     " BertForSequenceClassification, not True"),
+    (change_block(BERT, norm="rmsnorm"), "bert has stack.block.norm.kind='layernorm'"),
+    (change_block(BERT, num_kv_heads=1), "bert has stack.block.attention.num_kv_heads=3"),
+    (change_block(BERT, activation="gelu_sigmoid", head_dim=5),
+     "bert has stack.block.attention.head_dim=4"),
+    (encoder(BERT, position=Alibi()), "bert has learned positions, not Alibi"),
+    (BERT.clone(head=dataclasses.replace(CLASSES, transform="none")), "bert has"
+     " head.transform='tanh' in BertForSequenceClassification, not 'none'"),
+    (BERT.clone(head=HeadConfig(task="embedding", pool="mean")), "bert has head.pool='first'"),
+    (BERT.clone(mlm=True), "bert has no architecture with the head of pretraining and"
+     " head.task='classes'"),
+    (encoder(BERT, pattern=("local",), window=2), "bert has stack.pattern=('global', 'global')"),
+    (encoder(BERT, share_layers=True), "albert has embedding.width below stack.width"),
+    (change_block(MODERNBERT, norm_eps=1e-5, use_bias=True).clone(
+        mlm=True, head=HeadConfig(task="tags", outputs=3, pool="none")),
+     "modernbert has no architecture with the head of pretraining and head.task='tags'"),
+    (encoder(MODERNBERT, position=Rope(scaling=Linear(factor=2.0))),
+     "modernbert has stack.position.scaling='Scaling'"),
+    (encoder(MODERNBERT, pattern=("prefix",), window=0),
+     "modernbert has no layers of kind 'prefix'"),
+])
+def test_a_model_that_no_family_has_is_refused_with_each_ones_reason(model, expected, tmp_path):
+  text = message(export.save, str(tmp_path / "new"), model, {})
+  assert text.startswith("the model can't be expressed as a Hugging Face model: bert ")
+  assert expected in text, text
+  assert all(f"{name} has" in text for name, family in FAMILIES.items()
+             if family.model == "encoder")
+  assert not os.listdir(tmp_path)
+
+
+def test_what_only_training_uses_is_saved_where_there_is_a_place(saved, told):
+  model = change_block(BERT, ffn_dropout=0.3, dropout=0.2).clone(
+      head=dataclasses.replace(CLASSES, dropout=0.4))
+  directory, _ = saved(model)
+  again, _ = load_pretrained(directory)
+  assert again == change_block(model, ffn_dropout=0.0)
+  assert "BertForSequenceClassification has no place for stack.block.ffn.dropout" in "\n".join(told)
+
+
+def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
+  def fail(*_):
+    raise OSError("disk full")
+  monkeypatch.setattr(safetensors.numpy, "save_file", fail)
+  with pytest.raises(OSError, match="disk full"):
+    export.save(str(tmp_path / "new"), BERT, random_params(BERT))
+  assert not os.listdir(tmp_path)
+
+
+def test_a_directory_in_use_is_not_overwritten(tmp_path):
+  (tmp_path / "used").mkdir()
+  export.save(str(tmp_path / "used"), BERT, random_params(BERT))  # empty is fine
+  assert message(export.save, str(tmp_path / "used"), BERT, random_params(BERT)) == (
+      f"{tmp_path}/used is not empty; name a directory to make")
+  assert "is a file" in message(export.save, str(tmp_path / "used" / "config.json"), BERT,
+                                random_params(BERT))
+
+
+def test_arguments_of_saving_are_checked(tmp_path):
+  path, params = str(tmp_path / "new"), random_params(BERT)
+  assert message(save_pretrained, path, BERT, params, dtype="float64") == (
+      "dtype='float64': valid are float32, float16, bfloat16")
+  assert "format='tf': valid are: hf, jtx" in message(save_pretrained, path, BERT, params,
+                                                      format="tf")
+  assert message(save_pretrained, path, BERT, params, labels=("a",)) == (
+      "labels has 1 names, and the model has head.outputs=4")
+  bare = BERT.clone(head=POOLER)
+  assert "a model with head.task='embedding' has none" in message(
+      save_pretrained, path, bare, random_params(bare), labels=("a",))
+  wrong = jax.tree.map(lambda x: x[:1], params)
+  assert message(save_pretrained, path, BERT, wrong) == (
+      "params are not of this model: embed/embedding is [1, 12] in params and [31, 12] in the"
+      " model")
+  assert "only Encoder or Vit can" in message(save_pretrained, path, Encoder, params)
+  assert not os.listdir(tmp_path)
+
+
+def test_labels_are_kept(saved, tmp_path):
+  path, params = str(tmp_path / "new"), random_params(BERT)
+  save_pretrained(path, BERT, params, labels=("a", "b", "c", "d"))
+  assert open_saved(path).labels() == ("a", "b", "c", "d")
+  config = json.load(open(path + "/config.json"))
+  assert config["label2id"] == {"a": 0, "b": 1, "c": 2, "d": 3}
+  assert load_pretrained(path)[0].head.outputs == 4
+  assert open_saved(saved(BERT.clone(head=POOLER))[0]).labels() is None
+
+
+def test_one_output_is_a_regression(saved):
+  model = BERT.clone(head=dataclasses.replace(CLASSES, outputs=1))
+  directory, _ = saved(model)
+  assert json.load(open(directory + "/config.json"))["problem_type"] == "regression"
+  assert load_pretrained(directory)[0] == model
+
+
+# ---------------------------------------------------------------------- tokenizers
+
+
+def test_a_tokenizer_is_saved_beside_the_model(tmp_path):
+  from jtx.saved.pretrained import load_tokenizer
+  path = str(tmp_path / "new")
+  save_pretrained(path, BERT, random_params(BERT), TOKENIZER)
+  assert load_tokenizer(path).encode("the mat").tolist() == TOKENIZER.encode("the mat").tolist()
+  config = json.load(open(path + "/tokenizer_config.json"))
+  assert config["pad_token"] == "<pad>" and config["cls_token"] == "<bos>"
+  assert config["model_max_length"] == 16
+  assert json.load(open(path + "/config.json"))["eos_token_id"] == TOKENIZER.eos_id
+  os.remove(path + "/config.json")  # the tokenizer's files alone
+  assert load_tokenizer(path).encode("the mat").tolist() == TOKENIZER.encode("the mat").tolist()
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path):
+  path = str(tmp_path / "new")
+  small = BERT.clone(vocab_size=9)
+  assert message(save_pretrained, path, small, random_params(small), TOKENIZER) == (
+      f"the tokenizer has {TOKENIZER.vocab_size} ids, and the model vocab_size=9")
+  assert "subword_nmt" in message(save_pretrained, path, BERT, random_params(BERT),
+                                  SubwordNmt([], ["a"]))
+  assert message(save_pretrained, path, ROBERTA, random_params(ROBERTA), TOKENIZER) == (
+      "pad_token_id=0 of the tokenizer does not fit the model, whose positions were counted for"
+      " pad_token_id=1 (position.first_position)")
+  assert not os.listdir(tmp_path)
