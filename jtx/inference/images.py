@@ -23,7 +23,7 @@ from jtx.models.vit import ImageConfig
 
 Image = str | os.PathLike | bytes | np.ndarray
 THREADS = 4  # that decode
-TOP = 5  # classes of an image that are told
+TOP = 5  # classes that are given for an image
 
 
 def ops_of(image: ImageConfig) -> Sequence[Any]:

@@ -134,7 +134,7 @@ def place_shapes(entry: Entry, shapes: Mapping[str, Shape]) -> list[Shape]:
 
 
 def tensor_shape(entry: Entry, shapes: Mapping[str, Shape]) -> Shape:
-  """What the tensor's shape in a file must be."""
+  """The shape that the tensor has in a file."""
   parts, axis = [entry.layout.shape(s) for s in place_shapes(entry, shapes)], entry.layout.axis
   return (*parts[0][:axis], sum(p[axis] for p in parts), *parts[0][axis + 1:])
 

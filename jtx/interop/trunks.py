@@ -68,7 +68,7 @@ def vit_in_one_way(model: Vit) -> Vit:
 
 
 class Kind(NamedTuple):
-  """What is known of a kind of model to compare two of them."""
+  """How two models of a kind are compared."""
   in_one_way: Callable[[Any], Any]  # an equal model: of fields that mean the same it has the same
   head_fields: tuple[str, ...] = ()  # not of the layers and embeddings
   input_fields: tuple[str, ...] = ()  # of the size of inputs, to which parameters can be resized

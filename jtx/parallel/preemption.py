@@ -1,4 +1,4 @@
-"""Being told to stop: a run finishes its step, saves, and ends with a status for "start me again".
+"""Preemption (SIGTERM, time limits): a run saves, and ends with a status for "start me again".
 
 Machines of a cloud are taken back, and jobs of a cluster run out of time; both say so by SIGTERM.
 JAX is imported only where a run is under way, since launchers use this module without it.

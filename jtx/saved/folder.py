@@ -28,7 +28,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")  # of a Hugging Face folder
 
 
 class Saved(abc.ABC):
-  """What is asked of a folder with a trained model; `open_saved` knows its kind.
+  """A folder with a trained model; `open_saved` makes it of the kind that the folder is.
 
   Args:
     directory: the folder.

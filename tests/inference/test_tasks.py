@@ -9,6 +9,7 @@ from jtx.data.tokenizers import kinds
 from jtx.errors import ConfigError, DataError
 from jtx.inference import tasks
 from jtx.inference.tasks import Trained, predict
+from jtx.models.heads import TASKS
 from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
 from tests.helpers import command
@@ -179,3 +180,7 @@ def test_lines_and_objects_become_inputs(tmp_path):
   rows = [{"question": "q", "context": "c\tc"}, {"question": "ü", "context": "d"}]
   (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
   assert read("b.jsonl") == rows
+
+
+def test_every_task_of_a_head_has_predictions():
+  assert tasks.HEADS.keys() == TASKS.keys() | {"mlm"}
