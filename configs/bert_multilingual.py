@@ -18,7 +18,7 @@ PRESETS = ("", "tiny",
 
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, languages=LANGUAGES, cased=True, corpus="tfds:wiki40b/{}:train",
-                           val="tfds:wiki40b/{}:validation", vocab="", position="",
+                              val="tfds:wiki40b/{}:validation", vocab="", position="",
                            tiny=False)
   languages = args.languages.split("+")
   c = common.get_config()

@@ -21,7 +21,7 @@ PRESETS = ("", "tiny,model=roberta_base",
 
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, prompt=1, first=2, choices=4, label=6,
-                           **finetuning.FILE_ARGS)
+                              **finetuning.FILE_ARGS)
   c = common.get_config()
   finetuning.finetune(c, args, "choice")
   c.objective = common.objective("multiple_choice")

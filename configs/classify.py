@@ -20,7 +20,7 @@ PRESETS = ("", "tiny", "tiny,names=,scores=pearson+spearman,features=last",
 
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, text="0", second="", label="1", header=False, names="0+1",
-                           scores="accuracy", **finetuning.FILE_ARGS)
+                              scores="accuracy", **finetuning.FILE_ARGS)
   c = common.get_config()
   finetuning.finetune(c, args, "classes")
   names = tuple(filter(None, args.names.split("+")))

@@ -82,25 +82,6 @@ def get_config() -> ConfigDict:
   return c
 
 
-def encoder_decoder(**stack: Any) -> ConfigDict:
-  """The model `encdec` with these fields of both stacks.
-
-  The decoder's keys follow the encoder's until they are set: `model.encoder.width=64` is of both.
-  """
-  section = model("encdec", encoder=stack, decoder=stack)
-  follow(section.decoder, section.encoder)
-  return section
-
-
-def follow(section: ConfigDict, other: ConfigDict) -> None:
-  """Makes the keys of a section follow those of another."""
-  for key in other:
-    if isinstance(other[key], ConfigDict):
-      follow(section[key], other[key])
-    elif key not in ("name", "causal"):
-      section[key] = other.get_oneway_ref(key)
-
-
 # A stack of layers for configs that run in seconds.
 TINY_STACK = dict(width=32, num_layers=2,
                   block=dict(attention=dict(num_heads=2), ffn=dict(dim=64)))

@@ -10,7 +10,7 @@ yet reproduced here. Arguments: size (ti, s, b, l, h), masked, and for other ima
 patch, res, channels and crop as in vit.py; those of vit.py's ARGS.
 """
 
-from configs import arguments, common, vit
+from configs import arguments, common, images, vit
 
 PRESETS = ("", "tiny", "l,masked=0.6", "ti,patch=4,res=28,channels=1,crop=none,train=npz:a.npz",
            "b,tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
@@ -19,7 +19,7 @@ PRESETS = ("", "tiny", "l,masked=0.6", "ti,patch=4,res=28,channels=1,crop=none,t
 
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, size="b", masked=0.75, patch=0, res=224, channels=3,
-                           crop="inception", **vit.ARGS)
+                              crop="inception", **vit.ARGS)
   if not args.train:
     args.train, args.val = "tfds:imagenet2012:train", args.val or "tfds:imagenet2012:validation"
   c = common.get_config()
@@ -28,10 +28,10 @@ def get_config(arg: str = ""):
   common.apply(c, {"model": dict(head=dict(task="none", zero=False),
                                  decoder=dict(num_layers=8, masked=args.masked))})
   if args.channels == 3:
-    common.apply(c, {"model.image": vit.IMAGENET})
+    common.apply(c, {"model.image": images.IMAGENET})
   c.model.stack.position = common.grid_position("learned", init="sincos", trained=False)
   c.objective = common.objective("mae")
-  c.data.ops = vit.ops(args.crop, args.res, args.channels)
+  c.data.ops = images.ops(args.crop, args.res, args.channels)
   if args.crop == "inception":
     common.apply(c, {"data.ops[1].area": (0.2, 1.0), "data.ops[1].interpolation": "bicubic"})
   vit.recipe(c, args, batch=4096, epochs=800.0, lr=2.4e-3, weight_decay=0.05, warmup=40 / 800,
@@ -39,5 +39,5 @@ def get_config(arg: str = ""):
   if args.val:
     c.evals.val = common.evaluator("loss", source=(args.val,), every=5000)
   if args.tiny:
-    vit.shrink(c, args)
+    images.shrink(c, args)
   return c

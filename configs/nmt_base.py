@@ -35,7 +35,7 @@ def get_config(arg: str = ""):
   size = arguments.choose(SIZES, args.size, "size")
 
   c = common.get_config()
-  c.model = common.encoder_decoder(**size)
+  c.model = encoder_decoder(**size)
   c.objective = common.objective("seq2seq", label_smoothing=0.1)
   c.steps = STEPS[args.size]
   c.optim.optimizer = common.optimizer("adam", b1=0.9, b2=0.98, eps=1e-9)
@@ -65,6 +65,25 @@ def get_config(arg: str = ""):
   if args.tiny:
     shrink(c)
   return c
+
+
+def encoder_decoder(**stack) -> common.ConfigDict:
+  """The model `encdec` with these fields of both stacks.
+
+  The decoder's keys follow the encoder's until they are set: `model.encoder.width=64` is of both.
+  """
+  section = common.model("encdec", encoder=stack, decoder=stack)
+  follow(section.decoder, section.encoder)
+  return section
+
+
+def follow(section: common.ConfigDict, other: common.ConfigDict) -> None:
+  """Makes the keys of a section follow those of another."""
+  for key in other:
+    if isinstance(other[key], common.ConfigDict):
+      follow(section[key], other[key])
+    elif key not in ("name", "causal"):
+      section[key] = other.get_oneway_ref(key)
 
 
 def shrink(c) -> None:

@@ -17,7 +17,7 @@ PRESETS = ("", "tiny")
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, tiny=False)
   c = common.get_config()
-  c.model = common.encoder_decoder(
+  c.model = nmt_base.encoder_decoder(
       width=64, num_layers=2, unroll=-1, block=dict(
           attention=dict(num_heads=4), ffn=dict(dim=256),
           norm=dict(kind="rmsnorm", position="pre"), dropout=0.0))

@@ -18,7 +18,7 @@ PRESETS = ("", "src=de,tgt=en,length=32", "tiny")
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, src="en", tgt="de", length=128, tiny=False)
   c = common.get_config()
-  c.model = common.encoder_decoder(
+  c.model = nmt_base.encoder_decoder(
       width=256, num_layers=4, unroll=4, block=dict(
           attention=dict(num_heads=4), ffn=dict(dim=512), norm=dict(position="pre"), dropout=0.3))
   c.objective = common.objective("seq2seq", label_smoothing=0.1, logits_chunk=512)

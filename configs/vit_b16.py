@@ -11,7 +11,7 @@ Arguments: size (b), data: in1k; in21k, the paper's pretraining (Dosovitskiy et 
 finetune, from what that gave (`init`), at 384 pixels by SGD (table 4). And those of vit.py's ARGS.
 """
 
-from configs import arguments, common, vit
+from configs import arguments, common, images, vit
 from jtx.errors import ConfigError
 
 DATA = ("in1k", "in21k", "finetune")
@@ -34,7 +34,7 @@ def get_config(arg: str = ""):
   vit.build(c, args, args.size, 16, res, pool="mean" if args.data == "in1k" else "first")
   {"in1k": in1k, "in21k": in21k, "finetune": finetune}[args.data](c, args, res)
   if args.tiny:
-    vit.shrink(c, args)
+    images.shrink(c, args)
   return c
 
 
@@ -42,7 +42,7 @@ def in1k(c, args, res: int) -> None:
   c.model.stack.position = common.grid_position("sincos_2d")
   c.model.prefix.cls = False
   c.objective = common.objective("classify", mixup=0.2)
-  c.data.ops = vit.ops("inception", res, more=(
+  c.data.ops = images.ops("inception", res, more=(
       common.op("randaugment", num_ops=2, magnitude=10.0),))
   vit.recipe(c, args, batch=1024, epochs=90.0, lr=1e-3, weight_decay=0.1, warmup=10_000.0)
 
@@ -50,12 +50,12 @@ def in1k(c, args, res: int) -> None:
 def in21k(c, args, res: int) -> None:
   common.apply(c, {"model": dict(stack=dict(block=dict(dropout=0.1)), head=dict(transform="tanh"))})
   c.objective = common.objective("classify", loss="sigmoid")
-  c.data.ops = vit.ops("inception", res)
+  c.data.ops = images.ops("inception", res)
   vit.recipe(c, args, batch=4096, epochs=90.0, lr=1e-3, weight_decay=0.03, warmup=10_000.0)
   c.optim.schedule = common.schedule("linear", warmup=10_000.0)
 
 
 def finetune(c, args, res: int) -> None:
-  c.data.ops = vit.ops("inception", res)
+  c.data.ops = images.ops("inception", res)
   vit.recipe(c, args, batch=512, epochs=8.0, lr=0.03, weight_decay=0.0, warmup=500.0)
   c.optim.optimizer = common.optimizer("sgd", momentum=0.9)

@@ -8,7 +8,7 @@ smoothing, 200 epochs. A folder or zip archive with a folder a class is read by 
 without them, `cifar10` of TFDS. Arguments: those of vit.py's ARGS.
 """
 
-from configs import arguments, common, vit
+from configs import arguments, common, images, vit
 
 PRESETS = ("", "tiny", "tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
            "train=images:a,val=images:b")
@@ -25,8 +25,8 @@ def get_config(arg: str = ""):
           attention=dict(num_heads=12), ffn=dict(dim=384), init_std=0.02)),
       image=dict(mean=(0.4914, 0.4822, 0.4465), std=(0.247, 0.2435, 0.2616)))})
   c.objective = common.objective("classify", label_smoothing=0.1)
-  c.data.ops = vit.ops("pad", 32, more=(common.op("randaugment", num_ops=2, magnitude=3.0),))
+  c.data.ops = images.ops("pad", 32, more=(common.op("randaugment", num_ops=2, magnitude=3.0),))
   vit.recipe(c, args, batch=128, epochs=200.0, lr=5e-4, weight_decay=0.05, warmup=0.025)
   if args.tiny:
-    vit.shrink(c, args)
+    images.shrink(c, args)
   return c

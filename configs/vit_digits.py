@@ -11,7 +11,7 @@ With `teacher`, a Hugging Face folder or a workdir of a model of the same classe
 is against its scores. Arguments: these, and those of vit.py's ARGS.
 """
 
-from configs import arguments, common, vit
+from configs import arguments, common, images, vit
 
 PRESETS = ("", "tiny", "teacher=runs/teacher", "tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
            "res=28,patch=4,train=npz:a.npz:rows[:90%],val=npz:a.npz:rows[90%:]")
@@ -28,11 +28,11 @@ def get_config(arg: str = ""):
   if args.teacher:
     c.objective = common.objective("distill_classes", label_smoothing=0.1, kind="soft",
                                    teacher=args.teacher)
-  decode, _, layout = vit.ops("none", args.res, channels=1)
+  decode, _, layout = images.ops("none", args.res, channels=1)
   c.data.ops = (decode, common.op("pad_crop", size=args.res, padding=args.res // 8), layout)
   vit.recipe(c, args, batch=128, epochs=250.0, lr=4e-3, weight_decay=0.5, warmup=0.1)
   c.optim.ema = 0.99
   c.checkpoint.every = 500
   if args.tiny:
-    vit.shrink(c, args)
+    images.shrink(c, args)
   return c

@@ -32,7 +32,7 @@ from jtx.train.program import Program
 from tests.helpers import block, encoder
 
 FOLDER = pathlib.Path(common.__file__).parent
-SHARED = ("__init__", "arguments", "common", "finetuning")  # parts of configs
+SHARED = ("__init__", "arguments", "common", "finetuning", "images")  # parts of configs
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem not in SHARED)
 
 

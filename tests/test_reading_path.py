@@ -13,10 +13,11 @@ FILES, LINES = 10, 1100  # without layers
 ALL_FILES, ALL_LINES = 17, 2400  # with them
 
 # Paths that are not yet within the limits, and those that they keep: (lines, lines with layers).
-PENDING = {"BERT": (LINES, 2520), "ViT": (1190, 2620)}
+PENDING = {"BERT": (LINES, 2495), "ViT": (LINES, 2530)}
 
 # Modules, or folders of them, that the listed files import and that need not be opened.
 SKIPPED = {
+    "configs.images": "sources and augmentation of images",
     "configs.arguments": "the words behind the config's name, by type",
     "experiments.cli": "flags parsed, and mistakes told in a sentence",
     "jtx.errors": "exceptions",

@@ -1,0 +1,75 @@
+"""Images for vision transformers: sources, augmentation, and encoders that are trained before."""
+
+from configs import common
+from jtx.errors import ConfigError
+from jtx.saved.folder import open_saved
+
+IMAGENET = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+CROPS = ("inception", "pad", "none")
+
+
+def from_trained(c, path: str) -> None:
+  """The encoder of a Hugging Face folder or a workdir, at the config's size of images."""
+  fields = open_saved(path).trunk_fields("vit")
+  fields["image"] = {**fields["image"], "size": c.model.image.size}
+  common.apply(c, {"model": fields})
+  if "trained" in c.model.stack.position:
+    c.model.stack.position.trained = True  # MAE's are not, while it pretrains
+  c.init_from = path
+
+
+def add_data(c, args) -> None:
+  if not args.train:
+    args.train, args.val = "embedded:digits:train", args.val or "embedded:digits:test"
+  c.data.train = (args.train,)
+  if args.val:
+    c.evals.val = common.evaluator("images", source=(args.val,), every=1000)
+  c.data.window = 0  # so that every epoch has every image
+
+
+def ops(crop: str, res: int, channels: int = 3, more: tuple = ()) -> tuple:
+  """Decoding, a crop, a flip, what a recipe draws beside, and the layout."""
+  if crop not in CROPS:
+    raise ConfigError(f"config argument crop={crop!r}: valid are {', '.join(CROPS)}")
+  crops = {
+      "inception": (common.op("inception_crop", size=res, eval_resize=res * 8 // 7),
+                    common.op("flip")),
+      "pad": (common.op("pad_crop", size=res), common.op("flip")),
+      "none": (common.op("resize", size=res),),
+  }
+  return (common.op("decode_image", channels=channels), *crops[crop], *more,
+          common.op("images", size=res, channels=channels))
+
+
+def layer_mults(L: int, freeze: int, decay: float) -> tuple[tuple[str, float], ...]:
+  """`optim.lr_mults` by depth: decay^(L - i) for layer i of L, 0 for the first `freeze` ones.
+
+  The stem, the prefix and the positions are below layer 0 (Bao et al. 2021, BEiT).
+  """
+  below = "^(patches|resnet|cls_token|distillation_token|registers|position_embedding)"
+  mults = {below: 0.0 if freeze else decay**(L + 1)}
+  mults |= {f"^encoder/layers/{i}/": 0.0 if i < freeze else decay**(L - i) for i in range(L)}
+  return tuple((path, mult) for path, mult in mults.items() if mult != 1)
+
+
+def shrink(c, args) -> None:
+  """Makes a config run in seconds, on digits of 8 x 8 in shades of grey."""
+  common.apply(c, {"model": dict(patch_size=2, stack=common.TINY_STACK,
+                                 image=dict(size=8, channels=1, mean=(0.5,), std=(0.5,)))})
+  if c.model.decoder.num_layers:
+    common.apply(c, {"model.decoder": dict(num_layers=1, width=32, num_heads=2, ffn_dim=64)})
+  if c.model.stem.stages:
+    common.apply(c, {"model": dict(patch_size=1, stem=dict(stages=(1,), width=8, groups=4))})
+  c.optim.lr_mults = layer_mults(c.model.stack.num_layers, args.freeze, args.decay)
+  c.steps, c.epochs, c.batch_size, c.log_every = 4, None, 8, 2
+  c.checkpoint.every = c.checkpoint.keep = 2
+  for op in c.data.ops:
+    for key, value in (("size", 8), ("channels", 1), ("eval_resize", 9), ("padding", 1)):
+      if key in op:
+        op[key] = value
+  c.data.train, c.data.window = ("embedded:digits:train",), 256
+  for evaluator in c.evals.values():
+    if "source" in evaluator:
+      evaluator.source, evaluator.every = ("embedded:digits:test",), 0
+    if "train" in evaluator:
+      evaluator.train = ("embedded:digits:train",)
