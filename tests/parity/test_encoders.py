@@ -209,7 +209,7 @@ def test_a_changed_tensor_shows(name, tmp_path):
   source = huggingface.open_source(directory)
   wanted = list(tables.entries(source.family.names.rows_for(model.heads),
                                model.stacks, shapes))
-  files = huggingface.Tensors(directory, source.family)
+  files = huggingface.Tensors(directory, source.family.names)
   tensors = {e.name: files.get(e.name) for e in wanted}
   # A key's bias adds the same to all scores of a query.
   no_effect = [n for n in tensors if n.endswith(("key.bias", "k_lin.bias"))]

@@ -144,7 +144,7 @@ def test_a_changed_tensor_shows(name, tmp_path):
   shapes = param_shapes(model)
   source = huggingface.open_source(directory)
   wanted = list(tables.entries(source.family.names.rows_for(model.heads), model.stacks, shapes))
-  files = huggingface.Tensors(directory, source.family)
+  files = huggingface.Tensors(directory, source.family.names)
   tensors = {e.name: files.get(e.name) for e in wanted}
   no_effect = {n for n in tensors if n.endswith("key.bias")}  # the same for all keys of a query
   for zeroed in tensors.keys() - no_effect:
