@@ -167,7 +167,9 @@ def test_a_sweep_item_changes_only_what_it_names(name, sweep, item):
   changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
   # One item of a grid may be what the config has anyway.
   assert changed or all(before.get(key, value) == value for key, value in edits.items())
-  assert all(any(k == e or k.startswith((e + ".", e + "[")) for e in edits) for k in changed)
+  # A decoder's keys follow its encoder's.
+  named = {*edits, *(e.replace("model.encoder.", "model.decoder.") for e in edits)}
+  assert all(any(k == e or k.startswith((e + ".", e + "[")) for e in named) for k in changed)
 
 
 def test_tiny_takes_arguments_from_the_command_line_form():
