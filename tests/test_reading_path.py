@@ -83,9 +83,10 @@ def skipped(module: str, path: str) -> bool:
 
 
 def missing(files: list[str], path: str) -> list[str]:
-  """Imports of our modules at the top of files that are neither files of the list nor skipped."""
+  """Imports of our modules, at the top of files, that are neither listed nor skipped."""
   sources = {str(p.relative_to(ROOT)): p.read_text(encoding="utf-8")
-             for folder in ("jtx", "configs", "experiments") for p in (ROOT / folder).rglob("*.py")}
+             for folder in ("jtx", "configs", "experiments")
+             for p in (ROOT / folder).rglob("*.py")}
   listed = {module_of(file) for file in files}
   return [f"{i.path} imports {i.target}" for i in imports_of(sources)
           if i.path in files and not i.lazy and i.target not in listed and not skipped(i.target, path)]
