@@ -2,8 +2,8 @@
 
   python tests/assertions.py [FOLDER]
 
-Counted are `assert` statements, `pytest.raises` and `pytest.warns`, and calls of assert_allclose and
-other functions whose name starts with assert_. A parametrised test counts once.
+Counted are `assert` statements, `pytest.raises` and `pytest.warns`, and calls of assert_allclose
+and other functions whose name starts with assert_. A parametrised test counts once.
 """
 
 import ast

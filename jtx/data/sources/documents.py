@@ -109,8 +109,7 @@ class PyDocs:
     self.name = f"embedded:pydocs:{split}"
     if split not in ("train", "val"):
       raise config.ConfigError(f"{self.name}: valid splits are train and val")
-    self._documents = [(name, text) for name, text in pydocs()
-                       if (zlib.crc32(name.encode()) % 10 == 0) == (split == "val")]
+    self._documents = pydocs(split)
 
   def __len__(self) -> int:
     return len(self._documents)
@@ -121,10 +120,15 @@ class PyDocs:
 
 
 @functools.cache
-def pydocs() -> tuple[tuple[str, str], ...]:
-  """(name, text): docstrings of the library's modules, and the topics of `help()`."""
+def pydocs(split: str) -> tuple[tuple[str, str], ...]:
+  """(name, text): docstrings of the library's modules, and the topics of `help()`.
+
+  Files of the other split are not opened: to read all of them takes seconds.
+  """
   from pydoc_data import topics
-  documents = [(f"topics/{name}", text) for name, text in topics.topics.items()]
+  chosen = lambda name: (zlib.crc32(name.encode()) % 10 == 0) == (split == "val")
+  named = {f"topics/{name}": text for name, text in topics.topics.items()}
+  documents = [(name, text) for name, text in named.items() if chosen(name)]
   root = sysconfig.get_path("stdlib")
   for folder, subfolders, files in os.walk(root):
     subfolders[:] = sorted(d for d in subfolders
@@ -133,9 +137,10 @@ def pydocs() -> tuple[tuple[str, str], ...]:
     for file in sorted(files):
       if file.endswith(".py"):
         path = os.path.join(folder, file)
-        text = "\n\n".join(docstrings(path))
+        name = os.path.relpath(path, root)
+        text = "\n\n".join(docstrings(path)) if chosen(name) else ""
         if len(text) > 200:
-          documents.append((os.path.relpath(path, root), text))
+          documents.append((name, text))
   return tuple(sorted(documents))
 
 
