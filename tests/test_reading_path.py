@@ -89,7 +89,8 @@ def missing(files: list[str], path: str) -> list[str]:
              for p in (ROOT / folder).rglob("*.py")}
   listed = {module_of(file) for file in files}
   return [f"{i.path} imports {i.target}" for i in imports_of(sources)
-          if i.path in files and not i.lazy and i.target not in listed and not skipped(i.target, path)]
+          if i.path in files and not i.lazy
+          and i.target not in listed and not skipped(i.target, path)]
 
 
 @pytest.mark.parametrize("name", PATHS)
