@@ -16,17 +16,7 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.bert_data import (
-  CLIP,
-  LEARNING_RATE,
-  LENGTH,
-  SIZES,
-  Batch,
-  load_texts,
-  make_config,
-  masked,
-  packed,
-  padded,
-)
+    CLIP, LEARNING_RATE, LENGTH, SIZES, Batch, load_texts, make_config, masked, packed, padded)
 
 # Of these rows, jtx has this share in a part. The peers spread a row of sentences over five.
 PARTS = {"full": 1.0, "sentences": 0.5}

@@ -13,17 +13,7 @@ import numpy as np
 
 from benchmarks import harness, marian
 from benchmarks.nmt_marian import (
-  ALPHA,
-  BEAM,
-  CLIP,
-  LEARNING_RATE,
-  LENGTH,
-  TRANSLATE_BATCH,
-  Marian,
-  Pair,
-  Tokens,
-  pad,
-)
+    ALPHA, BEAM, CLIP, LEARNING_RATE, LENGTH, TRANSLATE_BATCH, Marian, Pair, Tokens, pad)
 
 SIZES = {
     "base": dict(width=512, num_layers=6,

@@ -10,7 +10,8 @@ from jtx import config, config_files
 from jtx.errors import ConfigError
 from jtx.models import MODELS
 from jtx.nn.block import BlockConfig
-from jtx.nn.positions import POSITIONS, Learned, Position, Rope, Sinusoidal
+from jtx.nn.positions import POSITIONS, Learned, Position, Sinusoidal
+from jtx.nn.rope import Rope
 from tests.helpers import encdec
 
 

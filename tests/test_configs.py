@@ -23,7 +23,8 @@ from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError
 from jtx.evals.run import make_evaluators
 from jtx.models.text_head import HeadConfig
-from jtx.nn.positions import Learned, Rope
+from jtx.nn.positions import Learned
+from jtx.nn.rope import Rope
 from jtx.parallel import sharding
 from jtx.saved import pretrained
 from jtx.saved.folder import open_saved

@@ -24,30 +24,14 @@ from jtx.models.resnet import ResnetConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.vit import GridStackConfig, ImageConfig, Vit
 from jtx.nn.attention import PROJECTIONS, QK_NORMS, Attention, AttentionConfig, LayerKind
-from jtx.nn.block import PARALLEL, POSITION_AT, BlockConfig, Context, ResidualConfig
+from jtx.nn.block import PARALLEL, POSITION_AT, BlockConfig, Context, Memory, ResidualConfig
 from jtx.nn.grid_positions import (
-  GRID_POSITIONS,
-  GridPosition,
-  Learned2d,
-  LearnedGrid,
-  RelativeBias,
-  Rope2d,
-  Sincos2d,
-)
+    GRID_POSITIONS, GridPosition, Learned2d, LearnedGrid, RelativeBias, Rope2d, Sincos2d)
 from jtx.nn.layers import ACTIVATIONS, NORM_POSITIONS, FfnConfig, NormConfig
 from jtx.nn.masks import CAUSAL
-from jtx.nn.positions import (
-  POSITIONS,
-  Alibi,
-  Attached,
-  Learned,
-  Places,
-  Position,
-  Rope,
-  Sinusoidal,
-  T5Bias,
-)
-from jtx.nn.rope import SCALINGS, Linear, Llama3, Ntk, Scaling, Yarn
+from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sinusoidal
+from jtx.nn.relative import Alibi, T5Bias
+from jtx.nn.rope import SCALINGS, Linear, Llama3, Ntk, Rope, Scaling, Yarn
 from jtx.nn.stack import Segment, Stack, StackConfig
 from jtx.objectives import OBJECTIVES
 from jtx.objectives.classify import Classify
@@ -521,7 +505,7 @@ def layer_program(module, arguments) -> str:
   x, memory = jnp.ones((2, 6, 8)), jnp.ones((2, 5, 8))
   places = Places(jnp.broadcast_to(jnp.arange(6), (2, 6)))
   context = lambda memory, train: Context(
-      places, memory=memory, memory_segments=jnp.ones((2, 5), int), train=train)
+      places, memory=Memory(memory, jnp.ones((2, 5), int)), train=train)
 
   def loss(params, inputs, key):
     x, memory = inputs

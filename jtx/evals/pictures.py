@@ -10,7 +10,6 @@ import numpy as np
 from jtx.evals.task import Task
 from jtx.figures.attention import attention_rollout
 from jtx.figures.images import grid_similarity, looked_at, reconstructions
-from jtx.models.vit import join
 from jtx.nn.grid_positions import LearnedGrid
 from jtx.objectives.mae import Mae
 from jtx.parallel import processes
@@ -79,3 +78,11 @@ def reconstruction(model: Any, params: Any, images: np.ndarray, normalized: bool
   return reconstructions(
       images / 255, join(where, size, 1)[..., 0],
       np.asarray(join(predicted, size, channels)) * std + mean)
+
+
+def join(patches: jax.Array, size: int, channels: int) -> jax.Array:
+  """Values of patches [B, N, size * size * C] as a square image [B, H, W, C]."""
+  B, N, _ = patches.shape
+  side = round(N**0.5)
+  x = patches.reshape(B, side, side, size, size, channels).swapaxes(2, 3)
+  return x.reshape(B, side * size, side * size, channels)

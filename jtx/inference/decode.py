@@ -198,13 +198,14 @@ def _beam_search(method, logits, state, step, max_length, eos_id, pad_id, absent
     tokens, parent = tokens[rows, live], parent[rows, live]
     state = s.state if K == 1 else s.state.reorder((rows * K + parent).reshape(-1))
     logits, state = step(tokens[:, :, s.index].reshape(-1), state, s.index + 1)
-    return _Search(s.index + 1, logits.reshape(B, K, V), state, tokens, scores, done_tokens,
-                   done_scores)
+    return _Search(index=s.index + 1, logits=logits.reshape(B, K, V), state=state, tokens=tokens,
+                   scores=scores, done_tokens=done_tokens, done_scores=done_scores)
 
   nothing = jnp.full((B, K, max_length), pad_id, jnp.int32)
   minus_inf = jnp.full((B, K), -jnp.inf)
-  s = _Search(jnp.array(0), jnp.repeat(logits[:, None], K, 1), state, nothing,
-              minus_inf.at[:, 0].set(0.0), nothing, jnp.where(absent[:, None], 0.0, minus_inf))
+  s = _Search(index=jnp.array(0), logits=jnp.repeat(logits[:, None], K, 1), state=state,
+              tokens=nothing, scores=minus_inf.at[:, 0].set(0.0), done_tokens=nothing,
+              done_scores=jnp.where(absent[:, None], 0.0, minus_inf))
   s = _loop(advance, finished, s, cache_lengths(max_length))
   # Rows that ran out of length: live hypotheses come after the finished ones.
   live = s.scores / method.length_penalty(max_length)
@@ -238,13 +239,14 @@ def _sample(method, logits, state, step, max_length, eos_id, pad_id, absent, key
     token = jnp.where(s.ended, pad_id, token)
     scores = s.scores + jnp.where(s.ended, 0.0, log_p)
     logits, state = step(token.reshape(-1), s.state, s.index + 1)
-    return _Draws(s.index + 1, logits.reshape(s.logits.shape), state, s.keys,
-                  s.tokens.at[:, :, s.index].set(token), scores, s.ended | (token == eos_id))
+    return s._replace(index=s.index + 1, logits=logits.reshape(s.logits.shape), state=state,
+                      tokens=s.tokens.at[:, :, s.index].set(token), scores=scores,
+                      ended=s.ended | (token == eos_id))
 
-  s = _Draws(jnp.array(0), jnp.repeat(logits[:, None], n, 1), state,
-             jax.vmap(lambda k: jax.random.split(k, n))(keys),
-             jnp.full((B, n, max_length), pad_id, jnp.int32), jnp.zeros((B, n)),
-             jnp.repeat(absent[:, None], n, 1))
+  s = _Draws(index=jnp.array(0), logits=jnp.repeat(logits[:, None], n, 1), state=state,
+             keys=jax.vmap(lambda k: jax.random.split(k, n))(keys),
+             tokens=jnp.full((B, n, max_length), pad_id, jnp.int32), scores=jnp.zeros((B, n)),
+             ended=jnp.repeat(absent[:, None], n, 1))
   s = _loop(advance, lambda s: s.ended.all(1), s, cache_lengths(max_length))
   return Decoded(s.tokens, s.scores)
 

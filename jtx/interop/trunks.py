@@ -1,6 +1,7 @@
 """Models compared field by field, so that one's weights go into another that fits."""
 
 import dataclasses
+import functools
 from typing import Any, Callable, Mapping, NamedTuple
 
 from flax.traverse_util import flatten_dict
@@ -16,10 +17,12 @@ from jtx.models.image_head import ImageHeadConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.vit import Vit
-from jtx.nn.positions import Rope
+from jtx.nn.grid_positions import LearnedGrid
+from jtx.nn.rope import Rope
 from jtx.nn.stack import StackConfig
 from jtx.parallel.sharding import unbox
 
+TABLES = ("position_embedding", "position_bias")  # parameters of positions
 # Fields of a model or of its stacks that change nothing, or nothing but training.
 RUN_FIELDS = ("dtype", "unroll", "remat", "block.attention.kernel")
 TRAINING_FIELDS = (
@@ -76,10 +79,34 @@ class Kind(NamedTuple):
       lambda model, params, other: params)  # parameters by path of another, for the model
 
 
+def resized_vit(model: Vit, params: Mapping[str, jax.Array], other: Vit) -> dict[str, jax.Array]:
+  """Parameters by path of a model that differs in its image's size, for this one.
+
+  Tables of positions are interpolated (Dosovitskiy et al. 2020, section 3.2).
+
+  Raises:
+    ConfigError: positions of the kind can't be.
+  """
+  if model.grid == other.grid:
+    return dict(params)
+  return {path: _resized_table(model, path, x, other) if path.endswith(TABLES) else x
+          for path, x in params.items()}
+
+
+def _resized_table(model: Vit, path: str, table: jax.Array, other: Vit) -> jax.Array:
+  position = model.decoder.position if path.startswith("mae_decoder/") else model.stack.position
+  if not isinstance(position, LearnedGrid):
+    raise ConfigError(f"model.image.size={model.image.size}: positions of the kind"
+                      f" {type(position).__name__} can't be taken from a model of images of"
+                      f" {other.image.size}")
+  resize = functools.partial(position.bind(model.grid).resized, old=other.grid)
+  return jax.vmap(resize)(table) if table.ndim == 3 else resize(table)  # of every layer, or one
+
+
 KINDS: dict[type, Kind] = {
     Encoder: Kind(encoder_in_one_way, ("mlm", "head", "features")),
     EncDec: Kind(encdec_in_one_way),
-    Vit: Kind(vit_in_one_way, ("head", "decoder"), ("image",), Vit.resized),
+    Vit: Kind(vit_in_one_way, ("head", "decoder"), ("image",), resized_vit),
 }
 
 

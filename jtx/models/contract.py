@@ -1,4 +1,4 @@
-"""What every model family offers, so that objectives, evaluators and tools serve all of them."""
+"""The contract of model families, by which objectives, evaluators and tools serve all of them."""
 
 from typing import Callable, Mapping, Protocol
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError, nearest
 from jtx.models.contract import flags_of
 from jtx.nn import layers
-from jtx.nn.block import Context
-from jtx.nn.cache import DecodeState, new_state
+from jtx.nn.block import Context, Memory
+from jtx.nn.cache import DecodeState, empty, new_state
 from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Places, Sinusoidal
 from jtx.nn.stack import Stack, StackConfig
@@ -137,8 +137,7 @@ class EncDec(nn.Module):
     places = Places(batch["tgt_positions"])
     x = self.embed_target(batch["tgt_in"], places, train)
     ctx = Context(places, batch["tgt_segment_ids"], flags_of(batch, "tgt", self.decoder, places),
-                  memory=memory, memory_segments=batch["src_segment_ids"],
-                  memory_places=Places(batch["src_positions"]),
+                  memory=Memory(memory, batch["src_segment_ids"], Places(batch["src_positions"])),
                   embed_params=self.decoder.shared(self.tgt_params), train=train,
                   return_weights=return_weights)
     x, out = self.decoder_stack(x, ctx)
@@ -186,7 +185,7 @@ class EncDec(nn.Module):
     memory, _ = self.encode(batch)
     if prompt_lengths is None:
       prompt_lengths = jnp.full(B, P)
-    cache = self.decoder_stack.empty_cache(B, rows, (cache_length or length) + P - 1)
+    cache = empty(self.decoder, B, rows, (cache_length or length) + P - 1, memory.dtype)
     state = new_state(cache, rows, prompt_lengths, P, batch["src_segment_ids"])
     hidden, state = self.advance(prompt, state, jnp.array(0), 1, memory, batch["src_positions"])
     last = jnp.take_along_axis(hidden, (prompt_lengths - 1)[:, None, None], 1)
@@ -211,8 +210,9 @@ class EncDec(nn.Module):
     slots, positions = state.slots(slot, tokens.shape[1], hypotheses)
     places = Places(jnp.repeat(positions, hypotheses, 0))
     x = self.embed_target(tokens, places, train=False)
-    ctx = Context(places, memory=memory, memory_segments=state.memory_segments,
-                  memory_places=None if memory is None else Places(memory_positions),
+    source = Memory(memory, state.memory_segments,
+                    None if memory is None else Places(memory_positions))
+    ctx = Context(places, memory=source,
                   embed_params=self.decoder.shared(self.tgt_params), slots=slots,
                   keep_memory=memory is not None)
     x, out = self.decoder_stack(x, ctx, cache=state.cache, memory=state.memory)

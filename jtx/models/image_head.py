@@ -1,4 +1,4 @@
-"""What is made of the hidden states of an image: pooling, scores of classes, a vector."""
+"""Heads of vision transformers: pooling, scores of classes, or an embedding."""
 
 import dataclasses
 

@@ -74,8 +74,8 @@ class Head(nn.Module):
     x = hidden if c.pool == "none" else pool(
         c.pool, hidden, batch["text_segment_ids"], batch["text_positions"], num_texts)
     if c.transform != "none":
-      x = Transform(hidden.shape[-1], c.transform, c.norm, c.use_bias, self.block, self.dtype,
-                    name="transform")(x)
+      x = Transform(hidden.shape[-1], c.transform, norm=c.norm, use_bias=c.use_bias,
+                    block=self.block, dtype=self.dtype, name="transform")(x)
     if c.task == "embedding":
       return x.astype(jnp.float32)
     x = Dropout(c.dropout)(x, train)
@@ -130,7 +130,8 @@ class MlmHead(nn.Module):
 
   @nn.compact
   def __call__(self, hidden: jax.Array, embed: layers.Embed) -> jax.Array:  # [..., D] -> [..., V]
-    x = Transform(self.features, self.block.ffn.activation, True, self.block.ffn.bias, self.block,
-                  self.dtype, name="transform")(hidden)
+    ffn = self.block.ffn
+    x = Transform(self.features, ffn.activation, norm=True, use_bias=ffn.bias, block=self.block,
+                  dtype=self.dtype, name="transform")(hidden)
     bias = layers.param(self, "bias", nn.initializers.zeros, (self.vocab_size,), ("vocab",))
     return embed.attend(x).astype(jnp.float32) + bias

@@ -5,8 +5,6 @@ registers), then its patches row by row. Tokens are numbered so, also where MAE 
 """
 
 import dataclasses
-import functools
-from typing import Mapping
 
 import flax.linen as nn
 import jax
@@ -26,7 +24,6 @@ from jtx.nn.positions import Places
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
 
-TABLES = ("position_embedding", "position_bias")  # parameters of positions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +96,8 @@ class Vit(nn.Module):
     if self.head.task != "none":
       self.task_head = ImageHead(self.head, block, self.prefix, dtype)
     if self.decoder.num_layers:
-      self.mae_decoder = MaeDecoder(self.decoder, self.stack, self.grid, self.patch_values, dtype)
+      self.mae_decoder = MaeDecoder(self.decoder, self.stack, self.grid,
+                                    outputs=self.patch_values, dtype=dtype)
 
   def check(self) -> None:
     """Raises ConfigError where fields do not fit together."""
@@ -165,28 +163,6 @@ class Vit(nn.Module):
       if self.decoder.num_layers:
         self.reconstruct(batch, jnp.zeros((hidden.shape[0], self.grid.tokens - self.grid.prefix)))
     return hidden
-
-  def resized(self, params: Mapping[str, jax.Array], other: "Vit") -> dict[str, jax.Array]:
-    """Parameters by path of a model that differs in its image's size, for this one.
-
-    Tables of positions are interpolated (Dosovitskiy et al. 2020, section 3.2).
-
-    Raises:
-      ConfigError: positions of the kind can't be.
-    """
-    if self.grid == other.grid:
-      return dict(params)
-    return {path: self.resized_table(path, x, other) if path.endswith(TABLES) else x
-            for path, x in params.items()}
-
-  def resized_table(self, path: str, table: jax.Array, other: "Vit") -> jax.Array:
-    position = self.decoder.position if path.startswith("mae_decoder/") else self.stack.position
-    if not isinstance(position, LearnedGrid):
-      raise ConfigError(f"model.image.size={self.image.size}: positions of the kind"
-                        f" {type(position).__name__} can't be taken from a model of images of"
-                        f" {other.image.size}")
-    resize = functools.partial(position.bind(self.grid).resized, old=other.grid)
-    return jax.vmap(resize)(table) if table.ndim == 3 else resize(table)  # of every layer, or one
 
   def outputs(self, hidden: jax.Array, train: bool = False) -> jax.Array:
     """What the head makes of hidden states; see `ImageHead`."""
@@ -286,11 +262,3 @@ def split(image: jax.Array, size: int) -> jax.Array:
   B, H, W, C = image.shape
   x = image.reshape(B, H // size, size, W // size, size, C)
   return x.swapaxes(2, 3).reshape(B, -1, size, size, C)
-
-
-def join(patches: jax.Array, size: int, channels: int) -> jax.Array:
-  """Values of patches [B, N, size * size * C] as a square image [B, H, W, C]."""
-  B, N, _ = patches.shape
-  side = round(N**0.5)
-  x = patches.reshape(B, side, side, size, size, channels).swapaxes(2, 3)
-  return x.reshape(B, side * size, side * size, channels)

@@ -45,9 +45,9 @@ class AttentionConfig:
         raise ConfigError(f"attention.biases={self.biases}: {nearest(name, PROJECTIONS)}")
     if self.qk_norm not in QK_NORMS:
       raise ConfigError(f"attention.qk_norm={self.qk_norm!r}: {nearest(self.qk_norm, QK_NORMS)}")
-    if self.scale is not None and self.score in SCORES and not SCORES[self.score].scaled:
-      raise ConfigError(f"attention.scale={self.scale} has no place in"
-                        f" attention.score={self.score!r}")
+    scaled = self.scale is not None or self.soft_cap is not None
+    if scaled and self.score in SCORES and not SCORES[self.score].scaled:
+      raise ConfigError("attention.scale and attention.soft_cap go with attention.score='dot'")
 
   def sizes(self, width: int) -> Sizes:
     """Raises ConfigError where the heads do not divide the width."""
@@ -67,6 +67,9 @@ class LayerKind(NamedTuple):
   local: bool = False  # sees a window only, which some positions (`Rope.local_base`) ask for
 
 
+ALL_PLACES = (LayerKind(FULL),)
+
+
 class Attention(nn.Module):
   """Projects queries, keys and values, attends, and projects back to the model's width."""
   config: AttentionConfig
@@ -75,15 +78,14 @@ class Attention(nn.Module):
   dtype: jnp.dtype = jnp.float32
 
   def dense(self, name: str, features, axes, num_in=1) -> Dense:
-    return Dense(features, axes, num_in, name in self.config.biases, self.init_std, self.dtype,
-                 name=name)
+    return Dense(features, axes, num_in, use_bias=name in self.config.biases,
+                 init_std=self.init_std, dtype=self.dtype, name=name)
 
   @nn.compact
   def __call__(self, x: jax.Array, source: jax.Array, *, places: Places,
-               source_places: Places | None = None, kinds: tuple[LayerKind, ...] = (
-                   LayerKind(FULL),), kind: jax.Array | None = None,
-               position: Position = Position(), params: Params = {}, rows: Rows = Rows(),
-               projected: Projections | None = None,
+               source_places: Places | None = None, kinds: tuple[LayerKind, ...] = ALL_PLACES,
+               kind: jax.Array | None = None, position: Position = Position(),
+               params: Params = {}, rows: Rows = Rows(), projected: Projections | None = None,
                update: Callable[[Projections], Projections] | None = None,
                slots: Slots | None = None, train: bool = False, return_weights: bool = False):
     """Attends from x to source.
@@ -108,31 +110,16 @@ class Attention(nn.Module):
     Returns:
       [B, T, D], the keys and values attended to, and the weights [B, N, T, S] or None.
     """
-    c = self.config
-    B, T, D = x.shape
+    c, (B, T, D) = self.config, x.shape
     sizes = c.sizes(D)
-    H, v_head_dim = sizes.head_dim, c.v_head_dim or sizes.head_dim
     local = kinds[0].local if len(kinds) == 1 else jnp.array([k.local for k in kinds])[kind]
     places = places.replace(local=local)
-    key_places = (places if source_places is None else source_places).replace(
-        local=local, causal=places.causal)
+    key_places = (source_places or places).replace(local=local, causal=places.causal)
     params = {**params, **make_params(self, position.layer_tables(sizes), "position_")}
 
-    query = self.dense("query", (c.num_heads, H), ("embed", "heads", "kv"))
-    with_position = position.add(x, places, params)
-    q = query(with_position)
-    q = constrain(q, "batch", "length", "heads", "kv")
-    project = None
-    if projected is None:
-      keys_from = with_position if source is x else position.add(source, key_places, params)
-      axes = ("embed", "kv_heads", "kv")
-      key = self.dense("key", (c.kv_heads, H), axes)
-      k = self.qk_norm("key_norm", key(keys_from))
-      v = self.dense("value", (c.kv_heads, v_head_dim), axes)(source)
-      projected = Projections(position.rotate(k, key_places, params), v)
-      project = Project(query, key)
-    q_index, k_index = None, None
-    q = position.rotate(self.qk_norm("query_norm", q), places, params)
+    q, projected, project = self.project(
+        x, source, places, key_places, position=position, params=params, projected=projected)
+    k_index = None
     if update is not None:
       projected = update(projected)
       k_index, key_places = slots.index, key_places.replace(positions=slots.index)
@@ -142,24 +129,45 @@ class Attention(nn.Module):
     folded = k.shape[0], B // k.shape[0] * T
     q = q.reshape(*folded, *q.shape[2:])
     places = places.replace(positions=places.positions.reshape(folded))
-    if update is not None:
-      q_index = places.positions
-    scale = H**-0.5 if c.scale is None else c.scale
+    scale = sizes.head_dim**-0.5 if c.scale is None else c.scale
     bias = position.bias(q, k, places, key_places, params=params, project=project, scale=scale)
-    dropout_key = self.make_rng("dropout") if train and c.dropout > 0 else None
-    vector = None
-    if c.score in SCORES and SCORES[c.score].vector:
-      vector = param(self, "score", nn.initializers.normal(H**-0.5),
-                     (c.num_heads, H), ("heads", "kv"))
     # The parameters stay outside of the choice, so one scan serves all kinds of layers.
     out = attend(q, k, v, mask=tuple(layer.mask for layer in kinds), kind=kind, rows=rows,
-                 bias=bias, q_index=q_index, k_index=k_index, scale=c.scale, soft_cap=c.soft_cap,
-                 score=c.score, score_vector=vector, dropout_rate=c.dropout,
-                 dropout_key=dropout_key, kernel=c.kernel, return_weights=return_weights)
+                 bias=bias, q_index=None if update is None else places.positions, k_index=k_index,
+                 scale=c.scale, soft_cap=c.soft_cap, score=c.score, dropout_rate=c.dropout,
+                 score_vector=self.score_vector(sizes.head_dim),
+                 dropout_key=self.make_rng("dropout") if train and c.dropout > 0 else None,
+                 kernel=c.kernel, return_weights=return_weights)
     out, weights = out if return_weights else (out, None)
-    out = out.reshape(B, T, c.num_heads, v_head_dim)
-    out = self.dense("out", (D,), ("heads", "kv", "embed"), num_in=2)(out)
+    out = self.dense("out", (D,), ("heads", "kv", "embed"), num_in=2)(
+        out.reshape(B, T, c.num_heads, v.shape[-1]))
     return out, projected, weights
+
+  def project(self, x: jax.Array, source: jax.Array, places: Places, key_places: Places, *,
+              position: Position, params: Params, projected: Projections | None):
+    """Queries [B, T, N, H] of x; keys and values of the source, where `projected` has none."""
+    c = self.config
+    H = c.sizes(x.shape[-1]).head_dim
+    query = self.dense("query", (c.num_heads, H), ("embed", "heads", "kv"))
+    with_position = position.add(x, places, params)
+    q = constrain(query(with_position), "batch", "length", "heads", "kv")
+    q = position.rotate(self.qk_norm("query_norm", q), places, params)
+    if projected is not None:
+      return q, projected, None
+    keys_from = with_position if source is x else position.add(source, key_places, params)
+    axes = ("embed", "kv_heads", "kv")
+    key = self.dense("key", (c.kv_heads, H), axes)
+    k = position.rotate(self.qk_norm("key_norm", key(keys_from)), key_places, params)
+    v = self.dense("value", (c.kv_heads, c.v_head_dim or H), axes)(source)
+    return q, Projections(k, v), Project(query, key)
+
+  def score_vector(self, head_dim: int) -> jax.Array | None:
+    """The parameter [N, H] of a score that has one."""
+    c = self.config
+    if c.score not in SCORES or not SCORES[c.score].vector:
+      return None
+    return param(self, "score", nn.initializers.normal(head_dim**-0.5), (c.num_heads, head_dim),
+                 ("heads", "kv"))
 
   def qk_norm(self, name: str, x: jax.Array) -> jax.Array:
     """Queries or keys [B, T, N, H], normed where the config says so."""

@@ -1,7 +1,7 @@
 """One layer: attention, cross-attention and feed-forward with residuals and norms."""
 
 import dataclasses
-from typing import Callable
+from typing import Callable, NamedTuple
 
 import flax.linen as nn
 import flax.struct
@@ -16,6 +16,7 @@ from jtx.nn.dropout import Dropout
 from jtx.nn.layers import FeedForward, FfnConfig, NormConfig
 from jtx.nn.masks import Rows
 from jtx.nn.positions import Params, Places, Position, make_params
+from jtx.nn.residual import ResidualConfig, skip_examples
 from jtx.parallel.sharding import constrain
 
 # Positions are added by the model, once; by every layer to its input, with a table of its own; or
@@ -26,6 +27,13 @@ POSITION_AT = ("stem", "layers", "shared")
 PARALLEL = ("none", "shared_norm", "own_norms")
 
 
+class Memory(NamedTuple):
+  """The source of cross-attention."""
+  states: jax.Array | None = None  # [B, S, D]; None where keys and values were kept
+  segments: jax.Array | None = None  # [B, S] int
+  places: Places | None = None  # for positions that act in cross-attention
+
+
 @flax.struct.dataclass
 class Context:
   """What every layer of a stack sees beside its input."""
@@ -33,9 +41,7 @@ class Context:
   segments: jax.Array | None = None  # [B, T] int, 0 is padding
   flags: Params = flax.struct.field(default_factory=dict)  # name -> [B, T] bool, see `masks.Rows`
   pairs: jax.Array | None = None  # [B, T, T] bool, what may attend to what, on top of the masks
-  memory: jax.Array | None = None  # [B, S, D], the source of cross-attention
-  memory_segments: jax.Array | None = None  # [B, S] int
-  memory_places: Places | None = None  # for positions that act in cross-attention
+  memory: Memory = Memory()
   params: Params = flax.struct.field(default_factory=dict)  # of the position, by the stack
   embed_params: Params = flax.struct.field(default_factory=dict)  # the model's, for "shared"
   slots: Slots | None = None  # of the cache, when decoding
@@ -49,31 +55,12 @@ class Context:
     """Of self-attention; a cache holds one segment a row and no padding."""
     if self.slots is not None:
       return Rows(pairs=self.slots.pairs)
-    return Rows(self.segments, self.segments, self.flags, self.flags, self.pairs)
+    return Rows(q_segments=self.segments, k_segments=self.segments, q_flags=self.flags,
+                k_flags=self.flags, pairs=self.pairs)
 
   @property
   def cross_rows(self) -> Rows:
-    return Rows(None if self.slots is not None else self.segments, self.memory_segments)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ResidualConfig:
-  """What becomes of a sub-layer's output before it is added (DeiT III; Touvron et al. 2022)."""
-  layer_scale: float | None = None  # first value of a factor a channel (CaiT; Touvron et al. 2021)
-  drop_path: float = 0.0  # share of examples that skip a sub-layer (Huang et al. 2016)
-  uniform: bool = False  # of every layer; else the share grows from 0 to drop_path over the depth
-
-  def __post_init__(self):
-    if not 0 <= self.drop_path < 1:
-      raise ConfigError(f"residual.drop_path={self.drop_path} is not from 0 to below 1")
-
-  def skipped(self, first: int, number: int, total: int) -> jax.Array | None:
-    """The shares [number] of layers `first` and on, of `total`; None where none is skipped."""
-    if not self.drop_path:
-      return None
-    depth = jnp.arange(first, first + number)
-    return jnp.full(number, self.drop_path) if self.uniform else (
-        self.drop_path * depth / max(total - 1, 1))
+    return Rows(None if self.slots is not None else self.segments, self.memory.segments)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,7 +104,7 @@ class Block(nn.Module):
       kind: scalar index into `kinds`.
       skipped: the share of examples that skip a sub-layer in training; None is none.
       update: puts the layer's new keys and values into a cache and returns all of them.
-      memory: keys and values of ctx.memory where they were computed before.
+      memory: keys and values of the memory where they were computed before.
 
     Returns:
       The output, the keys and values of the memory (None without cross-attention), and a
@@ -138,7 +125,8 @@ class Block(nn.Module):
     def cross_attention(y):
       nonlocal memory
       y, memory, attention["cross"] = self.attention("cross_attention")(
-          y, ctx.memory, places=ctx.places.replace(causal=False), source_places=ctx.memory_places,
+          y, ctx.memory.states, places=ctx.places.replace(causal=False),
+          source_places=ctx.memory.places,
           position=self.position if self.position.crosses else Position(), params=ctx.params,
           rows=ctx.cross_rows, projected=memory, train=ctx.train,
           return_weights=ctx.return_weights)
@@ -204,9 +192,3 @@ class Block(nn.Module):
     if skipped is not None and ctx.train:
       y = skip_examples(y, skipped, self.make_rng("dropout"))
     return y
-
-
-def skip_examples(y: jax.Array, share: jax.Array, key: jax.Array) -> jax.Array:
-  """y [B, T, D] with a share of its examples at 0 and the others divided by 1 - share."""
-  drawn = jax.random.uniform(key, (y.shape[0], 1, 1))
-  return jnp.where(drawn >= share, y / (1 - share), 0).astype(y.dtype)

@@ -4,7 +4,7 @@ New tokens of all sources are written into the same slot of a stack's cache, in 
 index stands in a slot is told for each source, so prompts of different lengths share a batch.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
@@ -15,6 +15,28 @@ class Projections(NamedTuple):
   """Keys and values of all places of a row, or the cache that holds them."""
   key: jax.Array  # [B, S, K, H]
   value: jax.Array  # [B, S, K, Hv]
+
+
+def empty(config: Any, batch: int, rows: int, length: int, dtype: Any) -> tuple[Projections, ...]:
+  """The cache of a stack, zeros, for `batch` sources with `rows` hypotheses R of `length` S each.
+
+  [layers, B, K, R, S, H] a segment: heads first, so that attention reads it as it lies.
+
+  Args:
+    config: a `StackConfig`.
+    batch: B.
+    rows: R.
+    length: S.
+    dtype: of keys and values.
+  """
+  def zeros(segment):
+    attention = segment.block.attention
+    head_dim = attention.sizes(config.width).head_dim
+    shape = segment.num_layers, batch, attention.kv_heads, rows, length
+    return Projections(jnp.zeros((*shape, head_dim), dtype),
+                       jnp.zeros((*shape, attention.v_head_dim or head_dim), dtype))
+
+  return tuple(zeros(segment) for segment in config.segments)
 
 
 @flax.struct.dataclass

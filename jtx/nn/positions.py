@@ -17,9 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
-from jtx.nn.encodings import alibi_slopes, relative_buckets, sinusoidal
+from jtx.nn.encodings import sinusoidal
 from jtx.nn.layers import param
-from jtx.nn.rope import Scaling, rope_frequencies, turn
 
 Params = Mapping[str, jax.Array]
 
@@ -200,71 +199,10 @@ class Learned(Position):
                         f" tokens from position {self.first_position} on")
 
 
-@dataclasses.dataclass(frozen=True)
-class Rope(Position):
-  base: float = 10_000.0
-  pairing: Literal["half", "interleaved"] = "half"
-  fraction: float = 1.0  # of a head's width that turns, from its start (GPT-NeoX has 0.25)
-  scaling: Scaling = Scaling()
-  local_base: float | None = None  # of local layers (ModernBERT; Warner et al. 2024); None is base
-
-  def __post_init__(self):
-    if not 0 < self.fraction <= 1:
-      raise ConfigError(f"position.fraction={self.fraction} is not above 0 and at most 1")
-
-  def check_kinds(self, windowed):
-    if self.local_base is not None and not windowed:
-      raise ConfigError(f"position.local_base={self.local_base} is for local layers, and pattern"
-                        " has none; leave it unset")
-
-  def rotate(self, x, places, params):
-    dim = int(self.fraction * x.shape[-1])
-    frequencies = rope_frequencies(dim, self.base, self.scaling)
-    if self.local_base is not None:
-      of_local = rope_frequencies(dim, self.local_base, self.scaling)
-      frequencies = jnp.where(places.local, of_local, frequencies)
-    angle = places.positions[..., None].astype(jnp.float32) * frequencies
-    turned = turn(x[..., :dim], angle, self.pairing, self.scaling.magnitude)
-    return turned if dim == x.shape[-1] else jnp.concatenate([turned, x[..., dim:]], -1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Alibi(Position):
-  """Press et al. 2021; keys after the query, where a mask allows them, count their distance too."""
-
-  def bias(self, q, k, q_places, k_places, *, params, project, scale):
-    distance = jnp.abs(k_places.positions[:, None, :] - q_places.positions[:, :, None])  # [B, T, S]
-    return -alibi_slopes(q.shape[2])[:, None, None] * distance[:, None]
-
-
-@dataclasses.dataclass(frozen=True)
-class T5Bias(Position):
-  num_buckets: int = 32
-  max_distance: int = 128
-  init_std: float = 0.02
-
-  def __post_init__(self):
-    if self.num_buckets < 4 or self.num_buckets % 4 or self.max_distance <= self.num_buckets // 2:
-      raise ConfigError(f"position.num_buckets={self.num_buckets} must be a multiple of 4, and"
-                        f" max_distance={self.max_distance} more than half of it")
-
-  def stack_tables(self, sizes):
-    return {"position_bias": Table((self.num_buckets, sizes.num_heads), self.init_std,
-                                   ("buckets", "heads"))}
-
-  def bias(self, q, k, q_places, k_places, *, params, project, scale):
-    distance = k_places.positions[:, None, :] - q_places.positions[:, :, None]
-    buckets = relative_buckets(distance, num_buckets=self.num_buckets,
-                               max_distance=self.max_distance, bidirectional=not q_places.causal)
-    return jnp.moveaxis(params["position_bias"][buckets], -1, 1)
-
-
+# What a config's `position` names. `jtx.nn.rope` and `jtx.nn.relative` add theirs.
 POSITIONS: dict[str, Callable[..., Position]] = {
     "none": Position,
     "sinusoidal": Sinusoidal,
     "attached": Attached,
     "learned": Learned,
-    "rope": Rope,
-    "alibi": Alibi,
-    "t5": T5Bias,
 }

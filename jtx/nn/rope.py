@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from typing import Callable
+from typing import Callable, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jtx.errors import ConfigError
+from jtx.nn.positions import POSITIONS, Position
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,3 +155,34 @@ def turn(x: jax.Array, angle: jax.Array, pairing: str, magnitude: float = 1.0) -
   if magnitude != 1.0:
     out *= magnitude
   return out.astype(x.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope(Position):
+  base: float = 10_000.0
+  pairing: Literal["half", "interleaved"] = "half"
+  fraction: float = 1.0  # of a head's width that turns, from its start (GPT-NeoX has 0.25)
+  scaling: Scaling = Scaling()
+  local_base: float | None = None  # of local layers (ModernBERT; Warner et al. 2024); None is base
+
+  def __post_init__(self):
+    if not 0 < self.fraction <= 1:
+      raise ConfigError(f"position.fraction={self.fraction} is not above 0 and at most 1")
+
+  def check_kinds(self, windowed):
+    if self.local_base is not None and not windowed:
+      raise ConfigError(f"position.local_base={self.local_base} is for local layers, and pattern"
+                        " has none; leave it unset")
+
+  def rotate(self, x, places, params):
+    dim = int(self.fraction * x.shape[-1])
+    frequencies = rope_frequencies(dim, self.base, self.scaling)
+    if self.local_base is not None:
+      of_local = rope_frequencies(dim, self.local_base, self.scaling)
+      frequencies = jnp.where(places.local, of_local, frequencies)
+    angle = places.positions[..., None].astype(jnp.float32) * frequencies
+    turned = turn(x[..., :dim], angle, self.pairing, self.scaling.magnitude)
+    return turned if dim == x.shape[-1] else jnp.concatenate([turned, x[..., dim:]], -1)
+
+
+POSITIONS["rope"] = Rope

@@ -168,7 +168,7 @@ class Stack(nn.Module):
     Args:
       x: the input.
       ctx: what all layers see.
-      cache: of each segment, as `empty_cache` makes it; those of x are written at ctx.slots.
+      cache: of each segment, as `cache.empty` makes it; those of x are written at ctx.slots.
       memory: of each segment, the keys and values [layers, B, K, S, H] of ctx.memory, as a
         call with ctx.keep_memory returned them.
 
@@ -230,16 +230,3 @@ class Stack(nn.Module):
     scan = nn.scan(layer, in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
                    **sharing)
     return scan(segment.block, kinds, c.position, self.cross, c.position_at, self.dtype, name=name)
-
-  def empty_cache(self, batch: int, rows: int, length: int) -> tuple[Projections, ...]:
-    """Zeros for keys and values of `batch` sources with `rows` hypotheses R of `length` S each.
-
-    [layers, B, K, R, S, H] a segment: heads first, so that attention reads it as it lies.
-    """
-    def zeros(segment):
-      a = segment.block.attention
-      head_dim = a.sizes(self.config.width).head_dim
-      shape = segment.num_layers, batch, a.kv_heads, rows, length
-      return Projections(jnp.zeros((*shape, head_dim), self.dtype),
-                         jnp.zeros((*shape, a.v_head_dim or head_dim), self.dtype))
-    return tuple(zeros(s) for s in self.segments or self.config.segments)

@@ -5,10 +5,7 @@ import numpy as np
 import pytest
 
 from jtx.data.tokenizers.kinds import wordpiece
-from tests.data.streams import (
-  Rows,
-  words_of,
-)
+from tests.data.streams import Rows, words_of
 
 
 @pytest.fixture(scope="module")

@@ -17,15 +17,7 @@ from jtx.data.prepared import prepare
 from jtx.data.recipes import Recipe
 from jtx.errors import ConfigError, DataError
 from tests.data.streams import (
-  LAYOUTS,
-  STEPS,
-  Rows,
-  assert_same,
-  assert_same_all,
-  document_stream,
-  documents_of,
-  ids_of,
-)
+    LAYOUTS, STEPS, Rows, assert_same, assert_same_all, document_stream, documents_of, ids_of)
 
 FORMS = {"full": FullSentences(), "doc": DocSentences(), "segments": SegmentPair(),
          "sentences": SentencePair(), "order": SegmentPair(order=True)}

@@ -11,15 +11,7 @@ from jtx.data.recipes import build_ops
 from jtx.data.tokenizers.files import save_tokenizers
 from jtx.errors import ConfigError, DataError
 from jtx.saved import workdir as workdirs
-from tests.data.image_files import (
-  REASON,
-  SMALL,
-  assert_same,
-  configs,
-  error_of,
-  png,
-  write_tree,
-)
+from tests.data.image_files import REASON, SMALL, assert_same, configs, error_of, png, write_tree
 
 
 @pytest.fixture

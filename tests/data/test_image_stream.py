@@ -11,16 +11,7 @@ from jtx.data.pipeline import eval_batches, example_batch, iterate
 from jtx.data.recipes import build_ops
 from jtx.errors import ConfigError
 from tests.data.image_files import (
-  TRAIN,
-  Listed,
-  assert_same,
-  configs,
-  error_of,
-  lazily,
-  numbered,
-  pixels,
-  stream_of,
-)
+    TRAIN, Listed, assert_same, configs, error_of, lazily, numbered, pixels, stream_of)
 
 STEPS = 9
 

@@ -11,16 +11,7 @@ from jtx.data.lazy import LazyExamples, Tally
 from jtx.data.pipeline import eval_batches, iterate
 from jtx.errors import BadExample, ConfigError, DataError
 from tests.data.image_files import (
-  REASON,
-  Listed,
-  assert_same,
-  configs,
-  error_of,
-  lazily,
-  numbered,
-  png,
-  stream_of,
-)
+    REASON, Listed, assert_same, configs, error_of, lazily, numbered, png, stream_of)
 
 
 def with_broken(count, broken):

@@ -8,12 +8,7 @@ import pytest
 from jtx.data import order
 from jtx.data.order import Order, mixture_sizes
 from jtx.errors import ConfigError
-from tests.data.streams import (
-  PAD,
-  ids_of,
-  prepared_of,
-  stream_of,
-)
+from tests.data.streams import PAD, ids_of, prepared_of, stream_of
 
 # --------------------------------------------------------------------------------- mixtures
 

@@ -6,12 +6,7 @@ import pytest
 from jtx.data.ops.pretrain import DocSentences, SegmentPair
 from jtx.data.packing import Pad
 from jtx.data.pipeline import Phases, iterate
-from tests.data.streams import (
-  assert_same,
-  assert_same_all,
-  document_stream,
-  documents_of,
-)
+from tests.data.streams import assert_same, assert_same_all, document_stream, documents_of
 
 
 @pytest.fixture(scope="module")

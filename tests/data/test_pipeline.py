@@ -15,19 +15,8 @@ from jtx.data.pipeline import eval_batches, iterate
 from jtx.data.prepared import prepare
 from jtx.errors import ConfigError
 from tests.data.streams import (
-  PACK,
-  PAD,
-  STEPS,
-  TOKENIZERS,
-  Rows,
-  Words,
-  assert_same,
-  assert_same_all,
-  ids_of,
-  prepared_of,
-  recipe_of,
-  stream_of,
-)
+    PACK, PAD, STEPS, TOKENIZERS, Rows, Words, assert_same, assert_same_all, ids_of, prepared_of,
+    recipe_of, stream_of)
 from tests.helpers import one_fast
 
 

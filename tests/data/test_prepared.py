@@ -9,12 +9,7 @@ from jtx.data.ops.text import Clean, FilterLength, Tokenize
 from jtx.data.packing import Pack
 from jtx.data.prepared import texts
 from jtx.errors import DataError
-from tests.data.streams import (
-  ListSource,
-  assert_same,
-  prepared_of,
-  stream_of,
-)
+from tests.data.streams import ListSource, assert_same, prepared_of, stream_of
 
 
 def test_prepare_keeps_tokens_ids_and_sizes():

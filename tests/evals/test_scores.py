@@ -11,13 +11,7 @@ import pytest
 from jtx.errors import DataError
 from jtx.evals import scores
 from jtx.evals.scores import (
-  answer_scores,
-  best_no_answer_threshold,
-  entities,
-  entity_f1,
-  normalize_answer,
-  squad_em_f1,
-)
+    answer_scores, best_no_answer_threshold, entities, entity_f1, normalize_answer, squad_em_f1)
 
 
 def test_accuracy():

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from jtx.figures.attention import (
-  attention_grid,
-  attention_map,
-  heatmaps,
-  position_heatmap,
-  position_similarity,
-)
+    attention_grid, attention_map, heatmaps, position_heatmap, position_similarity)
 from jtx.figures.curves import bars, curve
 from jtx.figures.figure import MAX_LABELS, save_figure
 

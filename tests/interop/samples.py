@@ -8,7 +8,8 @@ from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError
 from jtx.interop.trunks import param_shapes
 from jtx.models.encoder import HeadConfig
-from jtx.nn.positions import Learned, Rope
+from jtx.nn.positions import Learned
+from jtx.nn.rope import Rope
 from tests.helpers import block, encoder
 
 BLOCK = block(num_heads=3, attention_bias=True, ffn_dim=20, activation="gelu", norm_eps=1e-12,

@@ -12,22 +12,13 @@ from jtx.data.tokenizers.subword_nmt import SubwordNmt
 from jtx.interop import export
 from jtx.interop.families import FAMILIES
 from jtx.models.encoder import Encoder, HeadConfig
-from jtx.nn.positions import Alibi, Rope
-from jtx.nn.rope import Linear
+from jtx.nn.relative import Alibi
+from jtx.nn.rope import Linear, Rope
 from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 from tests.helpers import encoder
 from tests.interop.samples import (
-  BERT,
-  CLASSES,
-  MODERNBERT,
-  POOLER,
-  ROBERTA,
-  TOKENIZER,
-  change_block,
-  message,
-  random_params,
-)
+    BERT, CLASSES, MODERNBERT, POOLER, ROBERTA, TOKENIZER, change_block, message, random_params)
 
 
 @pytest.mark.parametrize("model, expected", [

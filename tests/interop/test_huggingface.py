@@ -15,19 +15,11 @@ from jtx.interop.families import FAMILIES
 from jtx.interop.trunks import param_shapes
 from jtx.models import MODELS
 from jtx.models.encoder import HeadConfig
-from jtx.nn.positions import Rope
+from jtx.nn.rope import Rope
 from jtx.saved.pretrained import load_pretrained
 from tests.helpers import encoder
 from tests.interop.samples import (
-  BERT,
-  MODELS_BY_TYPE,
-  MODERNBERT,
-  POOLER,
-  PRETRAINING,
-  change_block,
-  equal,
-  message,
-)
+    BERT, MODELS_BY_TYPE, MODERNBERT, POOLER, PRETRAINING, change_block, equal, message)
 
 
 @pytest.mark.parametrize("model_type", MODELS_BY_TYPE)

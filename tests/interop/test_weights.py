@@ -10,23 +10,14 @@ from jtx import config as config_lib
 from jtx.errors import ConfigError, DataError
 from jtx.interop import huggingface
 from jtx.models import MODELS
-from jtx.nn.positions import Learned, Rope
+from jtx.nn.positions import Learned
+from jtx.nn.rope import Rope
 from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 from tests.helpers import encoder
 from tests.interop.samples import (
-  BERT,
-  CLASSES,
-  MODELS_BY_TYPE,
-  MODERNBERT,
-  PRETRAINING,
-  TOKENIZER,
-  change_block,
-  equal,
-  message,
-  random_params,
-  without,
-)
+    BERT, CLASSES, MODELS_BY_TYPE, MODERNBERT, PRETRAINING, TOKENIZER, change_block, equal,
+    message, random_params, without)
 
 
 def test_a_new_head_takes_what_the_files_have(saved):

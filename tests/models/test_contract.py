@@ -13,7 +13,9 @@ from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.vit import VIT_STACK, ImageConfig
 from jtx.nn.grid_positions import Sincos2d
-from jtx.nn.positions import Alibi, Learned, Rope, Sinusoidal, T5Bias
+from jtx.nn.positions import Learned, Sinusoidal
+from jtx.nn.relative import Alibi, T5Bias
+from jtx.nn.rope import Rope
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, encdec, encoder, one_fast, vit
 

@@ -10,17 +10,9 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.inference import decode, generate
-from jtx.nn.positions import (
-  POSITIONS,
-  Alibi,
-  Attached,
-  Learned,
-  Places,
-  Position,
-  Rope,
-  Sinusoidal,
-  T5Bias,
-)
+from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sinusoidal
+from jtx.nn.relative import Alibi, T5Bias
+from jtx.nn.rope import Rope
 from jtx.objectives.seq2seq import Seq2Seq
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, encdec, one_fast

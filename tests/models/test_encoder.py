@@ -15,7 +15,8 @@ from jtx.models import MODELS
 from jtx.models.encoder import BERT_STACK, Encoder
 from jtx.models.text_head import Head, HeadConfig, pool
 from jtx.nn.layers import LayerNorm
-from jtx.nn.positions import Learned, Rope
+from jtx.nn.positions import Learned
+from jtx.nn.rope import Rope
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, encoder, one_fast
 

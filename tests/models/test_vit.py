@@ -13,7 +13,9 @@ from jtx.errors import ConfigError
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.resnet import Conv, GroupNorm, ResnetConfig
-from jtx.models.vit import VIT_STACK, ImageConfig, join, split
+from jtx.evals.pictures import join
+from jtx.interop.trunks import resized_vit
+from jtx.models.vit import VIT_STACK, ImageConfig, split
 from jtx.nn.block import Context, ResidualConfig, skip_examples
 from jtx.nn.grid_positions import GRID_POSITIONS, Learned2d, LearnedGrid, RelativeBias, Sincos2d
 from jtx.nn.positions import Places
@@ -237,16 +239,16 @@ def test_the_encoder_of_mae_sees_only_what_is_kept():
 def test_weights_are_for_images_of_another_size():
   larger = SMALL.clone(image=dataclasses.replace(IMAGE, size=20))
   flat = flatten_dict(drawn(SMALL), sep="/")
-  params = larger.resized(flat, SMALL)
+  params = resized_vit(larger, flat, SMALL)
   assert {p: x.shape for p, x in params.items()} == shapes_of(larger)
   np.testing.assert_array_equal(params["position_embedding"][0], flat["position_embedding"][0])
-  same = SMALL.resized(flat, SMALL)
+  same = resized_vit(SMALL, flat, SMALL)
   assert all(same[p] is flat[p] for p in flat)
-  assert vit(larger, position=Sincos2d()).resized({}, vit(SMALL, position=Sincos2d())) == {}
+  assert resized_vit(vit(larger, position=Sincos2d()), {}, vit(SMALL, position=Sincos2d())) == {}
   for position, name in ((Learned2d(), "Learned2d"), (RelativeBias(), "RelativeBias")):
     model = vit(SMALL, position=position)
     with pytest.raises(ConfigError, match=f"positions of the kind {name}"):
-      vit(larger, position=position).resized(flatten_dict(drawn(model), sep="/"), model)
+      resized_vit(vit(larger, position=position), flatten_dict(drawn(model), sep="/"), model)
 
 
 def test_the_stem_of_a_hybrid():

@@ -11,7 +11,9 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.nn import encodings, rope
-from jtx.nn.positions import Alibi, Attached, Learned, Places, Rope, Sinusoidal, Sizes, T5Bias
+from jtx.nn.positions import Attached, Learned, Places, Sinusoidal, Sizes
+from jtx.nn.relative import Alibi, T5Bias
+from jtx.nn.rope import Rope
 
 few = settings(max_examples=25, deadline=None)
 PLACES = st.integers(0, 2000)

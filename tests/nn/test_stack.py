@@ -10,10 +10,12 @@ import pytest
 from jtx.errors import ConfigError
 from jtx.nn import masks
 from jtx.nn.attention import Attention, AttentionConfig, LayerKind
-from jtx.nn.block import Block, BlockConfig, Context, ResidualConfig
+from jtx.nn.block import Block, BlockConfig, Context, Memory, ResidualConfig
 from jtx.nn.layers import NORM_POSITIONS, FeedForward, FfnConfig, LayerNorm, NormConfig
 from jtx.nn.masks import CAUSAL, FULL, KINDS, Global, Prefix, kind_mask
-from jtx.nn.positions import Attached, Places, Position, Rope, Sinusoidal, Sizes, T5Bias
+from jtx.nn.positions import Attached, Places, Position, Sinusoidal, Sizes
+from jtx.nn.relative import T5Bias
+from jtx.nn.rope import Rope
 from jtx.nn.stack import REMAT, Segment, Stack, StackConfig
 from jtx.parallel.sharding import logical_axes, unbox
 from tests import helpers
@@ -33,7 +35,8 @@ X, MEMORY = normal(0, B, T, D), normal(1, B, S, D)
 
 def context(cross=False, **fields):
   if cross:
-    fields |= {"memory": MEMORY, "memory_segments": jnp.array([[1, 1, 1, 0], [1, 1, 2, 2]]),
+    segments = jnp.array([[1, 1, 1, 0], [1, 1, 2, 2]])
+    fields |= {"memory": Memory(MEMORY, segments, fields.pop("memory_places", None)),
                "segments": jnp.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 2, 2, 2]])}
   return Context(Places(POSITIONS), **fields)
 

@@ -15,7 +15,8 @@ from jtx.interop.family import Attributes, Family, Heads, Names
 from jtx.interop.tables import dense, norm, table
 from jtx.models.encoder import Encoder
 from jtx.nn.attention import PROJECTIONS
-from jtx.nn.positions import POSITIONS, Rope
+from jtx.nn.positions import POSITIONS
+from jtx.nn.rope import Rope
 
 KINDS = {"full_attention": "global", "sliding_attention": "local"}
 POOLINGS = {"cls": "first", "mean": "mean"}

@@ -17,13 +17,7 @@ from jtx.data.op import Column
 from jtx.data.tokenizers.files import load_tokenizers
 from jtx.errors import DataError
 from tests.data.corpus.corpora import (
-  assert_same,
-  contents,
-  dataset,
-  prepare,
-  small_config,
-  windows_config,
-)
+    assert_same, contents, dataset, prepare, small_config, windows_config)
 
 
 def test_a_record_is_what_the_docstring_says(tmp_path):

@@ -12,13 +12,7 @@ from jtx.data import pipeline
 from jtx.data.corpus import reader
 from jtx.errors import ConfigError, DataError
 from tests.data.corpus.corpora import (
-  assert_same,
-  dataset,
-  prepare,
-  small_config,
-  windows_config,
-  with_prepared,
-)
+    assert_same, dataset, prepare, small_config, windows_config, with_prepared)
 
 
 def write_documents(path, number, seed=0):

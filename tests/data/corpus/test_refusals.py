@@ -12,15 +12,7 @@ from jtx.data import make_corpus
 from jtx.data.tokenizers.files import load_tokenizers
 from jtx.errors import ConfigError, DataError
 from tests.data.corpus.corpora import (
-  assert_same,
-  contents,
-  dataset,
-  ended_at,
-  flip,
-  prepare,
-  small_config,
-  with_prepared,
-)
+    assert_same, contents, dataset, ended_at, flip, prepare, small_config, with_prepared)
 
 # ------------------------------------------------------------------------------ refusals
 

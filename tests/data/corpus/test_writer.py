@@ -10,14 +10,7 @@ from jtx.data.corpus import files as files_lib
 from jtx.data.corpus import writer
 from jtx.errors import DataError
 from tests.data.corpus.corpora import (
-  contents,
-  dataset,
-  ended_at,
-  flip,
-  prepare,
-  small_config,
-  with_prepared,
-)
+    contents, dataset, ended_at, flip, prepare, small_config, with_prepared)
 
 
 @pytest.mark.parametrize("workers", [1, 3])

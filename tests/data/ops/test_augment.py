@@ -7,16 +7,7 @@ import pytest
 from jtx.data.ops import augment
 from jtx.data.ops.augment import POLICY, ColorJitter, RandAugment, RandomErasing, ThreeAugment
 from jtx.data.ops.image import random_box
-from tests.data.ops.pictures import (
-  array,
-  generators,
-  grey_of,
-  inside,
-  noise,
-  places,
-  same,
-  smooth,
-)
+from tests.data.ops.pictures import array, generators, grey_of, inside, noise, places, same, smooth
 from tests.helpers import assert_share, chi_square
 
 # ------------------------------------------------------------------------- randaugment

@@ -10,15 +10,7 @@ import pytest
 from jtx.data.ops.augment import RandomErasing
 from jtx.data.ops.decode import DecodeImage
 from jtx.errors import BadExample, ConfigError, DataError
-from tests.data.ops.pictures import (
-  TEN,
-  array,
-  bytes_of,
-  grey_of,
-  noise,
-  same,
-  smooth,
-)
+from tests.data.ops.pictures import TEN, array, bytes_of, grey_of, noise, same, smooth
 
 
 def decoded(image, op=DecodeImage(names=TEN), label=3):

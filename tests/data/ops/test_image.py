@@ -7,14 +7,7 @@ import pytest
 from jtx.data.ops import image as image_ops
 from jtx.data.ops.image import Flip, InceptionCrop, PadCrop, Resize, random_box
 from jtx.errors import DataError
-from tests.data.ops.pictures import (
-  array,
-  generators,
-  inside,
-  noise,
-  places,
-  same,
-)
+from tests.data.ops.pictures import array, generators, inside, noise, places, same
 from tests.helpers import assert_share, chi_square
 
 

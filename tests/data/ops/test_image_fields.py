@@ -14,13 +14,7 @@ from jtx.data.ops.image import Flip, InceptionCrop, PadCrop, Resize
 from jtx.data.ops.image_layout import Images
 from jtx.data.ops.registry import OPS
 from jtx.errors import ConfigError
-from tests.data.ops.pictures import (
-  TEN,
-  bytes_of,
-  noise,
-  same,
-  smooth,
-)
+from tests.data.ops.pictures import TEN, bytes_of, noise, same, smooth
 
 
 def test_images_become_arrays_of_the_layout():

@@ -9,16 +9,7 @@ import pytest
 from jtx.data.ops.pretrain import FullSentences, SegmentPair, SentencePair, Specials
 from jtx.errors import ConfigError, DataError
 from tests.data.ops.documents import (
-  BODY,
-  check_example,
-  documents_of,
-  drawn_documents,
-  edges,
-  form,
-  message,
-  places,
-  runs,
-)
+    BODY, check_example, documents_of, drawn_documents, edges, form, message, places, runs)
 from tests.helpers import assert_share, chi_square
 
 PAIRS = {"segments": SegmentPair(), "sentences": SentencePair(),

@@ -9,17 +9,8 @@ from jtx.data.ops.pretrain import DocSentences, FullSentences, SegmentPair, Sent
 from jtx.data.tokenizers.kinds import TOKENIZERS
 from jtx.errors import ConfigError
 from tests.data.ops.documents import (
-  BODY,
-  check_example,
-  documents_of,
-  drawn_documents,
-  edges,
-  form,
-  message,
-  places,
-  runs,
-  with_template,
-)
+    BODY, check_example, documents_of, drawn_documents, edges, form, message, places, runs,
+    with_template)
 
 # ------------------------------------------------------------------------ special tokens
 

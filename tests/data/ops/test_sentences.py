@@ -6,9 +6,7 @@ import pytest
 from jtx.data.op import Column
 from jtx.data.ops.sentences import SENTENCE, WORD, EncodeSentences, SplitSentences
 from jtx.errors import ConfigError, DataError
-from tests.data.ops.documents import (
-  message,
-)
+from tests.data.ops.documents import message
 
 
 def split(*texts, language="en"):

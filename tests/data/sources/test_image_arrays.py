@@ -13,15 +13,7 @@ from jtx.data.sources import images
 from jtx.data.sources.images import check_classes, class_names
 from jtx.data.sources.registry import open_source
 from jtx.errors import ConfigError, DataError
-from tests.data.image_files import (
-  Listed,
-  all_of,
-  error_of,
-  numbered,
-  pixels,
-  png,
-  write_tree,
-)
+from tests.data.image_files import Listed, all_of, error_of, numbered, pixels, png, write_tree
 
 # ------------------------------------------------------------------------------ arrays
 

@@ -15,12 +15,7 @@ import pytest
 
 from jtx.data.sources.registry import open_source
 from jtx.errors import BadExample, ConfigError, DataError
-from tests.data.image_files import (
-  all_of,
-  error_of,
-  png,
-  write_tree,
-)
+from tests.data.image_files import all_of, error_of, png, write_tree
 
 
 def write_zip(path, names, method=zipfile.ZIP_DEFLATED):

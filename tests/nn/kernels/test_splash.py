@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.nn import attend as kernels_of
+from jtx.nn.kernels import choose as kernels_of
 from jtx.nn import masks
 from jtx.nn.attend import attend
 from jtx.nn.kernels import splash

@@ -1,0 +1,85 @@
+"""The choice of an attention kernel: what each supports, and which is taken."""
+
+import functools
+import inspect
+from typing import Callable, NamedTuple
+
+from absl import logging
+
+from jtx.errors import ConfigError, nearest
+from jtx.nn import masks
+from jtx.nn.kernels import reference, splash
+from jtx.nn.masks import Mask
+from jtx.parallel.sharding import platform
+
+
+class Request(NamedTuple):
+  """The static part of a call to `attend`, by which kernels say what they support."""
+  mask: Mask
+  pairs: bool  # explicit pairs are given
+  segments: bool
+  bias: bool
+  score: str
+  dropout: bool
+  weights: bool
+  indexed: bool  # queries or keys are not the places of a row in order
+  self_attention: bool  # queries and keys are the same places of the same rows
+  length: int  # T
+
+
+class Kernel(NamedTuple):
+  run: Callable
+  platform: str | None  # None is every platform
+  supports: Callable[[Request], bool]
+  shortest: int = 0  # rows of fewer tokens are for another, unless it is asked for by name
+  names_kept: bool = False  # names KEPT what it computes in blocks; all else is cheap to make again
+
+
+# In order of preference.
+KERNELS: dict[str, Kernel] = {
+    "splash": Kernel(
+        splash.attend, "tpu", lambda r: r.self_attention and masks.only_windows(r.mask) and not (
+            r.pairs or r.bias or r.dropout or r.weights or r.indexed or r.score != "dot"),
+        shortest=512, names_kept=True),
+    "xla": Kernel(reference.attend, None, lambda r: True),
+}
+
+
+def choose(name: str, request: Request) -> Kernel:
+  """The kernel to run; the log says which, once for every mask."""
+  here = platform()
+  if name != "auto":
+    if name not in KERNELS:
+      raise ConfigError(f"kernel={name!r}: {nearest(name, ['auto', *KERNELS])}")
+    kernel = KERNELS[name]
+    if kernel.platform not in (None, here):
+      raise ConfigError(f"kernel={name!r} is for {kernel.platform}, and this is {here}; use"
+                        " kernel='auto'")
+    if not kernel.supports(request):
+      raise ConfigError(f"kernel={name!r} does not support {request}; use kernel='auto'")
+  else:
+    name = next(n for n, kernel in KERNELS.items()
+                if kernel.platform in (None, here) and kernel.supports(request)
+                and request.length >= kernel.shortest)
+  announce(name, request.mask, request.segments)
+  return KERNELS[name]
+
+
+@functools.cache
+def announce(kernel: str, mask: Mask, segments: bool) -> None:
+  logging.info("attention kernel %s for mask %s%s", kernel, mask, ", segments" if segments else "")
+
+
+def bind(kernel: Kernel, **options) -> Callable:
+  """The kernel of q, k and v; of the options it gets those that it takes.
+
+  Raises:
+    TypeError: one that it does not take would change the result.
+  """
+  takes = inspect.signature(kernel.run).parameters
+  for name, value in options.items():
+    unset = value is None or value is False or (
+        isinstance(value, float | str) and value in (0.0, "dot"))
+    if name not in takes and not unset:
+      raise TypeError(f"{kernel.run.__module__} does not take {name}, which its `supports` let in")
+  return functools.partial(kernel.run, **{k: v for k, v in options.items() if k in takes})

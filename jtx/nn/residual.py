@@ -1,0 +1,34 @@
+"""Residual branches: layer scale and stochastic depth of the outputs of sub-layers."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jtx.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResidualConfig:
+  """What becomes of a sub-layer's output before it is added (DeiT III; Touvron et al. 2022)."""
+  layer_scale: float | None = None  # first value of a factor a channel (CaiT; Touvron et al. 2021)
+  drop_path: float = 0.0  # share of examples that skip a sub-layer (Huang et al. 2016)
+  uniform: bool = False  # of every layer; else the share grows from 0 to drop_path over the depth
+
+  def __post_init__(self):
+    if not 0 <= self.drop_path < 1:
+      raise ConfigError(f"residual.drop_path={self.drop_path} is not from 0 to below 1")
+
+  def skipped(self, first: int, number: int, total: int) -> jax.Array | None:
+    """The shares [number] of layers `first` and on, of `total`; None where none is skipped."""
+    if not self.drop_path:
+      return None
+    depth = jnp.arange(first, first + number)
+    return jnp.full(number, self.drop_path) if self.uniform else (
+        self.drop_path * depth / max(total - 1, 1))
+
+
+def skip_examples(y: jax.Array, share: jax.Array, key: jax.Array) -> jax.Array:
+  """y [B, T, D] with a share of its examples at 0 and the others divided by 1 - share."""
+  drawn = jax.random.uniform(key, (y.shape[0], 1, 1))
+  return jnp.where(drawn >= share, y / (1 - share), 0).astype(y.dtype)
