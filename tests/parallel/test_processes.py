@@ -83,17 +83,19 @@ cli.run(main)
   assert done.returncode == status
 
 
+# Every process compiles all programs, so a kind has no more numbers of processes than it needs.
 @pytest.mark.slow
-@pytest.mark.parametrize("config", ["nmt_numbers", "bert", "vit_digits"])
-def test_any_number_of_processes_gives_the_same_losses(config, tmp_path):
-  mesh = ("--config.steps=20", "--config.mesh.fsdp=2", "--config.mesh.tensor=2",
+@pytest.mark.parametrize("config,numbers", [("nmt_numbers", (2, 4)), ("bert", (2,)),
+                                            ("vit_digits", (4,))])
+def test_any_number_of_processes_gives_the_same_losses(config, numbers, tmp_path):
+  mesh = ("--config.steps=8", "--config.mesh.fsdp=2", "--config.mesh.tensor=2",
           "--config.mesh.data=2")
-  for number in (1, 2, 4):
+  for number in (1, *numbers):
     done = launched(tmp_path / str(number), config, number, 8 // number, *mesh)
     assert done.returncode == 0, done.stderr
   whole = dict(losses(tmp_path / "1"))
-  assert len(whole) == 20
-  for number in (2, 4):
+  assert len(whole) == 8
+  for number in numbers:
     assert dict(losses(tmp_path / str(number))) == pytest.approx(whole, rel=1e-5)
     assert results(tmp_path / str(number)) == pytest.approx(results(tmp_path / "1"), rel=1e-5)
 
@@ -105,13 +107,13 @@ def test_a_run_goes_on_in_other_shapes(tmp_path):
   shape = lambda data, fsdp, tensor: [f"--config.mesh.{axis}={n}" for axis, n in zip(
       ("data", "fsdp", "tensor"), (data, fsdp, tensor))]
   assert launched(whole, "nmt_numbers", 1, 8, *args, *shape(1, 4, 2)).returncode == 0
-  for processes, devices, mesh in ((1, 1, (1, 1, 1)), (2, 1, (1, 2, 1)), (1, 4, (2, 1, 2)),
-                                   (2, 4, (1, 8, 1)), (4, 2, (4, 1, 2))):
-    part = tmp_path / f"{processes}x{devices}"
+  for count, devices, mesh in ((1, 1, (1, 1, 1)), (2, 1, (1, 2, 1)), (1, 4, (2, 1, 2)),
+                               (2, 4, (1, 8, 1)), (4, 2, (4, 1, 2))):
+    part = tmp_path / f"{count}x{devices}"
     shutil.copytree(whole, part)
     shutil.rmtree(part / "checkpoints" / "6")
     (part / "results.json").unlink()
-    done = launched(part, "nmt_numbers", processes, devices, *args, *shape(*mesh))
+    done = launched(part, "nmt_numbers", count, devices, *args, *shape(*mesh))
     assert done.returncode == 0, done.stderr
     assert "step 3 of" in done.stderr
     assert dict(losses(part)) == pytest.approx(dict(losses(whole)), rel=1e-5)
