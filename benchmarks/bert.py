@@ -105,7 +105,7 @@ class Jtx(harness.JtxSide, System):
     return export.hf_config(self.model)
 
   def nll(self, examples: int) -> float:
-    """Nats a hidden token, dropout off."""
+    """Nats a masked token, dropout off."""
     total = weight = 0.0
     for batch in packed(self.examples("full", examples), self.rows):
       batch["text_types"] = np.zeros_like(batch["text"])
@@ -234,7 +234,7 @@ SYSTEMS = {"jtx": Jtx, "transformers": Transformers,
 
 def run(data: str, size: str, parts: Sequence[str], peers: Sequence[str], rounds: int,
         steps: int) -> dict[str, Any]:
-  """What it returns is printed as JSON.
+  """Measures, and returns values for JSON.
 
   Args:
     data: source of documents, as in a config; "" is the documentation of Python's library.

@@ -28,7 +28,7 @@ def make_config(data: str, size: str, seed: int = 0):
 
 
 def load_texts(data: str, size: str) -> dict[str, Any]:
-  """What all systems are given: examples of token ids with their special tokens.
+  """The data of all systems: examples of token ids with their special tokens.
 
   Returns:
     `full` and `sentences`, lists of int32 arrays; and what the networks are made from.

@@ -14,7 +14,7 @@ PATIENCE = 300.0  # seconds for a run to start, or to end
 
 
 class Lost(Exception):
-  """What a fault has changed."""
+  """The change that a fault has made."""
 
 
 class Ended(NamedTuple):

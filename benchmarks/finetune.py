@@ -242,7 +242,7 @@ def run_once(system: str, path: str, **kwargs: Any) -> dict[str, float]:
 
 def run(workdir: str, data: str, init: str, tasks: Sequence[str],
         seeds: Sequence[int]) -> dict[str, Any]:
-  """What it returns is printed as JSON.
+  """Measures, and returns values for JSON.
 
   Args:
     workdir: of all runs.

@@ -116,7 +116,7 @@ def peak_memory() -> int:
 
 
 def machine() -> dict[str, Any]:
-  """What the figures depend on beside the code."""
+  """The versions and devices that figures depend on."""
   model = platform.processor()
   if os.path.exists("/proc/cpuinfo"):
     with open("/proc/cpuinfo") as f:
@@ -126,7 +126,7 @@ def machine() -> dict[str, Any]:
 
 
 class JaxSide:
-  """What workers that run JAX share; they have `jax`."""
+  """The base of workers that run JAX; they have `jax`."""
 
   def about(self) -> dict[str, str]:
     return {"jax": self.jax.__version__, "device": self.jax.devices()[0].device_kind}
@@ -167,7 +167,7 @@ class JtxSide(JaxSide):
 
 
 class TorchSide:
-  """What workers that run PyTorch share; they have `torch`, `device` and `model`."""
+  """The base of workers that run PyTorch; they have `torch`, `device` and `model`."""
 
   def about(self) -> dict[str, str]:
     import transformers

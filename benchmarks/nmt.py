@@ -93,7 +93,7 @@ class Jtx(harness.JaxSide):
     return [pair for pair in pairs if max(map(len, pair)) <= LENGTH]
 
   def peer(self) -> dict[str, Any]:
-    """What Marian is made from."""
+    """The fields of Marian's config."""
     target = self.task.data.tokenizers["tgt"]
     ids = dict(bos_id=target.bos_id, eos_id=target.eos_id, pad_id=target.pad_id)
     state = marian.state_dict(self.jax.device_get(self.params), LENGTH)
@@ -170,7 +170,7 @@ class Jtx(harness.JaxSide):
 
 def run(workdir: str, data: str, size: str, parts: Sequence[str], rounds: int, pretrain_steps: int,
         steps: int, sentences: int) -> dict[str, Any]:
-  """What it returns is printed as JSON.
+  """Measures, and returns values for JSON.
 
   Args:
     workdir: of the model that is trained first, and translates.

@@ -113,7 +113,7 @@ class Datasets:
 
 
 class PeerTexts:
-  """What `datasets.map` calls, for documents as a whole."""
+  """The function for `datasets.map`, for documents as a whole."""
 
   def __init__(self, model: dict[str, Any], eos: int):
     import tokenizers
@@ -153,7 +153,7 @@ class PeerSentences(PeerTexts):
 
 def run(workdir: str, source: str, tokenizer: str = "", workers: int = 1, rounds: int = 5,
         length: int = 128, batch_size: int = 256, batches: int = 100) -> dict[str, Any]:
-  """What it returns can be printed as JSON.
+  """Measures, and returns values for JSON.
 
   Args:
     workdir: for all files.

@@ -241,7 +241,7 @@ class Loop:
 
 def run(size: str, parts: Sequence[str], peers: Sequence[str], rounds: int, steps: int,
         workers: int) -> dict[str, Any]:
-  """What it returns is printed as JSON.
+  """Measures, and returns values for JSON.
 
   Args:
     size: a key of SIZES.

@@ -95,7 +95,7 @@ def pretrain(c, args, preset: str, architecture: str, form, phases, tokenizer) -
 
 
 def ops(form, length: int = 128, language: str = "en", last=None):
-  """Documents to rows of hidden tokens; `last` is what hides them, if not the paper's mask."""
+  """Documents to rows of masked tokens; `last` is the op that masks them, if not the paper's."""
   return (common.op("split_sentences", language=language), common.op("encode_sentences"), form,
           common.op("pack", fields=("text",), lengths=(length,), max_segments=16),
           last or common.op("mask"))
@@ -139,7 +139,7 @@ def sweep_tasks():
 
 
 def sweep_forms():
-  """What an example is made of (Liu et al. 2019, RoBERTa, table 1)."""
+  """The forms of an example (Liu et al. 2019, RoBERTa, table 1)."""
   for form in FORMS:
     yield {"data.ops": ops(common.op(form)), **({} if form in PAIRS else NO_PAIRS)}
 

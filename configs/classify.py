@@ -46,7 +46,7 @@ def get_config(arg: str = ""):
 
 
 def sweep_attention():
-  """What a token attends to: all, a window, a window and [CLS] (Longformer), or what is before it.
+  """The tokens that a token attends to: all, a window, a window and [CLS], or those before it.
 
   In the last the first text of a pair is a prefix that all tokens see (Raffel et al. 2020).
   """

@@ -59,7 +59,7 @@ def load_config(argument: str) -> ConfigDict:
 
 
 def load_sweep(argument: str, name: str) -> list[dict[str, Any]]:
-  """What `sweep_NAME()` beside the `get_config` of `argument` yields: edits by config key.
+  """The edits, by config key, that `sweep_NAME()` beside `get_config` of `argument` yields.
 
   Raises:
     UsageError: there is no such function, or it raised, or yields something else.

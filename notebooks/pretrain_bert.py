@@ -85,7 +85,7 @@ for op in config.data.ops:
 workdir = os.path.join(folder, "pretrained")
 results = loop.run(config.lock(), workdir)
 
-print(f"hidden tokens: {results['val/accuracy']:.1%} right, {results['val/loss']:.2f} nats")
+print(f"masked tokens: {results['val/accuracy']:.1%} right, {results['val/loss']:.2f} nats")
 assert results["val/loss"] < results["counts/bigram_loss"]
 
 # %% [markdown]
@@ -100,7 +100,7 @@ with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as f:
 steps, losses = zip(*[(line["step"], line["val/loss"]) for line in lines if "val/loss" in line])
 flat = lambda name: [results[f"counts/{name}_loss"]] * len(steps)
 curve(steps, {"held-out documents": losses, "unigrams": flat("unigram"),
-              "bigrams": flat("bigram")}, "step", "nats a hidden token")
+              "bigrams": flat("bigram")}, "step", "nats a masked token")
 
 # %% [markdown]
 # It fills in what is hidden. The five likeliest pieces for each mask, with their probabilities:

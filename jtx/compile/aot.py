@@ -167,7 +167,7 @@ def _program(config: ConfigDict, mesh: Any, phase: Any, vocab_size: int | None,
 
 def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
                       chip: Chip | None) -> dict[str, Any]:
-  """What a compiled step sends, and an estimate of its time where the chip is known."""
+  """The traffic of a compiled step, and an estimate of its time where the chip is known."""
   found = hlo.traffic(text)
   sent = sum(t.sent for t in found.values())
   with jax.set_mesh(program.mesh):

@@ -42,7 +42,7 @@ _SCATTER = "all-reduce-scatter"
 
 
 class Traffic(NamedTuple):
-  """What one device takes part in during one run of the program."""
+  """The traffic of one device during one run of the program."""
   count: float  # how many collectives
   payload: float  # bytes of the whole arrays that they work on
   sent: float  # bytes that the device sends

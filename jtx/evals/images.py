@@ -22,7 +22,7 @@ def run(method: str, model: nn.Module, params: Any, batch: dict[str, jax.Array])
 
 def values(task: Task, params: Any, source: tuple[str, ...],
            method: str) -> tuple[np.ndarray, np.ndarray]:
-  """What a method of the model makes of each image [N, ...], and the classes [N]."""
+  """The outputs of a method of the model for each image [N, ...], and the classes [N]."""
   size = sharding.padded_batch(task.config.batch_size, task.mesh)
   rows = sharding.batch_sharding(task.mesh)
   found, labels = [], []

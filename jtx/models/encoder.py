@@ -111,7 +111,7 @@ class Encoder(nn.Module):
 
   def outputs(self, hidden: jax.Array, batch: Batch, num_texts: int = 1,
               train: bool = False) -> jax.Array:
-    """What the head makes of hidden states; see `Head`."""
+    """The head's outputs for hidden states; see `Head`."""
     return self.task_head(hidden, batch, num_texts, train)
 
   def predict(self, batch: Batch, num_texts: int = 1, train: bool = False) -> jax.Array:

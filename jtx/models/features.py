@@ -14,7 +14,7 @@ COMBINATIONS = ("concat", "sum")
 
 @dataclasses.dataclass(frozen=True)
 class FeatureConfig:
-  """What a head reads of an encoder that is not trained; without `layers` it is trained.
+  """Features for a head, of an encoder that is not trained; without `layers` it is trained.
 
   A weighted sum has a softmax of learnt weights over the layers. On the features stand
   `lstm_layers` bidirectional LSTMs of half the encoder's width in each direction.

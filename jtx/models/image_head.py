@@ -31,7 +31,7 @@ class PrefixConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageHeadConfig:
-  """What is made of the hidden states of an image."""
+  """The fields of an image model's head."""
   task: str = "none"  # "classes": a score each; "embedding": the pooled vector itself
   outputs: int | None = None  # classes
   pool: str = "first"  # token, "mean" of the patches, or "attention" (Zhai et al. 2021)

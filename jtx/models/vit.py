@@ -41,7 +41,7 @@ VIT_STACK = GridStackConfig(
 
 @dataclasses.dataclass(frozen=True)
 class ImageConfig:
-  """What the model takes. Pixels are scaled to 0 .. 1, then become (x - mean) / std."""
+  """The images that the model takes. Pixels are scaled to 0 .. 1, then become (x - mean) / std."""
   size: int = 224  # height and width
   channels: int = 3
   mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # one a channel, or one for all
@@ -165,7 +165,7 @@ class Vit(nn.Module):
     return hidden
 
   def outputs(self, hidden: jax.Array, train: bool = False) -> jax.Array:
-    """What the head makes of hidden states; see `ImageHead`."""
+    """The head's outputs for hidden states; see `ImageHead`."""
     return self.task_head(hidden, train)
 
   def scores(self, batch: Batch, train: bool = False) -> jax.Array:
@@ -178,7 +178,7 @@ class Vit(nn.Module):
     return self.scores(batch, train).mean(1, keepdims=True)
 
   def features(self, batch: Batch) -> jax.Array:
-    """What the head makes scores of, float32 [B, D]; without a head, the mean of the patches."""
+    """The head's input, float32 [B, D]; without a head, the mean of the patches."""
     hidden = self(batch)
     if self.head.task == "none":
       return hidden[:, self.prefix.number:].mean(1).astype(jnp.float32)

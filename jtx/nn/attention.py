@@ -62,7 +62,7 @@ class AttentionConfig:
 
 
 class LayerKind(NamedTuple):
-  """What the kinds of layers in a stack differ in."""
+  """A kind of layer: its mask, and whether it is local."""
   mask: Mask
   local: bool = False  # sees a window only, which some positions (`Rope.local_base`) ask for
 

@@ -36,7 +36,7 @@ class Memory(NamedTuple):
 
 @flax.struct.dataclass
 class Context:
-  """What every layer of a stack sees beside its input."""
+  """The context that all layers of a stack share."""
   places: Places
   segments: jax.Array | None = None  # [B, T] int, 0 is padding
   flags: Params = flax.struct.field(default_factory=dict)  # name -> [B, T] bool, see `masks.Rows`

@@ -62,7 +62,7 @@ def read(cache: jax.Array, layer: jax.Array) -> jax.Array:
 
 @flax.struct.dataclass
 class DecodeState:
-  """What a decoder carries from token to token; R hypotheses go on from each of B sources."""
+  """The state of a decoder between tokens; R hypotheses go on from each of B sources."""
   cache: tuple[Projections, ...]  # of each segment of layers, [layers, B, K, R, S, H]
   # [B, R, S]: which of the R hypotheses of a source wrote a slot of this one's past; -1 is none.
   # They share what they have in common, so the cache is never copied.

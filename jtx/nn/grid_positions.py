@@ -18,7 +18,7 @@ from jtx.nn.rope import rope_frequencies, turn
 
 
 class Grid(NamedTuple):
-  """What an encoding is bound to."""
+  """The grid of patches that an encoding is bound to."""
   height: int = 0
   width: int = 0
   prefix: int = 0  # P, tokens before those of the grid

@@ -16,7 +16,7 @@ from jtx.errors import ConfigError, nearest
 
 
 class Rows(NamedTuple):
-  """What a mask may depend on that differs from row to row. All are optional.
+  """The data of a batch's rows that masks may depend on. All are optional.
 
   Segment 0 is padding: nobody attends to it, and its queries attend to nothing. Flags are named
   bools of tokens, which the batch brings for the kinds of layers that need them.

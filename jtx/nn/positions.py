@@ -33,7 +33,7 @@ class Places:
 
 
 class Sizes(NamedTuple):
-  """What the shapes of a position encoding's parameters follow from."""
+  """The sizes from which the shapes of a position encoding's parameters follow."""
   width: int  # D
   num_heads: int  # N
   head_dim: int  # H
@@ -117,7 +117,7 @@ class Position:
 
   def bias(self, q: jax.Array, k: jax.Array, q_places: Places, k_places: Places, *,
            params: Params, project: Project | None, scale: float) -> jax.Array | None:
-    """What is added to the logits: [B or 1, N, T, S], or None.
+    """The bias of the logits: [B or 1, N, T, S], or None.
 
     Args:
       q: queries [B, T, N, H].

@@ -10,7 +10,7 @@ from jtx.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResidualConfig:
-  """What becomes of a sub-layer's output before it is added (DeiT III; Touvron et al. 2022)."""
+  """Layer scale and stochastic depth of sub-layers' outputs (DeiT III; Touvron et al. 2022)."""
   layer_scale: float | None = None  # first value of a factor a channel (CaiT; Touvron et al. 2021)
   drop_path: float = 0.0  # share of examples that skip a sub-layer (Huang et al. 2016)
   uniform: bool = False  # of every layer; else the share grows from 0 to drop_path over the depth

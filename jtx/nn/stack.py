@@ -146,7 +146,7 @@ class ScanLayer(Block):
 
 
 class Outputs(NamedTuple):
-  """What a stack returns beside x; None where it was not asked for."""
+  """The outputs of a stack beside x; None where it was not asked for."""
   cache: tuple[Projections, ...] | None  # of each segment
   memory: tuple[Projections, ...] | None  # of each segment, [layers, B, K, S, H]
   weights: tuple[dict[str, jax.Array], ...] | None  # of each segment, [layers, B, N, T, S]

@@ -44,7 +44,7 @@ class Classify:
                         " cutmix go with classes")
 
   def weights(self, batch: Batch):
-    """What the sum of each loss term is divided by: here, texts or images."""
+    """The divisor of each loss term's sum: here, texts or images."""
     return {"loss": example_weights(batch).sum()}
 
   def model_inputs(self, batch: Batch) -> Batch:

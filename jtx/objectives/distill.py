@@ -39,7 +39,7 @@ class Distill(Mlm):
   def taught_by(self, model: nn.Module) -> "Taught":
     """The objective with the teacher's module; its parameters come with every call."""
     if not getattr(model, "mlm", False):
-      raise ConfigError(f"objective.teacher={self.teacher} has no head for hidden tokens; it"
+      raise ConfigError(f"objective.teacher={self.teacher} has no head for masked tokens; it"
                         " needs a model such as BertForMaskedLM")
     return Taught(**vars(self), model=model)
 
@@ -50,7 +50,7 @@ class Taught(Distill):
   model: nn.Module | None = None
 
   def weights(self, batch: Batch):
-    """What the sum of each loss term is divided by: a number, over the weight of the term."""
+    """The divisor of each loss term's sum: a number, over the weight of the term."""
     weights = super().weights(batch)
     hidden, tokens = weights.pop("loss"), (batch["text_segment_ids"] > 0).sum()
     terms = (("loss", hidden, self.mlm_weight), ("soft_loss", hidden, self.soft_weight),

@@ -49,7 +49,7 @@ class TaughtClasses(DistillClasses):
   model: nn.Module | None = None
 
   def weights(self, batch: Batch):
-    """What the sum of each loss term is divided by: images, over the weight of the term."""
+    """The divisor of each loss term's sum: images, over the weight of the term."""
     images = example_weights(batch).sum()
     terms = (("loss", 1 - self.weight), ("taught_loss", self.weight))
     return {name: images / weight for name, weight in terms if weight}

@@ -22,7 +22,7 @@ class Mae:
   keys = ("image", "real")  # of a batch
 
   def weights(self, batch: Batch):
-    """What the sum of each loss term is divided by: here, images."""
+    """The divisor of each loss term's sum: here, images."""
     return {"loss": batch["real"].astype(jnp.float32).sum()}
 
   def model_inputs(self, batch: Batch) -> Batch:

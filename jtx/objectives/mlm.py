@@ -26,7 +26,7 @@ class Mlm:
   keys = ("text", "mlm_positions", "mlm_labels")  # of a batch
 
   def weights(self, batch: Batch):
-    """What the sum of each loss term is divided by: masked tokens, and texts."""
+    """The divisor of each loss term's sum: masked tokens, and texts."""
     weights = {"loss": (batch["mlm_labels"] >= 0).sum().astype(jnp.float32)}
     if self.pairs and "label" in batch:
       weights["pair_loss"] = pair_weights(batch).sum()

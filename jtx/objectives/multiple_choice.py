@@ -18,7 +18,7 @@ class MultipleChoice:
   keys = ("choice_0", "label")  # of a batch
 
   def weights(self, batch: Batch):
-    """What the sum of each loss term is divided by: here, questions."""
+    """The divisor of each loss term's sum: here, questions."""
     return {"loss": text_weights(batch["choice_0_segment_ids"], batch["label"].shape[1]).sum()}
 
   def model_inputs(self, batch: Batch) -> Batch:

@@ -30,7 +30,7 @@ class Seq2Seq:
   keys = ("src", "tgt")  # of a batch
 
   def weights(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """What the sum of each loss term is divided by: here, target tokens."""
+    """The divisor of each loss term's sum: here, target tokens."""
     return {"loss": (batch["tgt_segment_ids"] > 0).sum().astype(jnp.float32)}
 
   def model_inputs(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:

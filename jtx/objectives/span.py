@@ -22,7 +22,7 @@ class Span:
   keys = ("text", "start", "end")  # of a batch
 
   def weights(self, batch: Batch):
-    """What the sum of each loss term is divided by: here, texts."""
+    """The divisor of each loss term's sum: here, texts."""
     return {"loss": text_weights(batch["text_segment_ids"], batch["start"].shape[1]).sum()}
 
   def model_inputs(self, batch: Batch) -> Batch:

@@ -17,7 +17,7 @@ class Tag:
   keys = ("text", "tags")  # of a batch
 
   def weights(self, batch: Batch):
-    """What the sum of each loss term is divided by: here, tags."""
+    """The divisor of each loss term's sum: here, tags."""
     return {"loss": tagged(batch).sum()}
 
   def model_inputs(self, batch: Batch) -> Batch:

@@ -212,7 +212,7 @@ def _short_names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _cells(values: Sequence[Any]) -> list[Any]:
-  """What a table shows of one key's values: numbers as they are, and sections by their name.
+  """The cells of one key's values in a table: numbers as they are, and sections by their name.
 
   Where that name is another's too, the fields that tell them apart follow it.
   """

@@ -185,7 +185,7 @@ class Progress:
 
   @contextlib.contextmanager
   def pause(self) -> Iterator[None]:
-    """What happens inside, such as an evaluation, doesn't count as training time."""
+    """Time inside, such as an evaluation's, doesn't count as training time."""
     begin = time.monotonic()
     try:
       yield

@@ -116,5 +116,5 @@ def test_a_teacher_is_loaded_from_a_folder(params, tmp_path):
     with_teacher(Distill(), mesh)
   bare = dataclasses.replace(TEACHER, mlm=False)
   pretrained.save_pretrained(str(tmp_path / "bare"), bare, drawn(bare, BATCH))
-  with pytest.raises(ConfigError, match="has no head for hidden tokens"):
+  with pytest.raises(ConfigError, match="has no head for masked tokens"):
     with_teacher(Distill(teacher=str(tmp_path / "bare")), mesh)

@@ -20,7 +20,7 @@ V, D, T, K = 31, 12, 16, 5
 BLOCK = block(BERT_STACK.block, num_heads=3, ffn_dim=20, norm_eps=1e-5)
 MODEL = encoder(vocab_size=V, width=D, num_layers=1, block=BLOCK, mlm=True)
 PAIRS = MODEL.clone(head=HeadConfig(task="next_sentence", transform="tanh"))
-# Two texts in a row, one, one that has a text but no hidden token, and a row of padding.
+# Two texts in a row, one, one that has a text but no masked token, and a row of padding.
 TEXTS = [((3, 7, 1, 20, 6), (9, 2, 2, 30)), ((5, 6, 7, 8, 9, 10, 11),), ((4, 4),), ()]
 PLACES = [(1, 3, 6, 8), (0, 2, 3, 4, 6), (), ()]
 LABELS = [(2, 30, 9, 0), (5, 12, 8, 7, 11), (), ()]  # the right tokens
