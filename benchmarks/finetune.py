@@ -32,12 +32,12 @@ TASKS = {
     "sst2": Task("classify.py:max_length=64,epochs=2", "sst2", "SequenceClassification",
                  ("dev/accuracy",)),
     "sick": Task("classify.py:max_length=64,header,text=sentence_A,second=sentence_B,"
-                 "label=relatedness_score,names=,scores=pearson+spearman,train=loop.txt,"
+                 "label=relatedness_score,names=,scores=pearson+spearman,train=train.txt,"
                  "dev=dev.txt,epochs=2", "sick", "SequenceClassification",
                  ("dev/pearson", "dev/spearman")),
     "sick_entailment": Task(
         "classify.py:max_length=64,header,text=sentence_A,second=sentence_B,"
-        "label=entailment_judgment,names=CONTRADICTION+ENTAILMENT+NEUTRAL,train=loop.txt,"
+        "label=entailment_judgment,names=CONTRADICTION+ENTAILMENT+NEUTRAL,train=train.txt,"
         "dev=dev.txt,epochs=2", "sick", "SequenceClassification", ("dev/accuracy",)),
     "cola": Task("classify.py:max_length=64,text=3,label=1,scores=matthews+accuracy,epochs=2",
                  "cola", "SequenceClassification", ("dev/matthews", "dev/accuracy")),
@@ -45,7 +45,7 @@ TASKS = {
                   ("dev/accuracy",)),
     "wnut17": Task("tag.py:max_length=64,entities,batch=16,epochs=2", "wnut17",
                    "TokenClassification", ("dev/f1", "dev/accuracy")),
-    "ud_ewt": Task("tag.py:max_length=96,format=conllu,train=loop.conllu.gz,dev=dev.conllu.gz,"
+    "ud_ewt": Task("tag.py:max_length=96,format=conllu,train=train.conllu.gz,dev=dev.conllu.gz,"
                    "epochs=0.5", "ud_ewt", "TokenClassification", ("dev/accuracy",)),
     "policyqa": Task("squad.py:max_length=128,stride=32,batch=16,lr=1e-4,epochs=1,"
                      "train=squad_format.json,holdout=20,"

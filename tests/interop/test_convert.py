@@ -102,7 +102,7 @@ def test_a_run_becomes_a_hugging_face_model(tmp_path):
   c.objective = common.objective("classify")
   c.steps, c.batch_size = 2, 8
   c.tokenizer.kind = common.tokenizer("wordpiece", vocab_size=31, min_frequency=1)
-  c.data.path, c.data.train = str(tmp_path), ("jsonl:loop.jsonl",)
+  c.data.path, c.data.train = str(tmp_path), ("jsonl:train.jsonl",)
   c.data.ops = (common.op("encode", max_length=12), common.op("label", names=("no", "yes")),
                 common.op("pad", fields=("text",), lengths=(12,)))
   workdir, made = str(tmp_path / "run"), str(tmp_path / "made")

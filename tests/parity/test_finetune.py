@@ -26,9 +26,9 @@ TASKS = {
     "number": ("classify.py:names=,scores=pearson,dev=val.tsv", "SequenceClassification",
                {"num_labels": 1}, "pearson"),
     "tag": ("tag.py:entities,dev=val.conll", "TokenClassification", {"num_labels": 2}, "accuracy"),
-    "span": ("squad.py:stride=1,train=loop.equal.json,dev=val.json", "QuestionAnswering", {},
+    "span": ("squad.py:stride=1,train=train.equal.json,dev=val.json", "QuestionAnswering", {},
              "exact_match"),
-    "choice": ("choose.py:prompt=0,first=1,choices=2,label=3,train=loop.choices,dev=val.choices",
+    "choice": ("choose.py:prompt=0,first=1,choices=2,label=3,train=train.choices,dev=val.choices",
                "MultipleChoice", {}, "accuracy"),
 }
 # A softmax does not see what is added to all scores.
