@@ -593,9 +593,10 @@ def test_choices_are_different_programs():
   blocks += [dataclasses.replace(PRE_BLOCK, parallel=p) for p in PARALLEL if p != "none"]
   positions = [Rope(scaling=s) for s in (Scaling(), Linear(factor=2.0), Ntk(factor=2.0),
                                          Llama3(original_length=1000), Yarn())]
-  tie = lambda *names: EncDec(**TRANSLATOR, embedding=encdec.EmbeddingConfig(tie=names))
   models = [translator({}, dict(remat=r)) for r in ("dots", "full")]
-  models += [tie(), tie("source"), tie("output"), tie("source", "output")]
+  learned = translator(*2 * [dict(position=Learned())])  # tables, which can be tied
+  models += [learned.clone(embedding=encdec.EmbeddingConfig(tie=tie)) for tie in (
+      (), ("source",), ("output",), ("positions",), encdec.TIES)]
   stacks = [StackConfig(**STACK, position=Learned(), position_at=at) for at in POSITION_AT]
   programs = [program(x) for x in attention + blocks + positions + models + stacks]
   assert len(set(programs)) == len(programs)
