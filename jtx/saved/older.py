@@ -124,6 +124,8 @@ def vit(model: Section) -> Section:
   stack, rest = split(model)
   if stack["position"].get("init") == "sincos":
     stack["position"].pop("init_std")  # it was ignored
+  if stack["position"]["name"] in ("none", "relative", "rope_2d"):
+    stack["position_at"] = "stem"  # where they add nothing to embeddings
   return rest | {"stack": stack}
 
 
