@@ -97,8 +97,9 @@ def test_a_run_becomes_a_hugging_face_model(tmp_path):
   (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
   c = common.get_config()
   c.model = common.model(
-      "encoder", width=12, num_layers=2, position=common.position("learned", max_length=16),
-      block=dict(num_heads=3, ffn_dim=20), head=dict(task="classes", transform="tanh"))
+      "encoder", head=dict(task="classes", transform="tanh"),
+      stack=dict(width=12, num_layers=2, position=common.position("learned", max_length=16),
+                 block=dict(attention=dict(num_heads=3), ffn=dict(dim=20))))
   c.objective = common.objective("classify")
   c.steps, c.batch_size = 2, 8
   c.tokenizer.kind = common.tokenizer("wordpiece", vocab_size=31, min_frequency=1)
