@@ -93,7 +93,8 @@ TOKENS, MASK, TYPES = make_batch()
 
 def jtx_batch(model, pad):
   positions = np.broadcast_to(np.arange(T, dtype=np.int32), TOKENS.shape)
-  types = {"text_types": TYPES % model.num_token_types} if model.num_token_types else {}
+  number = model.embedding.types
+  types = {"text_types": TYPES % number} if number else {}
   return {"text": np.where(MASK, TOKENS, pad), "text_segment_ids": MASK.astype(np.int32),
           "text_positions": positions, **types}
 
