@@ -13,7 +13,7 @@ NAMES = ("pretrain_bert", "train_translator", "transformer_parts", "vision_trans
 REPOSITORY = "jtx-research/jtx"
 FIGURE = re.compile(  # a call that returns one
     r"^(attention_map|attention_grid|heatmaps|position_heatmap|position_similarity|curve|bars"
-    r"|looked_at|grid_similarity|reconstructions)\(", re.MULTILINE)
+    r"|looked_at|grid_similarity|reconstructions|pictures\.\w+)\(", re.MULTILINE)
 
 
 def read(name):
