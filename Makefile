@@ -34,7 +34,7 @@ test-parity: .venv/.parity
 	$(PYTEST) tests/parity
 
 .venv/.parity: .venv/.installed requirements-parity.lock
-	$(PIP) install -qq --no-deps -r requirements-parity.lock
+	$(PIP) install -qq --no-compile --no-deps -r requirements-parity.lock
 	@touch $@
 
 # Candidates are run, not just found: a version manager's shim may be on the path for an
@@ -50,7 +50,7 @@ test-parity: .venv/.parity
 	    "(set PYTHON=/path/to/python)" >&2; \
 	  exit 1; \
 	fi
-	$(PIP) install -qq -r requirements.lock
+	$(PIP) install -qq --no-compile -r requirements.lock
 	$(PIP) install -qq --no-deps -e .
 	@touch $@
 

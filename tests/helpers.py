@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -45,6 +46,12 @@ def logged(workdir) -> list[dict]:
 
 def losses(workdir) -> list[tuple[int, float]]:
   return [(line["step"], line["loss"]) for line in logged(workdir)]
+
+
+def one_device(**variables: str) -> dict[str, str]:
+  """The environment of a process that has the machine's CPU as its one device."""
+  flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
+  return {**os.environ, "XLA_FLAGS": flags, **variables}
 
 
 def one_fast(first, *others) -> list:

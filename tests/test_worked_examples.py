@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.helpers import ROOT, one_fast
+from tests.helpers import ROOT, one_device, one_fast
 
 DIFFS = {path.stem: path.read_text() for path in sorted((ROOT / "examples").glob("*.diff"))}
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -42,8 +42,7 @@ def patched(name: str, folder: pathlib.Path) -> pathlib.Path:
     "bag_of_words"))
 def test_a_diff_does_what_its_check_says(tmp_path, name):
   tree = patched(name, tmp_path / "tree")
-  env = {**os.environ, "PYTHONPATH": str(tree)}
-  env["XLA_FLAGS"] = env.get("XLA_FLAGS", "").replace("device_count=8", "device_count=1")
+  env = one_device(PYTHONPATH=str(tree))
   check = ROOT / "examples" / f"{name}.py"
   done = subprocess.run([sys.executable, str(check), str(tmp_path)], cwd=tree, env=env, text=True,
                         capture_output=True)

@@ -22,12 +22,12 @@ from jtx import config_files
 from jtx.errors import ConfigError
 from jtx.launch.shares import Share
 from jtx.sweeps import jobs, report, sweep
-from tests.helpers import losses, one_fast
+from tests.helpers import losses, one_device, one_fast
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 BASE = "configs/nmt_base.py"
 LEARNED = common.position("learned", max_length=256)
-ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+ENV = one_device()
 
 
 def plan(*edits):

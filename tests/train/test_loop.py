@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from jtx.saved import checkpoint
 from jtx.saved.workdir import load_run
 from jtx.train import loop, states
 from jtx.train.program import Program
-from tests.helpers import logged, losses, one_fast, tiny_config
+from tests.helpers import ROOT, logged, losses, one_device, one_fast, tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -240,10 +239,9 @@ KILLED = [("tests.helpers", "tiny_config"), ("tests.train.test_vision", "augment
 
 def start(workdir, cache, module, function):
   script = SCRIPT.format(module=module, function=function)
-  env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-  return subprocess.Popen([sys.executable, "-c", script, str(workdir), str(cache)], env=env,
-                          cwd=pathlib.Path(__file__).parent.parent.parent, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True)
+  return subprocess.Popen([sys.executable, "-c", script, str(workdir), str(cache)], cwd=ROOT,
+                          env=one_device(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True)
 
 
 @pytest.mark.slow
