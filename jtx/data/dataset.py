@@ -45,8 +45,9 @@ class Dataset:
     self.ops = recipe.prepare
     maker = recipes.maker_of(self.ops)
     self.fields = maker.tokenizer_fields if maker else ()  # none of images
-    self.ops = [self._with_names(op, labels) for op in self.ops]
-    augment = [self._with_names(op, labels) for op in recipe.augment]
+    self.ops = [self._with_names(op, labels, recipes.text_ops(self.ops[:i]))
+                for i, op in enumerate(self.ops)]
+    augment = [self._with_names(op, labels, ()) for op in recipe.augment]
     self.tokenizers = self._tokenizers(tokenizer, saved) if self.fields else {}
     self.recipe = recipe._replace(prepare=self.ops, augment=augment).bind(self.tokenizers)
 
@@ -59,14 +60,15 @@ class Dataset:
     unique = {text: from_json(text) for text in set(saved.values())}
     return {field: unique[text] for field, text in saved.items()}
 
-  def _with_names(self, op: Any, labels: Sequence[str] | None) -> Any:
+  def _with_names(self, op: Any, labels: Sequence[str] | None, before: Sequence[Any]) -> Any:
+    """An op with the names that it lacks; of the ops `before` it those that need no tokenizer."""
     if not op.named or op.names:
       return op
     if labels is None and self.folders:
       labels = files.read_manifest(self.folders[0])["labels"]
     if labels is None:
       sources = self._opened if op.of_images else self.sources
-      labels = op.collect_names(sources(tuple(self.data.train)), recipes.text_ops(self.ops))
+      labels = op.collect_names(sources(tuple(self.data.train)), before)
     return dataclasses.replace(op, names=tuple(labels))
 
   def _prepared_tokenizers(self, config: ConfigDict) -> dict[str, str]:

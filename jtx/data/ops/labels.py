@@ -1,9 +1,12 @@
 """Ops that make the labels of examples: classes and numbers."""
 
+import collections
 import dataclasses
+import functools
 import math
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
+from absl import logging
 import numpy as np
 
 from jtx.data.example import Example
@@ -13,16 +16,17 @@ from jtx.errors import ConfigError, DataError
 
 @dataclasses.dataclass(frozen=True)
 class Label(ExampleOp):
-  """The class of an example as `label`: a name is looked up, an int is an index of `names`."""
+  """The class of an example as `label`: a name is looked up, an int is an index of `names`.
+
+  Where all names are numbers, an int is looked up too, so that stars from 1 to 5 are their names.
+  """
   key: str = "label"
-  names: tuple[str, ...] = ("0", "1")
+  names: tuple[str, ...] = ()  # the classes in order; () is those of the training sources
 
   named = True
 
   def __post_init__(self):
     check_names("label", self.names)
-    if not self.names:
-      raise ConfigError("op label: names is empty; it must name the classes in order")
 
   @property
   def columns(self) -> dict[str, Column]:
@@ -32,6 +36,9 @@ class Label(ExampleOp):
     for e in examples:
       e["label"] = np.int32(class_of("label", e, self.key, self.names))
     return examples
+
+  def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
+    return collected_names("label", self.key, sources, ops)
 
 
 def check_names(op: str, names: Sequence[str]) -> None:
@@ -48,21 +55,144 @@ def value_of(op: str, example: Example, key: str) -> Any:
 
 
 def class_of(op: str, example: Example, key: str, names: Sequence[str]) -> int:
-  index = index_of(value_of(op, example, key), names)
+  value = value_of(op, example, key)
+  if not names:
+    raise ConfigError(f"op {op}: names is empty; it must name the classes in order")
+  index = index_of(value, names)
   if index is None:
+    counted = list(names) == [str(i) for i in range(len(names))] or not _are_numbers(tuple(names))
     raise DataError(f"op {op}: example {example['id']} has {key}={example[key]!r}; valid are"
-                    f" {', '.join(names)}, or their numbers 0 to {len(names) - 1}"
+                    f" {', '.join(names)}"
+                    + (f", or their numbers 0 to {len(names) - 1}" if counted else "")
                     + (" (-1 stands for an unknown label)" if str(example[key]) == "-1" else ""))
   return index
 
 
 def index_of(value: Any, names: Sequence[str]) -> int | None:
-  """The place of a name in `names`, or of an int that is a place; None if it is neither."""
+  """The place of a name in `names`, or of an int that is a place; None if it is neither.
+
+  Where all names are numbers, an int is a name.
+  """
   if isinstance(value, str):
     return names.index(value) if value in names else None
-  if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-    return int(value) if 0 <= value < len(names) else None
+  name = name_of(value)
+  if name in names and (isinstance(value, (bool, np.bool_)) or _are_numbers(tuple(names))):
+    return names.index(name)
+  if name is None or isinstance(value, (bool, np.bool_)) or _are_numbers(tuple(names)):
+    return None
+  return int(value) if 0 <= value < len(names) else None
+
+
+def name_of(value: Any) -> str | None:
+  """The name of a class that has this label, of text or a whole number or a bool; None of others.
+
+  Tables have whole numbers as floats where values are missing in the column.
+  """
+  if isinstance(value, str):
+    return value
+  if isinstance(value, (bool, np.bool_)):
+    return "true" if value else "false"
+  if isinstance(value, (int, np.integer)):
+    return str(int(value))
+  if isinstance(value, (float, np.floating)) and float(value).is_integer():
+    return str(int(value))
   return None
+
+
+@functools.lru_cache
+def _are_numbers(names: tuple[str, ...]) -> bool:
+  return all(name.removeprefix("-").isdecimal() for name in names)
+
+
+# -------------------------------------------------------------------------- collecting
+
+
+def collected_names(op: str, key: str, sources: Sequence[Any],
+                    ops: Sequence[Any] = ()) -> tuple[str, ...]:
+  """The labels that training sources have, for the `names` of an op: by size if all are numbers.
+
+  A source that knows the names of a column, as a ClassLabel of `datasets` does, gives them in its
+  order. Else all examples are read. A label may be a list, of which each item is one.
+
+  Args:
+    op: the op's name, for messages.
+    key: of the label in an example.
+    sources: of the run.
+    ops: that run over an example before `op` does.
+
+  Raises:
+    DataError: a label that is no class, labels that look like a number to be predicted or like
+      texts, a header that was read as an example, or sources with other classes.
+  """
+  known = [] if ops else [names for source in sources if (names := known_names(source, key))]
+  if len(set(known)) > 1:
+    raise DataError(f"op {op}: the training sources have other classes each,"
+                    f" {' and '.join(', '.join(names) for names in known)}")
+  if known:
+    names = known[0]
+  else:
+    counts = collections.Counter()
+    for source in sources:
+      counts += _counted(op, key, source, ops)
+    if len(counts) == counts.total() > 50:
+      raise DataError(f"op {op}: all {counts.total():,} examples have another {key!r}, so it is no"
+                      " class; is another column that of the classes?")
+    numbers = _are_numbers(tuple(counts))
+    names = tuple(sorted(counts, key=int if numbers else None))
+  more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+  logging.info("%d classes: %s%s", len(names), ", ".join(names[:20]), more)
+  return names
+
+
+def known_names(source: Any, key: str) -> tuple[str, ...] | None:
+  """The classes of a column in order, where its source knows them."""
+  names_of = getattr(source, "names_of", None)
+  return names_of(key) if names_of else None
+
+
+def values_of(source: Any, key: str, ops: Sequence[Any]) -> Iterator[tuple[Example, Any]]:
+  """Each example of a source after `ops`, and its value of a key.
+
+  Without ops, a source that reads columns by themselves reads only this one.
+  """
+  if not ops and hasattr(source, "column"):
+    yield from (({"id": i, key: value}, value) for i, value in enumerate(source.column(key)))
+    return
+  for i in range(len(source)):
+    examples = [{**source[i], "id": i}]
+    for op in ops:
+      examples = op(examples, None)
+    yield from ((e, value_of("label", e, key)) for e in examples)
+
+
+def _counted(op: str, key: str, source: Any, ops: Sequence[Any]) -> collections.Counter:
+  """How often a source has each label, by its name.
+
+  Raises:
+    DataError: see `collected_names`.
+  """
+  counts, first = collections.Counter(), None
+  for example, value in values_of(source, key, ops):
+    for item in value if isinstance(value, (list, tuple, np.ndarray)) else (value,):
+      name = name_of(item)
+      if not name:
+        raise DataError(f"{source.name}: example {example['id']} has {key}={item!r}, which is no"
+                        f" class{_cure(item)}")
+      counts[name] += 1
+      first = name if first is None else first
+  if key.isdecimal() and counts[first] == 1 and len(counts) > 1 and (
+      min(n for name, n in counts.items() if name != first) > 1):
+    raise DataError(f"{source.name}: the {key!r} of its first line, {first!r}, is that of no other"
+                    " line, so the line looks like a header; tables with a header are read by"
+                    f" table: or csv: (if it is a class, write all classes in order into the names"
+                    f" of {op!r})")
+  return counts
+
+
+def _cure(value: Any) -> str:
+  if isinstance(value, (float, np.floating)) and math.isfinite(value):
+    return "; for a number that is to be predicted take the op 'number'"
+  return ", but empty" if value is None or value == "" or value != value else ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ import pytest
 
 from jtx.data.op import Column
 from jtx.data.ops.labels import Label, Number
+from jtx.data.ops.text import Fields
 from jtx.errors import ConfigError, DataError
 from tests.data.ops.encoders import check_columns, fails
 
@@ -36,8 +37,76 @@ def test_label_without_key_or_names():
       "op label: example 7 has no 'label'; it has text, l")
   with pytest.raises(ConfigError, match="op label: names has a more than once"):
     Label(names=("a", "b", "a"))
-  with pytest.raises(ConfigError, match="op label: names is empty"):
-    Label(names=())
+  assert fails(ConfigError, Label(names=()), {"id": 7, "label": "a"}) == (
+      "op label: names is empty; it must name the classes in order")
+
+
+def test_names_that_are_numbers_are_looked_up():
+  op = Label(names=("1", "2", "3"))
+  done = op([{"id": 0, "label": v} for v in (3, "3", 1, np.int64(2), 2.0, np.float32(1))], None)
+  assert [e["label"] for e in done] == [2, 2, 0, 1, 1, 0]
+  for value in (0, 4, 1.5, True):
+    assert fails(DataError, op, {"id": 7, "label": value}) == (
+        f"op label: example 7 has label={value!r}; valid are 1, 2, 3")
+  op = Label(names=("false", "true"))
+  done = op([{"id": 0, "label": v} for v in (True, False, "true", np.bool_(True), 0)], None)
+  assert [e["label"] for e in done] == [1, 0, 1, 1, 0]
+
+
+class Rows(list):
+  name = "rows"
+
+
+class Known(Rows):
+  def names_of(self, key):
+    return {"label": ("pos", "neg")}.get(key)
+
+
+def collected(*values, key="label", ops=(), kind=Rows):
+  return Label(key=key).collect_names([kind({key: v} for v in values)], ops)
+
+
+@pytest.mark.parametrize("values, names", [
+    (("no", "yes", "no", "maybe"), ("maybe", "no", "yes")),
+    (("10", "9", "-1", "9"), ("-1", "9", "10")),
+    ((2, 0, 1, 2), ("0", "1", "2")),
+    ((5.0, 1.0), ("1", "5")),
+    ((True, False), ("false", "true")),
+    ((["a", "c"], [], ["b", "a"]), ("a", "b", "c")),
+])
+def test_names_are_collected(values, names):
+  assert collected(*values) == names
+
+
+def test_names_are_those_that_a_source_knows():
+  assert collected(0, 1, kind=Known) == ("pos", "neg")
+  assert collected(0, 1, kind=Known, key="other") == ("0", "1")
+  two = [Known([{"label": 0}]), Rows([{"label": 1}])]
+  assert Label().collect_names(two, ()) == ("pos", "neg")
+  ops = [Fields(keep=("label=stars.value",))]
+  source = [Rows([{"stars": {"value": 4}}, {"stars": {"value": 2}}])]
+  assert Label().collect_names(source, ops) == ("2", "4")
+
+
+@pytest.mark.parametrize("values, said", [
+    ((1, None), "rows: example 1 has label=None, which is no class, but empty"),
+    (("", "a"), "rows: example 0 has label='', which is no class, but empty"),
+    ((1.5, 2.0), "rows: example 0 has label=1.5, which is no class; for a number that is to be"
+                 " predicted take the op 'number'"),
+    (tuple(f"text {i}" for i in range(51)), "op label: all 51 examples have another 'label', so it"
+                                            " is no class; is another column that of the classes?"),
+])
+def test_labels_that_are_no_classes(values, said):
+  assert fails(DataError, lambda _, __: collected(*values), {}) == said
+
+
+def test_a_header_that_was_read_as_an_example():
+  assert fails(DataError, lambda _, __: collected("label", "a", "b", "a", "b", key="1"), {}) == (
+      "rows: the '1' of its first line, 'label', is that of no other line, so the line looks like a"
+      " header; tables with a header are read by table: or csv: (if it is a class, write all"
+      " classes in order into the names of 'label')")
+  assert collected("label", "a", "b", "a", "b") == ("a", "b", "label")  # a key of a header
+  assert collected("x", "a", "b", "a", key="1") == ("a", "b", "x")
 
 
 def test_number():
