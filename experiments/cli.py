@@ -176,9 +176,10 @@ def _report(error: Exception, argv: Sequence[str], status: int) -> int:
 
 
 def _set_up_logging(argv: Sequence[str]) -> None:
-  """Our INFO and the libraries' warnings to stderr, after the time of day."""
+  """Our INFO and the libraries' warnings to stderr, after the date and time."""
   handler = logging.get_absl_handler()
-  handler.setFormatter(py_logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
+  handler.setFormatter(
+      py_logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%d %H:%M:%S"))
   if not _is_verbose(argv):
     handler.addFilter(
         lambda record: record.levelno >= py_logging.WARNING

@@ -51,6 +51,7 @@ SKIPPED = {
     "jtx.train.optim": "what is done with the gradient",
     "jtx.train.schedules": "learning rates",
     "jtx.train.metrics": "logging",
+    "jtx.train.progress": "logging",
     "jtx.train.phases": "how many steps, of which length and batch",
     "jtx.train.states": "train states from and to checkpoints",
     "jtx.train.teacher": "another model, for distillation",

@@ -99,6 +99,7 @@ class Checkpointer:
     args[_MANIFEST] = ocp.args.JsonSave({"crc32": crc(content), "content": content})
     # Forced: Orbax skips a step older than its newest, without a word.
     self._manager.save(step, args=ocp.args.Composite(**args), force=True)
+    logging.info("checkpoint of step %d: writing %s", step, self.directory / str(step))
 
   def restore(
       self, abstract_state: Mapping[str, Any], step: int | None = None

@@ -21,6 +21,7 @@ from jtx.saved import workdir as workdirs
 from jtx.saved.folder import open_saved
 from jtx.train import metrics, phases, states
 from jtx.train.program import Program
+from jtx.train.progress import Progress
 from jtx.train.teacher import with_teacher
 
 
@@ -102,7 +103,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   # --------------------------------------------------------------------- loop
   writer = metrics.MetricWriter(workdir, resume_step=start, pending=pending)
-  progress = metrics.Progress(config.steps, start, mesh.size, objective.unit)
+  progress = Progress(config.steps, start, mesh.size, unit=objective.unit, flops=program.flops)
   batches = pipeline.iterate(stream, start, config.steps, threads=config.data.threads,
                              workers=config.data.workers)
 
@@ -114,25 +115,25 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   if pending:
     evaluate_now(pending, start)
-  logging.info("compiling the train step")
   watchdog.start()
-  flops_done = 0.0  # since the last log line
   step = start
   for step, batch in enumerate(notice.reading(batches), start + 1):
     last = step == config.steps
     batch = sharding.to_device(without_ids(batch), stream.batch_size(step - 1), rows_sharding)
-    state = program.step(state, batch)
+    with progress.step(batch):
+      state = program.step(state, batch)
     watchdog.beat()
-    flops_done += program.flops(batch)
 
-    if step % config.log_every == 0 or last:
+    logged = step % config.log_every == 0 or last
+    if logged or progress.due():
       host = processes.to_host(state.sums)
-      states.check_finite(state, checkpoints)
       scalars = summarize(host)
+      progress.log(step, scalars, float(host["loss"][1]), logged)
+    if logged:
+      states.check_finite(state, checkpoints)
       scalars["lr"] = float(program.schedule(step - 1))
       writer.write(step, scalars)
-      progress.log(step, scalars, float(host["loss"][1]), flops_done)
-      state, flops_done = state.replace(sums=program.jitted_zero_sums()), 0.0
+      state = state.replace(sums=program.jitted_zero_sums())
 
     # Before the save, so that a restart from it does not find the evaluation missing; but who is
     # told to stop has no time for it.

@@ -1,41 +1,19 @@
-"""Metrics on disk, the line of progress, and a record of where a run ran."""
+"""Metrics on disk, and a record of where a run ran."""
 
-import contextlib
-import datetime
 import importlib.metadata
 import json
 import math
 import os
 import platform
-import re
 import subprocess
 import sys
 import time
-from typing import Iterator, Mapping, Sequence
+from typing import Mapping, Sequence
 
-from absl import logging
 import jax
 import numpy as np
 
 from jtx import config_files, storage
-
-# Dense bfloat16 FLOP/s of a device by its whole `device_kind`, from the vendors' data sheets.
-_PEAKS = (
-    (r"TPU v4", 275e12),
-    (r"TPU v5 lite|TPU v5e", 197e12),
-    (r"TPU v5p?", 459e12),
-    (r"TPU v6 lite|TPU v6e", 918e12),
-    (r"NVIDIA A100\b.*", 312e12),
-    (r"NVIDIA H100 PCIe", 756e12),
-    (r"NVIDIA H[12]00 NVL", 835e12),
-    (r"NVIDIA H[12]00\b.*", 989e12),
-    (r"NVIDIA B200\b.*", 2250e12),
-)
-
-
-def peak_flops(device_kind: str) -> float | None:
-  """The most bfloat16 FLOP/s that a device can do, or None where we don't know."""
-  return next((peak for kind, peak in _PEAKS if re.fullmatch(kind, device_kind)), None)
 
 
 def write_environment(workdir: str) -> None:
@@ -164,64 +142,3 @@ def _step_of(line: str) -> float:
 
 def _is_of(line: str, evaluations: Sequence[str]) -> bool:
   return any(key.startswith(f"{name}/") for key in json.loads(line) for name in evaluations)
-
-
-class Progress:
-  """Logs how far a run is, how fast, and when it will be done.
-
-  Rates are over the time since the last line; the first one includes compilation.
-
-  Args:
-    total_steps: of the run.
-    start: the step that it goes on from.
-    num_devices: that share them.
-    unit: what the loss is a mean of.
-  """
-
-  def __init__(self, total_steps: int, start: int, num_devices: int, unit: str = "tokens"):
-    self._total_steps, self._unit = total_steps, unit
-    self._num_devices = num_devices
-    self._step, self._time, self._paused = start, time.monotonic(), 0.0
-
-  @contextlib.contextmanager
-  def pause(self) -> Iterator[None]:
-    """Time inside, such as an evaluation's, doesn't count as training time."""
-    begin = time.monotonic()
-    try:
-      yield
-    finally:
-      self._paused += time.monotonic() - begin
-
-  def log(self, step: int, scalars: Mapping[str, float], number: float, flops: float) -> None:
-    """Logs a line; so many units were trained on since the last one, by `flops` on all devices."""
-    now = time.monotonic()
-    seconds = now - self._time - self._paused
-    logging.info("%s", self.line(step, scalars, number, flops, seconds))
-    self._step, self._time, self._paused = step, now, 0.0
-
-  def line(self, step: int, scalars: Mapping[str, float], number: float, flops: float,
-           seconds: float) -> str:
-    """The line of `step` when training took `seconds` since the last one."""
-    rate = (step - self._step) / max(seconds, 1e-9)
-    device_flops = flops / max(seconds, 1e-9) / self._num_devices
-    peak = peak_flops(jax.devices()[0].device_kind)
-    speed = f"{_si(device_flops)}FLOP/s a device"
-    if peak is not None:
-      speed += f" ({device_flops / peak:.1%} MFU)"
-    parts = [f"step {step}/{self._total_steps}"]
-    if "loss" in scalars:
-      parts.append(f"loss {scalars['loss']:.4f}")
-    parts += [f"{rate:.3g} steps/s", f"{_si(number / max(seconds, 1e-9))}{self._unit}/s", speed]
-    if rate > 0:
-      left = datetime.timedelta(seconds=round((self._total_steps - step) / rate))
-      parts.append(f"{left} left")
-    return " | ".join(parts)
-
-
-def _si(x: float) -> str:
-  """Three digits and a prefix: 12.3e9 is "12.3 G"."""
-  for prefix in ("", "k", "M", "G", "T"):
-    if x < 999.5:
-      return f"{x:.3g} {prefix}"
-    x /= 1000
-  return f"{x:.3g} P"

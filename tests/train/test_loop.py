@@ -14,7 +14,7 @@ import pytest
 
 from configs import common, modernbert
 from jtx import build
-from jtx.errors import ConfigError, DataError
+from jtx.errors import ConfigError, DataError, TrainError
 from jtx.saved import checkpoint
 from jtx.saved.workdir import load_run
 from jtx.train import loop, states
@@ -325,7 +325,7 @@ def test_another_tokenizer_does_not_fit_the_checkpoint(reference, tmp_path):
 def test_nan_stops_before_any_save(tmp_path):
   config = tiny_config(**{"optim.lr": 1e30, "optim.clip_norm": 0.0, "optim.schedule.warmup": 0,
                           "checkpoint.every": 1, "log_every": 100})
-  with pytest.raises(errors.TrainError, match=r"NaN or infinite at step [23]"):
+  with pytest.raises(TrainError, match=r"NaN or infinite at step [23]"):
     loop.run(config, str(tmp_path), jax.devices()[:1])
   steps = sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit())
   assert steps and max(steps) <= 2

@@ -3,7 +3,6 @@
 import json
 import os
 import struct
-import time
 
 import numpy as np
 import pytest
@@ -76,40 +75,6 @@ def test_resume_drops_later_lines(tmp_path):
   # TensorBoard hides older events from the step of a session's start on.
   starts = [e.step for e in events(tmp_path) if e.HasField("session_log")]
   assert sorted(starts) == [1, 3]
-
-
-@pytest.mark.parametrize("kind, peak", [
-    ("TPU v4", 275e12), ("TPU v5 lite", 197e12), ("TPU v5", 459e12), ("TPU v5p", 459e12),
-    ("TPU v6 lite", 918e12), ("NVIDIA A100-SXM4-80GB", 312e12),
-    ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA H200", 989e12),
-    ("NVIDIA B200", 2250e12), ("TPU v4 lite", None), ("NVIDIA GB200", None), ("cpu", None),
-])
-def test_peak_flops(kind, peak):
-  assert metrics.peak_flops(kind) == peak
-
-
-def test_progress_line(monkeypatch):
-  progress = metrics.Progress(1000, start=100, num_devices=4)
-  monkeypatch.setattr(metrics, "peak_flops", lambda kind: 40e12)
-  # 50 steps in 10 s: 5 a second, 4e14 / 10 / 4 = 10e12 FLOP/s a device; 850 / 5 = 170 s left.
-  assert progress.line(150, {"loss": 2.0}, number=123456, flops=4e14, seconds=10.0) == (
-      "step 150/1000 | loss 2.0000 | 5 steps/s | 12.3 ktokens/s"
-      " | 10 TFLOP/s a device (25.0% MFU) | 0:02:50 left")
-  monkeypatch.setattr(metrics, "peak_flops", lambda kind: None)
-  assert "MFU" not in progress.line(150, {}, number=1, flops=1.0, seconds=10.0)
-
-
-def test_pause_is_not_training_time(monkeypatch):
-  clock = iter([0.0, 3.0, 8.0, 15.0, 25.0])  # made, pause begins, ends, two lines
-  monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-  seconds = []
-  progress = metrics.Progress(100, start=0, num_devices=1)
-  monkeypatch.setattr(progress, "line", lambda *args: seconds.append(args[-1]) or "")
-  with progress.pause():
-    pass
-  progress.log(10, {}, number=1.0, flops=1.0)
-  progress.log(20, {}, number=1.0, flops=1.0)
-  assert seconds == [10.0, 10.0]
 
 
 def test_environment(tmp_path):
