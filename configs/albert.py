@@ -7,7 +7,7 @@ is taken. The paper trains 125,000 steps of 4,096 rows of 512 with LAMB and hide
 three tokens; here it is tokens. Not yet reproduced here.
 """
 
-from configs import arguments, bert, common
+from . import arguments, bert, common
 
 SIZES = {"base": "albert_base", "large": "albert_large", "xlarge": "albert_xlarge"}
 PRESETS = ("", "tiny", "large",

@@ -14,10 +14,11 @@ comes out: see glue.py and squad.py. `sweep_masking` is table 8 of the paper, `s
 its table 5, `sweep_forms` table 1 of RoBERTa (Liu et al. 2019).
 """
 
-from configs import arguments, common
 from jtx.interop import huggingface, presets
 from jtx.interop.presets import ENCODERS
 from jtx.nn.positions import POSITIONS
+
+from . import arguments, common
 
 # Arguments that `pretrain` reads; a config adds its own.
 CORPUS_ARGS = dict(

@@ -15,8 +15,9 @@ with the learned positions of BERT, which `transformers` can read too, only afte
 Arguments: those of CORPUS_ARGS in bert.py. A student of what comes out: see distilbert.py.
 """
 
-from configs import arguments, bert, common
 from jtx.errors import ConfigError
+
+from . import arguments, bert, common
 
 PRESETS = ("", "tiny", "corpus=documents:books.zip,vocab=vocab.txt",
            "corpus=documents:train,val=documents:val,language=de", "position=learned")

@@ -1,6 +1,6 @@
 """BERT Large (Devlin et al. 2019); see bert.py, whose arguments it takes."""
 
-from configs import bert
+from . import bert
 
 PRESETS = ("tiny",)
 

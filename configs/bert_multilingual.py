@@ -8,7 +8,7 @@ sources with {} for the language, as in jsonl:{}.jsonl; vocab; tiny. The recipe 
 bert.py. Not yet reproduced here.
 """
 
-from configs import arguments, bert, common
+from . import arguments, bert, common
 
 # Those of wiki40b that the library splits sentences of.
 LANGUAGES = ("ca+cs+da+de+el+en+es+fi+fr+hu+it+lt+lv+nl+no+pl+pt+ro+ru+sk+sl+sv+tr")

@@ -12,7 +12,7 @@ by "+"; and those of FINETUNE_ARGS in finetuning.py. The defaults are CODAH's co
 Devlin et al. 2019 report an accuracy of 81.6 on dev of SWAG for BERT-Base.
 """
 
-from configs import arguments, common, finetuning
+from . import arguments, common, finetuning
 
 PRESETS = ("", "tiny,model=roberta_base",
            "prompt=0,first=1,choices=3,label=4,train=t.tsv,dev=d.tsv,others=x.tsv,features=last",

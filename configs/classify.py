@@ -11,7 +11,7 @@ train and dev, the files; others, more files to evaluate, joined by "+", such as
 languages; and those of FINETUNE_ARGS in finetuning.py.
 """
 
-from configs import arguments, common, finetuning
+from . import arguments, common, finetuning
 
 PRESETS = ("", "tiny", "tiny,names=,scores=pearson+spearman,features=last",
            "text=a,second=b,label=c,header,names=x+y+z,scores=matthews,train=t,dev=d,others=de.tsv",

@@ -36,6 +36,7 @@ grid_position = functools.partial(section, GRID_POSITIONS)
 def get_config() -> ConfigDict:
   """The run's keys. `model` and `objective` are for the experiment to choose."""
   c = ConfigDict()
+  c.imports = ()  # modules of yours that register names; see jtx/imports.py
   c.seed = 0
   c.prng = "threefry2x32"  # same bits on every mesh; "rbg" is faster on TPU and has others
   c.steps = 100_000  # optimiser updates

@@ -9,7 +9,7 @@ without, 83.4 % with a RegNetY-16GF. Not yet reproduced here; repeated augmentat
 Arguments: size (ti, s, b), teacher, kind (hard or soft), and those of vit.py's ARGS.
 """
 
-from configs import arguments, common, images, vit
+from . import arguments, common, images, vit
 
 PRESETS = ("", "tiny", "ti,tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
            "kind=soft,train=images:a,val=images:b")

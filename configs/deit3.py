@@ -9,7 +9,7 @@ Published at 224 after 800 epochs: S 81.4 %, B 83.8 %, L 84.9 %, H/14 85.2 %. No
 here. Arguments: size, and those of vit.py's ARGS.
 """
 
-from configs import arguments, common, images, vit
+from . import arguments, common, images, vit
 
 DROP_PATH = {"ti": 0.0, "s": 0.05, "b": 0.2, "l": 0.45, "h": 0.6}  # of 800 epochs
 

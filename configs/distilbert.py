@@ -10,7 +10,7 @@ batches of up to 4,000 rows, 90 hours on 8 V100, without the second task, and be
 other layer of the teacher; here the student begins from fresh parameters. Not yet reproduced here.
 """
 
-from configs import arguments, bert, common
+from . import arguments, bert, common
 
 PRESETS = ("", "tiny", "layers=2,width=256",
            "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de,position=alibi")

@@ -6,13 +6,14 @@ from typing import Callable
 
 from ml_collections import ConfigDict
 
-from configs import common
-from configs.arguments import choose
 from jtx import storage
 from jtx.errors import ConfigError
 from jtx.interop import huggingface, presets
 from jtx.interop.presets import ENCODERS
 from jtx.saved.folder import open_saved
+
+from . import common
+from .arguments import choose
 
 # Arguments that `finetune` reads; a config adds its own.
 FINETUNE_ARGS = dict(

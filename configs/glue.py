@@ -14,7 +14,7 @@ SST-2 93.5, CoLA 52.1, STS-B 85.8, MRPC 88.9, RTE 66.4.
 
 from typing import NamedTuple
 
-from configs import arguments, common, finetuning
+from . import arguments, common, finetuning
 
 
 class Task(NamedTuple):

@@ -1,8 +1,9 @@
 """Images for vision transformers: sources, augmentation, and encoders that are trained before."""
 
-from configs import common
 from jtx.errors import ConfigError
 from jtx.saved.folder import open_saved
+
+from . import common
 
 IMAGENET = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 CROPS = ("inception", "pad", "none")

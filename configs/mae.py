@@ -10,7 +10,7 @@ yet reproduced here. Arguments: size (ti, s, b, l, h), masked, and for other ima
 patch, res, channels and crop as in vit.py; those of vit.py's ARGS.
 """
 
-from configs import arguments, common, images, vit
+from . import arguments, common, images, vit
 
 PRESETS = ("", "tiny", "l,masked=0.6", "ti,patch=4,res=28,channels=1,crop=none,train=npz:a.npz",
            "b,tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",

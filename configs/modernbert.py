@@ -8,7 +8,7 @@ StableAdamW, a batch that grows, and half of the second stretch at a falling rat
 AdamW with clipping and one batch size a phase. Not yet reproduced here.
 """
 
-from configs import arguments, bert, common
+from . import arguments, bert, common
 
 SIZES = {"base": ("modernbert_base", 8e-4), "large": ("modernbert_large", 5e-4)}
 PRESETS = ("", "tiny", "large",

@@ -11,7 +11,7 @@ newstest2014 BLEU 27.3 En-De and 38.1 En-Fr (big: 28.4 and 41.8). Not yet reprod
 `sweep_table3` is the paper's ablation (table 3): En-De, scored on newstest2013.
 """
 
-from configs import arguments, common
+from . import arguments, common
 
 SIZES = {
     "base": dict(width=512, num_layers=6, block=dict(

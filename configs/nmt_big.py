@@ -1,6 +1,6 @@
 """Transformer big (Vaswani et al. 2017); see `nmt_base`, whose arguments it takes."""
 
-from configs import nmt_base
+from . import nmt_base
 
 PRESETS = nmt_base.PRESETS[2:]
 

@@ -9,7 +9,7 @@ CPU cores reaches 40.3 on test2016 (RESULTS.md). Arguments as in nmt_text.py, wh
 any other pair of text files.
 """
 
-from configs import arguments, common, nmt_base, nmt_text
+from . import arguments, common, nmt_base, nmt_text
 
 PRESETS = nmt_text.PRESETS
 

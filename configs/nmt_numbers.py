@@ -6,7 +6,7 @@ The data is generated (`jtx/data/sources/number_words.py`), so nothing is downlo
 values occur in no training pair. Argument: tiny.
 """
 
-from configs import arguments, common, nmt_base
+from . import arguments, common, nmt_base
 
 # Of the training examples; times and years are few, and by size would hardly be seen.
 SHARES = {"cardinal": 0.52, "ordinal": 0.2, "year": 0.02, "date": 0.12, "time": 0.14}

@@ -10,7 +10,7 @@ with millions take --config.model.encoder.width=512 --config.model.encoder.block
 --config.model.encoder.block.dropout=0.1; the decoder follows.
 """
 
-from configs import arguments, common, nmt_base
+from . import arguments, common, nmt_base
 
 PRESETS = ("", "src=de,tgt=en,length=32", "tiny")
 

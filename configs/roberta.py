@@ -7,7 +7,7 @@ is taken. The paper trains 500,000 steps of 8,192 rows of 512 on 160 GB of text,
 V100 for 100,000 of them. Not yet reproduced here.
 """
 
-from configs import arguments, bert, common
+from . import arguments, bert, common
 
 SIZES = {"base": ("roberta_base", 6e-4, 24_000.0), "large": ("roberta_large", 4e-4, 30_000.0)}
 PRESETS = ("", "tiny", "large,form=doc_sentences",

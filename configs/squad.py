@@ -13,7 +13,7 @@ tokens that windows of a long text share; and those of FINETUNE_ARGS in finetuni
 Devlin et al. 2019 report EM 80.8 and F1 88.5 on dev of 1.1 for BERT-Base.
 """
 
-from configs import arguments, common, finetuning
+from . import arguments, common, finetuning
 
 PRESETS = ("", "v2,model=modernbert_base", "tiny,stride=4",
            "train=own.json,holdout=20,others=xquad.en.json+xquad.de.json",

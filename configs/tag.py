@@ -12,7 +12,7 @@ those of FINETUNE_ARGS in finetuning.py.
 Devlin et al. 2019 report F1 96.4 on dev and 92.4 on test of CoNLL-2003 for BERT-Base.
 """
 
-from configs import arguments, common, finetuning
+from . import arguments, common, finetuning
 
 FORMATS = {"conll": "conll", "conllu": "conllu"}
 PRESETS = ("", "tiny,entities", "tiny,features=sum_all",

@@ -13,8 +13,9 @@ channels (1 for grey), crop (inception, pad: for small images, or none), and tho
 stem, or in every layer, each its own or shared. Here it also has sines, and 2-D RoPE.
 """
 
-from configs import arguments, common, images
 from jtx import storage
+
+from . import arguments, common, images
 
 # width, layers, heads
 SIZES = {"ti": (192, 12, 3), "s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16),

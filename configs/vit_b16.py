@@ -11,8 +11,9 @@ Arguments: size (b), data: in1k; in21k, the paper's pretraining (Dosovitskiy et 
 finetune, from what that gave (`init`), at 384 pixels by SGD (table 4). And those of vit.py's ARGS.
 """
 
-from configs import arguments, common, images, vit
 from jtx.errors import ConfigError
+
+from . import arguments, common, images, vit
 
 DATA = ("in1k", "in21k", "finetune")
 

@@ -8,7 +8,7 @@ smoothing, 200 epochs. A folder or zip archive with a folder a class is read by 
 without them, `cifar10` of TFDS. Arguments: those of vit.py's ARGS.
 """
 
-from configs import arguments, common, images, vit
+from . import arguments, common, images, vit
 
 PRESETS = ("", "tiny", "tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
            "train=images:a,val=images:b")

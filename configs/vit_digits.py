@@ -11,7 +11,7 @@ With `teacher`, a Hugging Face folder or a workdir of a model of the same classe
 is against its scores. Arguments: these, and those of vit.py's ARGS.
 """
 
-from configs import arguments, common, images, vit
+from . import arguments, common, images, vit
 
 PRESETS = ("", "tiny", "teacher=runs/teacher", "tiny,batch=4,epochs=1,lr=0.1,freeze=1,decay=0.9",
            "res=28,patch=4,train=npz:a.npz:rows[:90%],val=npz:a.npz:rows[90%:]")

@@ -23,9 +23,12 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_flags
 
-from experiments.config_values import ConfigParser, TupleParser
-from experiments.errors import UsageError, is_user_error, sentence
-from jtx.errors import RESTART, DataError
+from jtx import imports
+from jtx.errors import RESTART, ConfigError, DataError
+
+from .config_files import find_file
+from .config_values import ConfigParser, TupleParser
+from .errors import UsageError, is_user_error, sentence
 
 
 def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
@@ -99,8 +102,17 @@ def parse(
     if flag_values[name].value in (None, ""):
       raise UsageError(f"--{name} must be given: {flag_values[name].help}")
   for name, parser in parsers.items():
-    if flag_values[name].value is not None:
+    if (config := flag_values[name].value) is not None:
       parser.check_values(flag_values[name].override_values)
+      try:
+        imports.load(config.imports if "imports" in config else ())
+      except ConfigError as error:
+        raise UsageError(str(error)) from error
+
+
+def config_path(flag: flags.FlagHolder) -> str:
+  """The path of a config flag's file, without arguments."""
+  return find_file(flags.FLAGS[flag.name].config_filename.partition(":")[0])
 
 
 def config_of(arguments: Sequence[str]) -> ConfigDict:

@@ -16,7 +16,7 @@ import json
 from absl import flags
 from ml_collections import config_flags
 
-from experiments import cli
+from . import cli
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "File of the experiment, with arguments.")
 TOPOLOGY = flags.DEFINE_string("topology", None, "Chip and shape, such as v5e:4x4, or cpu:8.")

@@ -14,29 +14,71 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.errors import UsageError, is_user_error, sentence
 from jtx.errors import nearest
 
+from .errors import UsageError, is_user_error, sentence
 
-def load_module(path: str) -> types.ModuleType:
-  """The config file at `path` as a module.
+SHIPPED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "configs")
+
+
+def find_file(path: str) -> str:
+  """`path`, or the file of a module such as jtx.configs.bert.
 
   Raises:
-    UsageError: no such file, or an exception while it ran.
+    UsageError: there is no such file.
   """
   if not os.path.isfile(path):
+    if re.fullmatch(r"\w+(\.\w+)+", path) and not path.endswith(".py"):
+      try:
+        spec = importlib.util.find_spec(path)
+      except ModuleNotFoundError:
+        spec = None
+      if spec and spec.origin:
+        return spec.origin
     folder = os.path.dirname(path)
     others = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
     files = [os.path.join(folder, f) for f in others if f.endswith(".py")]
     close = difflib.get_close_matches(path, files, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
+    shipped = os.path.splitext(os.path.basename(path))[0]
+    if not hint and os.path.isfile(os.path.join(SHIPPED, f"{shipped}.py")):
+      hint = f"; did you mean jtx.configs.{shipped}, which comes with jtx?"
     raise UsageError(f"there is no config file {path}{hint}")
-  name = "config_" + re.sub(r"\W", "_", path)
+  return path
+
+
+def load_module(path: str) -> types.ModuleType:
+  """The config file at `path`, or of a module's name, as a module.
+
+  Its folder comes first among those where Python looks, as for a script. A file of a package, such
+  as the configs that come with jtx, may import others of the package by relative imports.
+
+  Raises:
+    UsageError: no such file, or an exception while it ran.
+  """
+  path = find_file(path)
+  name = _in_file(path, lambda: _module_name(path))
   loader = importlib.machinery.SourceFileLoader(name, path)
   module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
   sys.modules[name] = module  # dataclasses look their module up
   _in_file(path, lambda: loader.exec_module(module))
   return module
+
+
+def _module_name(path: str) -> str:
+  """The name of a file of a package by which others of the package are found, or one of its own."""
+  folder, parts = os.path.dirname(os.path.abspath(path)), []
+  while os.path.isfile(os.path.join(folder, "__init__.py")):
+    folder, package = os.path.split(folder)
+    parts.insert(0, package)
+  if folder not in sys.path:
+    sys.path.insert(len(sys.path) if parts else 0, folder)
+  if parts:
+    package = importlib.import_module(".".join(parts))
+    own = os.path.realpath(os.path.dirname(path))
+    if own in map(os.path.realpath, getattr(package, "__path__", ())):
+      return ".".join([*parts, os.path.splitext(os.path.basename(path))[0]])
+  return "config_" + re.sub(r"\W", "_", path)
 
 
 def load_config(argument: str) -> ConfigDict:

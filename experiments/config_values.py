@@ -11,9 +11,10 @@ from absl import flags
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path, tuple_parser
 
-from experiments.config_files import load_config
-from experiments.errors import UsageError
 from jtx.config_files import from_plain
+
+from .config_files import load_config
+from .errors import UsageError
 
 
 class ConfigParser(flags.ArgumentParser):

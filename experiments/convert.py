@@ -11,7 +11,7 @@ import os
 
 from absl import flags, logging
 
-from experiments import cli
+from . import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run to read, or of a model to make.")
 FROM_HF = flags.DEFINE_string("from_hf", None, "Hugging Face directory to read.")

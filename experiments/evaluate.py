@@ -7,7 +7,7 @@ import json
 
 from absl import flags
 
-from experiments import cli
+from . import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run.")
 STEP = flags.DEFINE_integer("step", None, "Checkpoint; the newest if not given.", lower_bound=0)

@@ -15,7 +15,7 @@ import json
 
 from absl import flags
 
-from experiments import cli
+from . import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run, or of Hugging Face.")
 INPUT = flags.DEFINE_string(

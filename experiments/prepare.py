@@ -14,7 +14,7 @@ import shlex
 from absl import flags
 from ml_collections import config_flags
 
-from experiments import cli
+from . import cli
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "File of the experiment, with arguments.")
 OUTPUT = flags.DEFINE_string("output", None, "Folder to make.")

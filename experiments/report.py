@@ -8,7 +8,7 @@ run's losses, or the metrics given, are drawn to W/curves.png.
 
 from absl import flags
 
-from experiments import cli
+from . import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a sweep or of a training run.")
 METRICS = flags.DEFINE_list("metrics", [], "Of results.json, to be shown; all if not given.")

@@ -18,7 +18,7 @@ import sys
 from absl import flags
 from ml_collections import config_flags
 
-from experiments import cli, config_files
+from . import cli, config_files
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "File of the experiment, with arguments.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the folders of the runs.")

@@ -10,7 +10,7 @@ experiments/launch.
 from absl import flags
 from ml_collections import config_flags
 
-from experiments import cli
+from . import cli
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "File of the experiment, with arguments.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for checkpoints, metrics and pictures.")
@@ -32,7 +32,8 @@ def main() -> None:
   from jtx.train import loop
   processes.initialize(COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value)
   loop.run(CONFIG.value, WORKDIR.value, max_seconds=MAX_SECONDS.value,
-            stuck_seconds=STUCK_SECONDS.value if jax.process_count() > 1 else 0.0)
+           stuck_seconds=STUCK_SECONDS.value if jax.process_count() > 1 else 0.0,
+           config_file=cli.config_path(CONFIG))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ gives that many.
 
 from absl import flags, logging
 
-from experiments import cli
+from . import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run.")
 STEP = flags.DEFINE_integer("step", None, "Checkpoint; the newest if not given.", lower_bound=0)

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 # Rooms from the ground up. Those of one line never import one another.
 ROOMS = (
-    ("errors", "config", "config_files", "storage"),
+    ("errors", "config", "config_files", "imports", "storage"),
     ("parallel",),
     ("nn",),
     ("objectives", "figures"),
@@ -38,6 +38,7 @@ OUTSIDE = frozenset({"configs", "experiments", "benchmarks", "tests", "notebooks
 # Files whose functions may import modules of jtx, or any by a computed name, and why.
 LAZY = {
     "jtx/__init__.py": "`import jtx` is at once; what it exports is imported when asked for",
+    "jtx/imports.py": "modules that a config names",
     "jtx/data/sources/tfds.py": "a module of TFDS, whose import takes seconds, registers a set",
 }
 

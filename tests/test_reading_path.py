@@ -21,6 +21,7 @@ SKIPPED = {
     "jtx.storage": "files in folders and buckets",
     "jtx.config": "`section` is a constructor's fields, `build` calls it with them",
     "jtx.config_files": "configs as JSON",
+    "jtx.imports": "modules of users, by their names",
     "jtx.parallel.": "where arrays are on the mesh; processes; signals",
     "jtx.data.": "rows of tokens or pixels before they reach the model",
     "jtx.interop": "sizes of published models, as fields of ours",

@@ -7,7 +7,7 @@ import sys
 
 from absl import flags
 
-from experiments import cli
+from .. import cli
 
 CACHE = flags.DEFINE_string("cache", "/tmp/jtx_compiled", "Folder, or gs:// path, of compiled"
                             " programs, which a restarted run need not compile again.")

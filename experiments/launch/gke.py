@@ -10,7 +10,7 @@ repository as its working directory. The manifest goes to `kubectl apply`; --dry
 
 from absl import flags
 
-from experiments.launch import common
+from . import common
 
 NAME = flags.DEFINE_string("name", None, "Of the JobSet.")
 IMAGE = flags.DEFINE_string("image", None, "Of the container.")

@@ -15,7 +15,7 @@ import shlex
 
 from absl import flags
 
-from experiments.launch import common
+from . import common
 
 PROCESSES = flags.DEFINE_integer("processes", None, "To start.", lower_bound=1)
 CPU_DEVICES = flags.DEFINE_integer("cpu_devices", 0, "To simulate in each process; 0 is to use what"

@@ -13,7 +13,7 @@ import os
 
 from absl import flags
 
-from experiments.launch import common
+from . import common
 
 NODES = flags.DEFINE_integer("nodes", None, "Of the job.", lower_bound=1)
 TASKS = flags.DEFINE_integer("tasks_per_node", 1, "Processes on each node.", lower_bound=1)

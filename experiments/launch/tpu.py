@@ -10,7 +10,7 @@ repository in --folder, with `.venv` made by `make test` and the extra `tpu`.
 
 from absl import flags
 
-from experiments.launch import common
+from . import common
 
 NAME = flags.DEFINE_string("name", None, "Of the TPU.")
 ZONE = flags.DEFINE_string("zone", None, "Of the TPU.")

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jtx.figures.figure import (
-    SEQUENTIAL_COLOURS, SIGNED_COLOURS, as_array, clip, label_tokens, new_figure)
+  SEQUENTIAL_COLOURS,
+  SIGNED_COLOURS,
+  as_array,
+  clip,
+  label_tokens,
+  new_figure,
+)
 
 if TYPE_CHECKING:
   from matplotlib.axes import Axes

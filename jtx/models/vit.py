@@ -25,7 +25,6 @@ from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
 
 
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GridStackConfig(StackConfig):
   """A stack whose positions are those of a grid of patches."""

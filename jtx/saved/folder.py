@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jtx import config as config_lib
-from jtx import config_files, storage
+from jtx import config_files, imports, storage
 from jtx.config import ConfigDict
 from jtx.data.dataset import Dataset
 from jtx.data.tokenizers import files as tokenizer_files
@@ -272,11 +272,11 @@ def open_saved(directory: str) -> Saved:
 def save_converted(directory: str, model: Any, params: Any, tokenizers: Mapping[str, Tokenizer],
                    labels: Sequence[str] | None) -> None:
   """Writes config.json with the model's section, the tokenizers, and checkpoints/0."""
-  content = ConfigDict({"model": configs.model_section(model)})
+  content = ConfigDict({"model": configs.model_section(model), "imports": tuple(imports.found_in)})
   content.labels = None if labels is None else tuple(labels)
   texts = {field: tokenizer.to_json() for field, tokenizer in tokenizers.items()}
   with files.NewDirectory(directory) as path:
-    config_files.save(content, os.path.join(path, workdir.CONFIG_FILE))
+    workdir.write_config(content, path)
     if texts:
       tokenizer_files.save_tokenizers(texts, path)
     checkpoints = Checkpointer(os.path.join(path, "checkpoints"))

@@ -1,7 +1,8 @@
 """Configs of older workdirs, converted to today's keys when they are read.
 
 Until layers became nested sections, `model.block` had twenty flat keys, and an encoder-decoder had
-one width, block, position and pattern for both of its stacks.
+one width, block, position and pattern for both of its stacks. There was no `imports` before then
+and for a while after.
 """
 
 from typing import Any, Mapping
@@ -35,7 +36,7 @@ def read(path: str) -> ConfigDict:
   Raises:
     ConfigError: the file is missing, is no config, or has what is no longer possible.
   """
-  plain = read_json(path, missing="no run was started there")
+  plain = {"imports": [], **read_json(path, missing="no run was started there")}
   if not is_older(plain):
     return from_plain(plain)
   try:

@@ -6,7 +6,7 @@ from typing import Any, Mapping
 
 import jax
 
-from jtx import build, config_files, storage
+from jtx import build, config_files, imports, storage
 from jtx.config import ConfigDict
 from jtx.data.dataset import Dataset
 from jtx.data.tokenizers.files import load_tokenizers
@@ -17,28 +17,50 @@ from jtx.saved import older
 from jtx.saved.checkpoint import Checkpointer
 
 CONFIG_FILE = "config.json"
+SOURCE_FILE = "config.py"  # a copy of the config file
+IMPORTS_FILE = "imports.json"  # the folders of the modules that the config names
 
 # Keys that do not change what is computed: a workdir may be resumed with others.
 FREE_KEYS = ("mesh", "log_every", "checkpoint", "evals", "decode", "data.threads", "data.workers",
-             "data.path", "init_from")
+             "data.path", "init_from", "imports")
 
 
 def read_config(workdir: str) -> ConfigDict:
-  """The config of a workdir, with today's keys.
+  """The config of a workdir, with today's keys; the modules that it names are imported.
 
   Raises:
     ConfigError: there is none, or it can't be used.
   """
-  return older.read(os.path.join(workdir, CONFIG_FILE))
+  config = older.read(os.path.join(workdir, CONFIG_FILE))
+  path = os.path.join(workdir, IMPORTS_FILE)
+  folders = config_files.read_json(path, missing="") if storage.exists(path) else {}
+  imports.load(config.imports, folders)
+  return config
+
+
+def write_config(config: ConfigDict, workdir: str, source: str = "") -> None:
+  """Writes a config, where the modules that it names lie, and a copy of its file.
+
+  Args:
+    config: of the run.
+    workdir: of the run.
+    source: path of the config file; "" is none.
+  """
+  config_files.save(config, os.path.join(workdir, CONFIG_FILE))
+  if config.imports:
+    config_files.write_json({name: imports.found_in[name] for name in config.imports},
+                            os.path.join(workdir, IMPORTS_FILE))
+  if source:
+    storage.write_text(os.path.join(workdir, SOURCE_FILE), storage.read_text(source))
 
 
 def check_workdir(config: ConfigDict, workdir: str) -> None:
   """Raises ConfigError where the workdir holds a run of another config."""
   path = os.path.join(workdir, CONFIG_FILE)
   if storage.exists(path):
-    theirs, ours = config_files.flatten(read_config(workdir)), config_files.flatten(config)
+    theirs, ours = config_files.flatten(older.read(path)), config_files.flatten(config)
     for key in sorted(theirs.keys() | ours.keys()):
-      free = any(key == k or key.startswith(k + ".") for k in FREE_KEYS)
+      free = any(key == k or key.startswith((k + ".", k + "[")) for k in FREE_KEYS)
       if not free and theirs.get(key) != ours.get(key):
         raise ConfigError(
             f"--workdir={workdir} holds a run of another config: {key} is {theirs.get(key)!r} there"

@@ -8,7 +8,7 @@ from absl import logging
 import jax
 import numpy as np
 
-from jtx import build, config_files, storage
+from jtx import build, config_files, imports, storage
 from jtx.config import ConfigDict
 from jtx.data import pipeline
 from jtx.data.tokenizers.files import save_tokenizers
@@ -26,7 +26,8 @@ from jtx.train.teacher import with_teacher
 
 
 def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None = None,
-        max_seconds: float = 0.0, stuck_seconds: float = 0.0) -> dict[str, Any]:
+        max_seconds: float = 0.0, stuck_seconds: float = 0.0,
+        config_file: str = "") -> dict[str, Any]:
   """Trains `config` in `workdir`, going on from its newest checkpoint if it has one.
 
   Args:
@@ -35,6 +36,7 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
     devices: to train on; None is all.
     max_seconds: after which it saves and stops; 0 is no limit.
     stuck_seconds: without a step, after which the process ends; 0 is no limit.
+    config_file: path of the file that made the config, to be copied into the workdir.
 
   Returns:
     `step`, and the metrics of the final evaluation by `split/name`.
@@ -45,16 +47,18 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
     Preempted: it was told to stop, by SIGTERM or `max_seconds`, and has saved.
   """
   with preemption.Notice(max_seconds) as notice, processes.Watchdog(stuck_seconds) as watchdog:
-    return _run(config, workdir, devices, notice, watchdog)
+    return _run(config, workdir, devices, config_file, notice, watchdog)
 
 
 def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
-         notice: preemption.Notice, watchdog: processes.Watchdog) -> dict[str, Any]:
+         config_file: str, notice: preemption.Notice,
+         watchdog: processes.Watchdog) -> dict[str, Any]:
   # ------------------------------------------------------------------ workdir
   asked = config  # what the workdir keeps: `steps` may follow from the data
   for key in ("steps", "log_every", "checkpoint.every", "optim.accumulate"):
     if (value := config_files.flatten(config)[key]) < 1:
       raise ConfigError(f"config.{key}={value}: must be 1 or more")
+  imports.load(config.imports)
   jax.config.update("jax_default_prng_impl", config.prng)
   storage.make_folder(workdir)
   workdirs.check_workdir(config, workdir)
@@ -97,7 +101,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   # Only now, so that a config that can't be run does not claim the workdir.
   if processes.is_main():
-    config_files.save(asked, os.path.join(workdir, workdirs.CONFIG_FILE))
+    workdirs.write_config(asked, workdir, config_file)
     save_tokenizers(data.tokenizer_texts(), workdir)
     metrics.write_environment(workdir)
 

@@ -5,8 +5,18 @@ from typing import Callable
 from jtx.data import packing
 from jtx.data.op import Op
 from jtx.data.ops import (
-    augment, decode, finetune, image, image_layout, labels, masking, pretrain, sentences, text,
-    windows)
+    augment,
+    decode,
+    finetune,
+    image,
+    image_layout,
+    labels,
+    masking,
+    pretrain,
+    sentences,
+    text,
+    windows,
+)
 
 OPS: dict[str, Callable[..., Op]] = {
     # Texts and their tokens, once.

@@ -10,7 +10,13 @@ from typing import Any, Mapping
 from jtx.config import section
 from jtx.errors import ConfigError
 from jtx.interop.families.vit import (
-    IMAGENET, as_channels, convolution, leading, read_preprocessor, split_preprocessor)
+  IMAGENET,
+  as_channels,
+  convolution,
+  leading,
+  read_preprocessor,
+  split_preprocessor,
+)
 from jtx.interop.family import Attributes, Family, Heads, Names, SideFiles
 from jtx.interop.tables import VECTOR, Row, dense, matrix, norm
 from jtx.nn.attention import PROJECTIONS
