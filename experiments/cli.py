@@ -30,6 +30,8 @@ from .config_files import find_file
 from .config_values import ConfigParser, TupleParser
 from .errors import UsageError, is_user_error, sentence
 
+flags.disclaim_key_flags()  # those that are defined here are of the entry point that asks for them
+
 
 def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
   """Parses the command line, calls `main()`, and exits with its status; None is 0.
@@ -62,6 +64,26 @@ def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
       return status
 
   app.run(main_or_sentence, flags_parser=parse_or_exit)
+
+
+class StepParser(flags.ArgumentParser):
+  """The step of a checkpoint: "best", "newest" or a number."""
+  syntactic_help = "best, newest or a number"
+
+  def parse(self, argument: str | int) -> int | str:
+    if argument in ("best", "newest"):
+      return argument
+    if not str(argument).isdecimal():
+      raise ValueError("a step is best, newest or a number from 0")
+    return int(argument)
+
+
+def define_step() -> flags.FlagHolder:
+  """The flag --step of commands that open a run."""
+  return flags.DEFINE(
+      StepParser(), "step", None, "Checkpoint: best, newest or a number; if not given the best,"
+      " where the run keeps it (config.checkpoint.best), and else the newest.",
+      serializer=flags.ArgumentSerializer())
 
 
 def after_dashes() -> list[str]:

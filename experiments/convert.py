@@ -1,7 +1,7 @@
 """Converts between Hugging Face directories and workdirs.
 
   python -m experiments.convert --from_hf=DIR --workdir=W [--architecture=BertModel]
-  python -m experiments.convert --workdir=W --to_hf=DIR [--step=N] [--average=N]
+  python -m experiments.convert --workdir=W --to_hf=DIR [--step=best|newest|N] [--average=N]
 
 What is written must not exist yet. A workdir made from a Hugging Face model holds the model
 and its tokenizer, and no run; jtx.load_pretrained and --to_hf read it.
@@ -18,7 +18,7 @@ FROM_HF = flags.DEFINE_string("from_hf", None, "Hugging Face directory to read."
 TO_HF = flags.DEFINE_string("to_hf", None, "Hugging Face directory to make.")
 ARCHITECTURE = flags.DEFINE_string(
     "architecture", None, "Class to open --from_hf as; the one its config.json names if not given.")
-STEP = flags.DEFINE_integer("step", None, "Checkpoint; the newest if not given.", lower_bound=0)
+STEP = cli.define_step()
 AVERAGE = flags.DEFINE_integer(
     "average", None, "Checkpoints to average, the newest ones; as the config says if not given.",
     lower_bound=1)

@@ -1,6 +1,6 @@
 """Runs the evaluators of a trained config. The last line is one JSON object of metrics.
 
-  python -m experiments.evaluate --workdir=W [--step=N] [--average=N]
+  python -m experiments.evaluate --workdir=W [--step=best|newest|N] [--average=N]
 """
 
 import json
@@ -10,7 +10,7 @@ from absl import flags
 from . import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run.")
-STEP = flags.DEFINE_integer("step", None, "Checkpoint; the newest if not given.", lower_bound=0)
+STEP = cli.define_step()
 AVERAGE = flags.DEFINE_integer(
     "average", None, "Checkpoints to average, the newest ones; as the config says if not given.",
     lower_bound=1)

@@ -18,6 +18,7 @@ from absl import flags
 from . import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run, or of Hugging Face.")
+STEP = cli.define_step()
 INPUT = flags.DEFINE_string(
     "input", "-", "UTF-8 text or .jsonl, - is text on standard input; or a folder of images, or a"
     " list of their paths.")
@@ -64,7 +65,8 @@ def main() -> None:
   from jtx.inference.images import takes_images
   from jtx.saved.folder import open_saved
   saved = open_saved(WORKDIR.value)
-  model, params = saved.load()
+  model, params = saved.load(step=STEP.value)
+  tasks.check_predicts(model, f"--workdir={WORKDIR.value}")
   if takes_images(model):
     write(of_images(saved, model, params))
     return

@@ -12,7 +12,7 @@ from absl import flags, logging
 from . import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run.")
-STEP = flags.DEFINE_integer("step", None, "Checkpoint; the newest if not given.", lower_bound=0)
+STEP = cli.define_step()
 AVERAGE = flags.DEFINE_integer(
     "average", None, "Checkpoints to average, the newest ones; as the config says if not given.",
     lower_bound=1)
@@ -51,10 +51,12 @@ def set_method(decode) -> None:
 
 
 def main() -> None:
+  from jtx.inference.tasks import check_translates
   from jtx.inference.translate import Translator
   from jtx.saved.workdir import load_run
   lines = cli.read_lines(INPUT.value)
   task, params, _ = load_run(WORKDIR.value, STEP.value, AVERAGE.value)
+  check_translates(task.model, f"--workdir={WORKDIR.value}")
   set_method(task.config.decode)
   translator = Translator(task.model, params, task.data.tokenizers, task.config.decode)
   texts = task.data.clean(lines)

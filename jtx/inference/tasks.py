@@ -62,6 +62,25 @@ def task_of(model: nn.Module) -> str:
   return "mlm" if task == "none" and "mlm" in model.heads else task
 
 
+def check_predicts(model: nn.Module, where: str) -> None:
+  """Raises ConfigError where a model translates instead of predicting.
+
+  Args:
+    model: of any family.
+    where: names its folder, for the sentence.
+  """
+  if "seq2seq" in model.heads:
+    raise ConfigError(f"{where} holds a translator, which has nothing to predict; its command is"
+                      " translate, and in Python jtx.Translator")
+
+
+def check_translates(model: nn.Module, where: str) -> None:
+  """Raises ConfigError where a model does not translate; see `check_predicts`."""
+  if "seq2seq" not in model.heads:
+    raise ConfigError(f"{where} holds a model with the head {task_of(model)!r} and no translator;"
+                      " its command is predict")
+
+
 def by_word(model: nn.Module) -> bool:
   """Whether its inputs are lists of words."""
   return "words" in HEADS[task_of(model)][0]

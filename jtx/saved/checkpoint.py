@@ -54,6 +54,7 @@ class Checkpointer:
                every: int = 1, best: str = ""):
     self.directory = epath.Path(storage.absolute(os.fspath(directory)))
     self.scores: dict[int, float] = {}  # of steps, as far as they are known
+    self._best = best
     self._policy = retention.policy(keep, keep_every, every, best, self.scores)
 
   @functools.cached_property
@@ -68,6 +69,14 @@ class Checkpointer:
   def latest_step(self) -> int | None:
     """The newest step, or None; whether it is good shows when it is restored."""
     return max(self.all_steps(), default=None)
+
+  def best_step(self) -> int | None:
+    """The step on disk whose score is the best of those in `scores`; None where none has one."""
+    return retention.best_of(self.all_steps(), self.scores, retention.SIGNS[self._best])
+
+  def at_most(self, number: int, step: int | None) -> int:
+    """`number`, or the checkpoints up to `step` where they are fewer; None is the newest."""
+    return min(number, sum(step is None or s <= step for s in self.all_steps()))
 
   def rate(self, step: int, score: float) -> None:
     """Tells the score of a step's checkpoint, which may come later; `save` keeps all that it knows.

@@ -38,14 +38,14 @@ class Saved(abc.ABC):
     self.directory = directory
 
   @abc.abstractmethod
-  def load(self, architecture: str | None = None, step: int | None = None,
+  def load(self, architecture: str | None = None, step: int | str | None = None,
            average: int | None = None) -> tuple[Any, Any]:
     """The model and its parameters, a tree of float32 arrays.
 
     Args:
       architecture: of a Hugging Face model, the class of `transformers` to open it as; None is
         the one that its config.json names.
-      step: of a run, that of the checkpoint; None is the newest.
+      step: of a run, that of the checkpoint, "best", "newest", or None; see `workdir.chosen_step`.
       average: of a run, how many checkpoints are averaged; None is what its config says.
 
     Raises:
@@ -181,7 +181,7 @@ class Workdir(Saved):
     return self._load(step, average)
 
   @abc.abstractmethod
-  def _load(self, step: int | None, average: int | None) -> tuple[Any, Any]:
+  def _load(self, step: int | str | None, average: int | None) -> tuple[Any, Any]:
     """The model and its parameters."""
 
   def params_for(self, model):

@@ -1,11 +1,13 @@
 """Which checkpoints of a run stay on disk: the newest, every n-th, and the best."""
 
 import dataclasses
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import orbax.checkpoint as ocp
 
 from jtx.errors import ConfigError
+
+SIGNS = {"min": -1, "max": 1}
 
 
 @dataclasses.dataclass
@@ -27,9 +29,21 @@ class Best(ocp.checkpoint_managers.PreservationPolicy):
   every: int
 
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-    rated = [c.step for c in checkpoints if c.step in self.scores and c.step % self.every == 0]
-    best = max(rated, key=lambda step: (self.sign * self.scores[step], -step), default=None)
+    regular = (c.step for c in checkpoints if c.step % self.every == 0)
+    best = best_of(regular, self.scores, self.sign)
     return [c.step == best for c in checkpoints]
+
+
+def best_of(steps: Iterable[int], scores: Mapping[int, float], sign: int) -> int | None:
+  """The step of the best score, or the first of equal ones; None where no step has a score.
+
+  Args:
+    steps: to choose from.
+    scores: of steps; those of others do not count.
+    sign: 1 where the highest is the best, -1 where the lowest is.
+  """
+  return max((step for step in steps if step in scores),
+             key=lambda step: (sign * scores[step], -step), default=None)
 
 
 def policy(keep: int, keep_every: int, every: int, best: str, scores: Mapping[int, float]
@@ -54,5 +68,5 @@ def policy(keep: int, keep_every: int, every: int, best: str, scores: Mapping[in
   if keep_every:
     policies.append(ocp.checkpoint_managers.EveryNSteps(keep_every))
   if best:
-    policies.append(Best(scores, {"min": -1, "max": 1}[best], every))
+    policies.append(Best(scores, SIGNS[best], every))
   return ocp.checkpoint_managers.AnyPreservationPolicy(policies)

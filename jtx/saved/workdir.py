@@ -1,6 +1,7 @@
 """The workdir of a run: whose it is, its checkpoints, its data, and its trained model."""
 
 import functools
+import json
 import os
 from typing import Any, Mapping
 
@@ -19,6 +20,7 @@ from jtx.saved.checkpoint import Checkpointer
 CONFIG_FILE = "config.json"
 SOURCE_FILE = "config.py"  # a copy of the config file
 IMPORTS_FILE = "imports.json"  # the folders of the modules that the config names
+RESULTS_FILE = "results.json"  # of the final evaluation, which ends a run
 
 # Keys that do not change what is computed: a workdir may be resumed with others.
 FREE_KEYS = ("mesh", "log_every", "checkpoint", "evals", "decode", "data.threads", "data.workers",
@@ -89,6 +91,93 @@ def make_checkpoints(config: ConfigDict, workdir: str) -> Checkpointer:
                       keep_every=c.keep_every, every=c.every, best=how)
 
 
+def scored_by(config: ConfigDict) -> str:
+  """The name of the evaluation that scores checkpoints, or "" where none does."""
+  return config.checkpoint.best.partition(":")[2].partition("/")[0]
+
+
+def chosen_step(config: ConfigDict, checkpoints: Checkpointer,
+                step: int | str | None) -> int | None:
+  """The step of the checkpoint to use; None is the newest that is good.
+
+  Args:
+    config: of the run.
+    checkpoints: of the run, with the scores that are known.
+    step: a step; "newest"; "best", by `config.checkpoint.best`; or None, the best where the run
+      keeps it and the newest where it does not.
+
+  Raises:
+    ConfigError: the best is asked for of a run that keeps none.
+    CheckpointError: or that has no score yet.
+  """
+  if step == "newest" or step is None and not config.checkpoint.best:
+    return None
+  if step not in ("best", None):
+    return step
+  if not config.checkpoint.best:
+    raise ConfigError(f"step=best: the run of {checkpoints.directory.parent} keeps no best"
+                      " checkpoint, since its config.checkpoint.best is unset; give newest or a"
+                      " number")
+  if (best := checkpoints.best_step()) is None and step == "best":
+    raise CheckpointError(f"step=best: no checkpoint of {checkpoints.directory} has a score of"
+                          f" {config.checkpoint.best!r} yet; give newest or a number")
+  return best
+
+
+def has_results(workdir: str) -> bool:
+  """Whether a workdir holds a run whose final evaluation is done."""
+  return storage.exists(os.path.join(workdir, RESULTS_FILE))
+
+
+def unevaluated(config: ConfigDict, workdir: str) -> list[str]:
+  """The evaluations that a config asks for and a finished run's results do not have.
+
+  Raises:
+    ConfigError: the config asks for another best checkpoint, which comes too late.
+  """
+  theirs, ours = config_files.flatten(read_config(workdir)), config_files.flatten(config)
+  best, asked = theirs.get("checkpoint.best", ""), config.checkpoint.best
+  if asked != best:
+    raise ConfigError(f"config.checkpoint.best={asked!r}: the run of {workdir} is complete, and its"
+                      f" checkpoints were kept by {best!r}; leave it so, and try another by"
+                      " `evaluate --step=N`")
+
+  def same(section: str, *but: str) -> bool:
+    a, b = ({key: value for key, value in keys.items() if (key + ".").startswith(section + ".")
+             and key not in but} for keys in (theirs, ours))
+    return a == b
+
+  if not same("decode") or not same("checkpoint.average"):
+    return list(config.evals)
+  return [name for name in config.evals if not same(f"evals.{name}", f"evals.{name}.every")]
+
+
+def save_results(config: ConfigDict, workdir: str, results: Mapping[str, Any]) -> dict[str, Any]:
+  """Writes the results of a final evaluation, beside those that a finished run has of others.
+
+  The config.json of a finished run takes over what was computed: evaluations, and decoding.
+
+  Returns:
+    All results.
+  """
+  path, complete = os.path.join(workdir, RESULTS_FILE), has_results(workdir)
+  if complete:
+    computed = {key.partition("/")[0] for key in results}
+    old = json.loads(storage.read_text(path))
+    results = {**results, **{key: value for key, value in old.items()
+                             if key.partition("/")[0] not in computed}}
+  if processes.is_main():
+    config_files.write_json(results, path)
+  if complete and processes.is_main():
+    theirs = read_config(workdir)
+    with theirs.unlocked():
+      theirs.evals.update(config.evals)
+      theirs.decode, theirs.checkpoint.average = config.decode, config.checkpoint.average
+      theirs.imports = tuple(dict.fromkeys((*theirs.get("imports", ()), *config.imports)))
+    write_config(theirs, workdir)
+  return dict(results)
+
+
 def rate(config: ConfigDict, checkpoints: Checkpointer, step: int,
          results: Mapping[str, Any]) -> None:
   """Scores a step's checkpoint by `config.checkpoint.best`, where that was among the evaluations.
@@ -137,13 +226,30 @@ def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
   return data or make(texts, labels)
 
 
-def load_run(workdir: str, step: int | None = None, average: int | None = None,
+def opened_checkpoints(config: ConfigDict, workdir: str) -> Checkpointer:
+  """The checkpoints of a run, for reading, with the scores that its newest one knows.
+
+  Raises:
+    CheckpointError: there is none.
+  """
+  c = config.checkpoint
+  checkpoints = Checkpointer(os.path.join(workdir, "checkpoints"), c.keep, c.keep_every,
+                             every=c.every, best=c.get("best", "").partition(":")[0])
+  if checkpoints.latest_step() is None:
+    raise CheckpointError(f"--workdir={workdir} has no checkpoint yet")
+  newest = checkpoints.read_manifest()
+  if newest.meta["config"]["checkpoint"].get("best") == c.get("best"):  # else scores of another
+    checkpoints.scores.update(newest.scores)
+  return checkpoints
+
+
+def load_run(workdir: str, step: int | str | None = None, average: int | None = None,
              data_path: str | None = None) -> tuple[Task, Any, int]:
   """The model, parameters and data of a run, on all devices of this machine.
 
   Args:
     workdir: of the run.
-    step: of the checkpoint; None is the newest.
+    step: of the checkpoint; see `chosen_step`.
     average: how many checkpoints, the newest up to `step`, are averaged; None is what the
       config says.
     data_path: replaces the config's data.path.
@@ -157,10 +263,8 @@ def load_run(workdir: str, step: int | None = None, average: int | None = None,
                       " jtx.load_pretrained")
   if data_path is not None:
     config.data.path = data_path
-  checkpoints = Checkpointer(os.path.join(workdir, "checkpoints"), config.checkpoint.keep,
-                             config.checkpoint.keep_every, config.checkpoint.every)
-  if checkpoints.latest_step() is None:
-    raise CheckpointError(f"--workdir={workdir} has no checkpoint yet")
+  checkpoints = opened_checkpoints(config, workdir)
+  step = chosen_step(config, checkpoints, step)
   data = open_data(config, workdir, checkpoints, step)
   model, objective = build.make_model(config, data.info)
   mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "context": 1})
@@ -169,7 +273,7 @@ def load_run(workdir: str, step: int | None = None, average: int | None = None,
   abstract = jax.tree.map(place, sharding.unbox(boxed), sharding.param_shardings(boxed, mesh))
   key = "ema" if config.optim.ema else "params"
   if average is None:  # a short run has fewer than its config averages
-    average = min(config.checkpoint.average, len(checkpoints.all_steps()))
+    average = checkpoints.at_most(config.checkpoint.average, step)
   params, _, step = checkpoints.restore_params(abstract, step=step, average=average, key=key)
   checkpoints.close()
   return Task(config, model, objective, data=data, mesh=mesh), params, step

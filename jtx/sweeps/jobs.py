@@ -29,9 +29,9 @@ def finished(config: ConfigDict, folder: str) -> bool:
   """Whether `folder` holds the finished run of `config`."""
   try:
     workdirs.check_workdir(config, folder)
+    return workdirs.has_results(folder) and not workdirs.unevaluated(config, folder)
   except ConfigError:
     return False  # the train command says what is wrong with it
-  return os.path.exists(os.path.join(folder, "results.json"))
 
 
 def run(items: Sequence[Item], workdir: str, parts: Sequence[Share]) -> tuple[dict[str, str], int]:
@@ -122,7 +122,7 @@ class _Run:
   def failure(self) -> str:
     """How the run failed: status or signal, its error, and its log; "" where it did not."""
     status = self.process.returncode
-    if status == 0 and os.path.exists(os.path.join(self._folder, "results.json")):
+    if status == 0 and workdirs.has_results(self._folder):
       return ""
     with open(self._path, "rb") as f:
       f.seek(self._offset)

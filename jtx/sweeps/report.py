@@ -186,8 +186,9 @@ def _logged(workdir: str) -> list[dict[str, Any]]:
 
 def _curve(logged: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
   """(step, value) where there is one; null, which is not finite, is NaN."""
-  return [(line["step"], math.nan if line[metric] is None else line[metric])
-          for line in logged if metric in line]
+  values = {line["step"]: math.nan if line[metric] is None else line[metric]
+            for line in logged if metric in line}
+  return sorted(values.items())  # the best checkpoint's come last
 
 
 def _draw(curves: Mapping[str, Sequence[tuple[int, float]]], ylabel: str, path: str) -> None:

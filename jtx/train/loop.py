@@ -99,9 +99,13 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     banner("restore", f"step {start} of {checkpoints.directory}")
   stream = phases.train_stream(config, data, rows_sharding, start, cursor)
 
+  complete = start == config.steps and workdirs.has_results(workdir)
+  missing = workdirs.unevaluated(asked, workdir) if complete else list(evaluators)
+
   # Only now, so that a config that can't be run does not claim the workdir.
   if processes.is_main():
-    workdirs.write_config(asked, workdir, config_file)
+    if not complete:
+      workdirs.write_config(asked, workdir, config_file)
     save_tokenizers(data.tokenizer_texts(), workdir)
     metrics.write_environment(workdir)
 
@@ -120,7 +124,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   if pending:
     evaluate_now(pending, start)
   watchdog.start()
-  step = start
+  step, scored = start, workdirs.scored_by(config)
   for step, batch in enumerate(notice.reading(batches), start + 1):
     last = step == config.steps
     batch = sharding.to_device(without_ids(batch), stream.batch_size(step - 1), rows_sharding)
@@ -143,7 +147,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     # told to stop has no time for it.
     stop = notice.due(step)
     due = [name for name, e in evaluators.items()
-           if e.every and step % e.every == 0 and not last]
+           if (name == scored if last else e.every and step % e.every == 0)]
     if due and not stop:
       with progress.pause(), watchdog.pause():
         evaluate_now(due, step)
@@ -162,16 +166,14 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   notice.at_once()
 
   # --------------------------------------------------------- final evaluation
-  results_path = os.path.join(workdir, "results.json")
-  if start == config.steps and storage.exists(results_path):
+  if complete and not missing:
     banner("done", f"the run of {workdir} is complete")
-    results = json.loads(storage.read_text(results_path))
+    results = json.loads(storage.read_text(os.path.join(workdir, workdirs.RESULTS_FILE)))
   else:
-    params = states.averaged_params(program, checkpoints, config.checkpoint.average)
-    results = {"step": config.steps,
-               **evaluate(task, params, evaluators, config.steps, workdir, writer.write)}
-    if processes.is_main():
-      config_files.write_json(results, results_path)
+    params, at = states.final_params(program, checkpoints)
+    named = {name: evaluators[name] for name in missing}
+    results = workdirs.save_results(asked, workdir, {
+        "step": at, **evaluate(task, params, named, at, workdir, writer.write)})
   checkpoints.close()
   writer.close()
   return results

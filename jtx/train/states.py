@@ -13,6 +13,7 @@ from jtx.config import ConfigDict
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
 from jtx.errors import TrainError
+from jtx.saved import workdir as workdirs
 from jtx.saved.checkpoint import Checkpointer
 from jtx.train.program import Program
 from jtx.train.step import TrainState
@@ -46,11 +47,18 @@ def restore(program: Program,
   return TrainState(**restored), meta, step
 
 
-def averaged_params(program: Program, checkpoints: Checkpointer, number: int) -> Any:
-  """The mean of the last `number` checkpoints (of their EMA, where there is one)."""
-  key = "ema" if program.config.optim.ema else "params"
-  number = min(number, len(checkpoints.all_steps()))  # a short run has fewer
-  return checkpoints.restore_params(abstract(program)[key], average=number, key=key)[0]
+def final_params(program: Program, checkpoints: Checkpointer) -> tuple[Any, int]:
+  """The parameters that a run ends with (their EMA, where there is one), and their step.
+
+  They are of the best checkpoint, where the run keeps it, and else of the newest; or the mean of
+  `checkpoint.average` up to it.
+  """
+  config = program.config
+  key = "ema" if config.optim.ema else "params"
+  step = workdirs.chosen_step(config, checkpoints, None)
+  number = checkpoints.at_most(config.checkpoint.average, step)  # a short run has fewer
+  params, _, step = checkpoints.restore_params(abstract(program)[key], step, number, key)
+  return params, step
 
 
 def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:

@@ -11,7 +11,7 @@ from jtx.errors import ConfigError
 from jtx.inference.translate import Translator
 from jtx.saved.workdir import load_run
 from jtx.train import loop
-from tests.helpers import command, tiny_config
+from tests.helpers import command, run_command, tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,11 @@ def trained(tmp_path_factory):
 def loaded(trained):
   task, params, _ = load_run(str(trained))
   return task, params
+
+
+def test_predict_names_the_command_of_a_translator(trained):
+  with pytest.raises(ConfigError, match=f"--workdir={trained} holds a translator, .* is translate"):
+    run_command("predict", f"--workdir={trained}", "--step=newest")
 
 
 LINES = ["three forty-five p.m.", "", "six oh one a.m.", "twelve o'clock p.m.", "   ",

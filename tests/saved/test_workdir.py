@@ -1,13 +1,15 @@
 """The checkpoints of a workdir: which are kept, by which scores, and what they hold."""
 
 import json
+import os
 
 import jax
 import pytest
 
 from configs import common
 from experiments import cli
-from jtx.errors import ConfigError, Preempted
+from jtx import config_files
+from jtx.errors import CheckpointError, ConfigError, Preempted
 from jtx.saved import workdir as workdirs
 from jtx.saved.checkpoint import Checkpointer
 from jtx.saved.workdir import load_run
@@ -40,6 +42,57 @@ def test_the_best_is_a_number_of_its_evaluation(tmp_path):
   assert not checkpoints.scores
   with pytest.raises(ConfigError, match="did you mean 'val/accuracy'"):
     workdirs.rate(config, checkpoints, 5, {"val/accuracy": 0.5, "val/signature": "text"})
+
+
+def with_evals(every=0, edits={}, **names):
+  config = tiny_config(**edits)
+  with config.unlocked():
+    for name, source in names.items():
+      config.evals[name] = common.evaluator("loss", source=(source,), every=every)
+  return config
+
+
+def test_what_a_finished_run_lacks(tmp_path):
+  folder = str(tmp_path)
+  config = with_evals(a="tsv:a", b="tsv:b")
+  assert not workdirs.has_results(folder)
+  config_files.save(config, os.path.join(folder, "config.json"))
+  first = {"step": 10, "a/loss": 1.0, "b/loss": 2.0, "b/accuracy": 0.5}
+  assert workdirs.save_results(config, folder, first) == first
+  assert workdirs.has_results(folder) and workdirs.unevaluated(config, folder) == []
+  assert workdirs.unevaluated(with_evals(a="tsv:a", every=5), folder) == []
+  for edits in ({"decode.batch_size": 3}, {"checkpoint.average": 4}):
+    assert workdirs.unevaluated(with_evals(0, edits, a="tsv:a"), folder) == ["a"]
+  more = with_evals(a="tsv:a", b="tsv:other", c="tsv:c", edits={"log_every": 9})
+  assert workdirs.unevaluated(more, folder) == ["b", "c"]
+  results = workdirs.save_results(more, folder, {"step": 10, "b/loss": 3.0, "c/loss": 4.0})
+  assert results == {"step": 10, "a/loss": 1.0, "b/loss": 3.0, "c/loss": 4.0}
+  assert json.loads((tmp_path / "results.json").read_text()) == results
+  kept = workdirs.read_config(folder)
+  assert kept.log_every == 1 and kept.evals.b.source == ("tsv:other",)  # and what it did not do
+  assert [workdirs.unevaluated(c, folder) for c in (more, config)] == [[], ["b"]]
+  late = with_evals(every=5, a="tsv:a", edits={"checkpoint.best": "min:a/loss"})
+  with pytest.raises(ConfigError, match="best='min:a/loss': .* is complete, and its checkpoints"):
+    workdirs.unevaluated(late, folder)
+
+
+def test_which_checkpoint_is_used(tmp_path):
+  plain, best = tiny_config(), tiny_config(**{"checkpoint.best": "min:val/loss"})
+  checkpoints = Checkpointer(tmp_path / "checkpoints", keep=5, best="min")
+  for step in (5, 10):
+    checkpoints.save(step, {"params": {"x": jax.numpy.zeros(1)}}, {})
+  choose = lambda config, step: workdirs.chosen_step(config, checkpoints, step)
+  assert [choose(plain, step) for step in (None, "newest", 5)] == [None, None, 5]
+  assert [choose(best, step) for step in (None, "newest", 5)] == [None, None, 5]
+  with pytest.raises(CheckpointError, match="step=best: no checkpoint of .* has a score"):
+    choose(best, "best")
+  with pytest.raises(ConfigError, match="step=best: the run of .* keeps no best checkpoint"):
+    choose(plain, "best")
+  for step, score in ((5, 1.0), (10, 2.0), (15, 0.5)):  # of which the last is not on disk
+    checkpoints.rate(step, score)
+  assert [choose(best, step) for step in (None, "best", "newest", 10)] == [5, 5, None, 10]
+  assert [checkpoints.at_most(2, step) for step in (None, 5, 10)] == [2, 1, 2]
+  checkpoints.close()
 
 
 @pytest.mark.slow
