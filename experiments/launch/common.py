@@ -28,7 +28,7 @@ def training(python: str) -> list[str]:
     if name not in names:
       raise cli.UsageError(f"{name}=... must be given behind `--`, for experiments.train")
   cli.config_of([a for a in ARGUMENTS if a.startswith("--config")])
-  return [python, "-m", "experiments.train", *ARGUMENTS]
+  return [python, "-m", f"{cli.__package__}.train", *ARGUMENTS]
 
 
 def environment() -> dict[str, str]:

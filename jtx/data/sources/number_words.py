@@ -6,17 +6,19 @@
   date      Saturday, July the fourth, nineteen ...  Samstag, 4. Juli 1987
   time      three forty-five p.m.                    15:45 Uhr
 
-The words are num2words', the German dates and times Babel's. The target is a function of
-the source, over all subsets together. Splits are disjoint by value: a fixed hash of the
-value, which no seed or config touches, sends 2 % to "val", 8 % to "test", the rest to
-"train". Cardinals, ordinals and years share the hash of their number, because "two
-thousand and one" is both a cardinal and a year. A split holds every one of its small
-numbers and a fixed sample of its large ones.
+The words are num2words' and Babel's, kept in number_words.tsv, from which larger numbers, dates and
+times are put together; tests/data/sources/make_number_words.py makes that file again. The target is
+a function of the source, over all subsets together. Splits are disjoint by value: a fixed hash of
+the value, which no seed or config touches, sends 2 % to "val", 8 % to "test", the rest to "train".
+Cardinals, ordinals and years share the hash of their number, because "two thousand and one" is both
+a cardinal and a year. A split holds every one of its small numbers and a fixed sample of its large
+ones.
 """
 
 import datetime
 import functools
-from typing import Callable, Iterator
+import os
+from typing import Callable, Iterator, NamedTuple
 
 import numpy as np
 
@@ -25,28 +27,39 @@ from jtx import config
 SPLITS = ("train", "val", "test")
 
 
+class Words(NamedTuple):
+  """Rows of `number_words.tsv`: English and German, by kind and number."""
+  cardinal: dict[int, tuple[str, str]]  # below 1,000
+  ordinal: dict[int, tuple[str, str]]  # 1 to 1,000
+  year: dict[int, tuple[str, str]]  # 1900 to 2099
+  month: dict[int, tuple[str, str]]
+  weekday: dict[int, tuple[str, str]]  # Monday is 0
+
+
 @functools.cache
-def _below_thousand(n: int, lang: str) -> str:
-  import num2words
-  return num2words.num2words(n, lang=lang)
-
-
-def _thousands(n: int, lang: str) -> tuple[str, str]:
-  return _below_thousand(n // 1000, lang), _below_thousand(n % 1000, lang)
+def words() -> Words:
+  tables = Words._make({} for _ in Words._fields)
+  with open(os.path.join(os.path.dirname(__file__), "number_words.tsv"), encoding="utf-8") as f:
+    for line in f:
+      kind, number, english, german = line.removesuffix("\n").split("\t")
+      getattr(tables, kind)[int(number)] = english, german
+  return tables
 
 
 def english_cardinal(n: int) -> str:
-  """`n` in 0..999,999 in English words, as num2words writes them.
+  """`n` in 0..999,999 in English words, as num2words writes them."""
+  return _english(n, words().cardinal)
 
-  Built from num2words' words below one thousand: twenty times as fast as asking it for
-  every number.
-  """
+
+def _english(n: int, last: dict[int, tuple[str, str]]) -> str:
+  """`n` with its last three digits, unless they are 0, in the words of a table."""
   if n < 1000:
-    return _below_thousand(n, "en")
-  high, low = _thousands(n, "en")
+    return last[n][0]
+  high = words().cardinal[n // 1000][0]
   if n % 1000 == 0:
     return f"{high} thousand"
-  return f"{high} thousand, {low}" if n % 1000 >= 100 else f"{high} thousand and {low}"
+  between = ", " if n % 1000 >= 100 else " and "
+  return f"{high} thousand{between}{last[n % 1000][0]}"
 
 
 def german_cardinal(n: int) -> str:
@@ -56,10 +69,13 @@ def german_cardinal(n: int) -> str:
   has "ein", not "eins".
   """
   if n < 1000:
-    return _below_thousand(n, "de")
-  high, low = _thousands(n, "de")
-  high = high.removesuffix("s") if high.endswith("eins") else high
-  return f"{high}tausend" + (low if n % 1000 else "")
+    return words().cardinal[n][1]
+  return _german_thousands(n) + (words().cardinal[n % 1000][1] if n % 1000 else "")
+
+
+def _german_thousands(n: int) -> str:
+  high = words().cardinal[n // 1000][1]
+  return (high.removesuffix("s") if high.endswith("eins") else high) + "tausend"
 
 
 def _cardinal(n: int) -> tuple[str, str]:
@@ -67,35 +83,28 @@ def _cardinal(n: int) -> tuple[str, str]:
 
 
 def _ordinal(n: int) -> tuple[str, str]:
-  import num2words
-  return (num2words.num2words(n, lang="en", to="ordinal"),
-          num2words.num2words(n, lang="de", to="ordinal"))
+  if n <= 1000:
+    return words().ordinal[n]
+  english = _english(n, words().ordinal) + ("th" if n % 1000 == 0 else "")
+  last = words().ordinal[n % 1000][1] if n % 1000 else "ste"
+  # num2words has "hundertste", but "eintausendeinhundertste".
+  return english, _german_thousands(n) + ("ein" if n % 1000 == 100 else "") + last
 
 
-@functools.cache
 def _year(n: int) -> tuple[str, str]:
-  import num2words
-  return (num2words.num2words(n, lang="en", to="year"),
-          num2words.num2words(n, lang="de", to="year"))
-
-
-@functools.cache
-def _day_of_month(n: int) -> str:
-  return _ordinal(n)[0]
+  return words().year[n]
 
 
 def _date(n: int) -> tuple[str, str]:
   """The date of the proleptic Gregorian ordinal `n`."""
-  import babel.dates
   day = datetime.date.fromordinal(n)
-  english = babel.dates.format_date(day, "EEEE, MMMM 'the'", locale="en")
-  return (f"{english} {_day_of_month(day.day)}, {_year(day.year)[0]}",
-          babel.dates.format_date(day, "full", locale="de"))
+  english, german = zip(words().weekday[day.weekday()], words().month[day.month])
+  return (f"{english[0]}, {english[1]} the {_ordinal(day.day)[0]}, {_year(day.year)[0]}",
+          f"{german[0]}, {day.day}. {german[1]} {day.year}")
 
 
 def _time(n: int) -> tuple[str, str]:
   """The clock time `n` minutes after midnight."""
-  import babel.dates
   hour, minute = divmod(n, 60)
   if minute == 0:
     minutes = "o'clock"
@@ -104,9 +113,7 @@ def _time(n: int) -> tuple[str, str]:
   else:
     minutes = english_cardinal(minute)
   half = "a.m." if hour < 12 else "p.m."
-  clock = datetime.time(hour, minute)
-  return (f"{english_cardinal((hour - 1) % 12 + 1)} {minutes} {half}",
-          babel.dates.format_time(clock, "HH:mm 'Uhr'", locale="de"))
+  return f"{english_cardinal((hour - 1) % 12 + 1)} {minutes} {half}", f"{hour:02}:{minute:02} Uhr"
 
 
 _PAIR: dict[str, Callable[[int], tuple[str, str]]] = {

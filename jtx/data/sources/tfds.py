@@ -1,34 +1,34 @@
 """Sources of TFDS, prepared as ArrayRecord."""
 
+import functools
 import importlib
+import os
+import re
 from typing import Any
 
 from jtx.errors import DataError
 
-# TFDS finds these of its datasets only once their module is imported.
-_TFDS_MODULES = {
-    "c4": "text.c4",
-    "cnn_dailymail": "summarization.cnn_dailymail",
-    "conll2002": "text.conll2002",
-    "conll2003": "text.conll2003",
-    "flores": "translate.flores",
-    "glue": "text.glue",
-    "gsm8k": "text.gsm8k",
-    "hellaswag": "text.hellaswag",
-    "multi_nli": "text.multi_nli",
-    "wiki40b": "text.wiki40b",
-    "wikipedia": "text.wikipedia",
-    "wmt13_translate": "translate.wmt13",
-    "wmt14_translate": "translate.wmt14",
-    "wmt15_translate": "translate.wmt15",
-    "wmt16_translate": "translate.wmt16",
-    "wmt17_translate": "translate.wmt17",
-    "wmt18_translate": "translate.wmt18",
-    "wmt19_translate": "translate.wmt19",
-    "wmt_t2t_translate": "translate.wmt_t2t",
-    "xnli": "text.xnli",
-    "xsum": "summarization.xsum",
-}
+
+@functools.cache
+def defined_in(dataset: str) -> str | None:
+  """The module of TFDS with the class of a dataset, which TFDS finds only once it is imported.
+
+  It is looked up in the files of the package, without running them.
+  """
+  import tensorflow_datasets as tfds
+  root, = tfds.__path__
+  for folder, _, names in os.walk(root):
+    part = os.path.relpath(folder, root).split(os.sep)
+    if part[0] in ("core", "datasets", "scripts", "testing"):  # "datasets" it finds by itself
+      continue
+    for name in sorted(names):
+      if not name.endswith(".py") or name.endswith("_test.py"):
+        continue
+      with open(os.path.join(folder, name), encoding="utf-8") as f:
+        classes = re.findall(r"^class (\w+)\(", f.read(), re.MULTILINE)
+      if dataset in map(tfds.core.naming.camelcase_to_snakecase, classes):
+        return ".".join(["tensorflow_datasets", *filter(lambda p: p != ".", part), name[:-3]])
+  return None
 
 
 def _plain(value: Any) -> Any:
@@ -54,17 +54,21 @@ class TfdsSource:
   def __init__(self, name: str, dataset: str, split: str, data_dir: str | None):
     import tensorflow_datasets as tfds
     self.name = name
-    module = _TFDS_MODULES.get(dataset.split("/")[0])
+    missing = None
+    if module := defined_in(dataset.split("/")[0]):
+      try:
+        importlib.import_module(module)
+      except ImportError as e:
+        missing = e  # TFDS needs no code for files that are prepared
     try:
-      if module:
-        importlib.import_module(f"tensorflow_datasets.{module}")
       builder = tfds.builder(dataset, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as e:
+      if missing:
+        raise _needs(name, missing) from missing
       raise DataError(f"{name}: TFDS has no dataset {dataset!r}, nor is one prepared in "
                       f"{data_dir or 'its default data_dir'}") from e
     except ImportError as e:
-      raise DataError(f"{name}: TFDS's own code for this dataset needs "
-                      f"{e.name or 'TensorFlow'}") from e
+      raise _needs(name, e) from e
     except (ValueError, RuntimeError) as e:  # an unknown config or version
       raise DataError(f"{name}: TFDS cannot build {dataset!r}: {_first_line(e)}") from e
     if not builder.info.splits:
@@ -93,6 +97,10 @@ class TfdsSource:
   def __getitem__(self, i: int) -> dict[str, Any]:
     return {key: value if key in self._images else _plain(value)
             for key, value in self._data[i].items()}
+
+
+def _needs(name: str, error: ImportError) -> DataError:
+  return DataError(f"{name}: TFDS's own code for this dataset needs {error.name or 'TensorFlow'}")
 
 
 def _first_line(error: Exception) -> str:

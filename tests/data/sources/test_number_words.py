@@ -4,12 +4,17 @@ import datetime
 import hashlib
 import pickle
 import re
+import subprocess
+import sys
 
+import babel.dates
+import num2words
 import numpy as np
 import pytest
 
 from jtx import config
 from jtx.data.sources import number_words as nw
+from tests.data.sources import make_number_words
 
 SPLIT_OF_24 = [0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]
 DIGEST = "264f0d7bfb85079eaf9023e59274e2e15701c0e204100b574c1afb29fb311bfd"
@@ -111,12 +116,35 @@ def test_cardinals_mean_their_number():
     assert parse_german(nw.german_cardinal(n)) == n
 
 
+def test_the_file_is_what_num2words_and_babel_say():
+  assert make_number_words.FILE.read_text(encoding="utf-8") == make_number_words.text()
+
+
 def test_cardinals_are_num2words():
-  import num2words
   for n in range(0, 1_000_000, 997):
     assert nw.english_cardinal(n) == num2words.num2words(n, lang="en")
     assert nw.german_cardinal(n) == num2words.num2words(n, lang="de").replace(
         "einstausend", "eintausend")
+
+
+def test_ordinals_and_dates_are_those_of_num2words_and_babel():
+  for n in range(1, 10_000):
+    assert nw._PAIR["ordinal"](n) == tuple(
+        num2words.num2words(n, lang=lang, to="ordinal") for lang in ("en", "de"))
+  for n in nw.values_of("date", "train")[::7]:
+    day = datetime.date.fromordinal(int(n))
+    english, german = nw._PAIR["date"](int(n))
+    assert german == babel.dates.format_date(day, "full", locale="de")
+    assert english == (babel.dates.format_date(day, "EEEE, MMMM 'the' ", locale="en")
+                       + num2words.num2words(day.day, lang="en", to="ordinal") + ", "
+                       + num2words.num2words(day.year, lang="en", to="year"))
+
+
+def test_the_source_needs_neither():
+  code = ("import sys; from jtx.data.sources import number_words as nw; s = nw.number_words('',"
+          " 'val'); print(s[0]['src'], 'num2words' in sys.modules, 'babel' in sys.modules)")
+  assert subprocess.run([sys.executable, "-c", code], text=True, capture_output=True,
+                        check=True).stdout == "sixty-eight False False\n"
 
 
 @pytest.mark.parametrize("n, german", [

@@ -129,10 +129,21 @@ def test_bad_specs(spec, message):
     open_source(spec)
 
 
-def test_tfds_modules_exist():
+# Of those that TFDS finds only once their module is imported, the ones that texts are trained on.
+TFDS_TEXTS = """c4 cnn_dailymail conll2002 conll2003 flores glue gsm8k hellaswag multi_nli wiki40b
+wikipedia wmt13_translate wmt14_translate wmt15_translate wmt16_translate wmt17_translate
+wmt18_translate wmt19_translate wmt_t2t_translate xnli xsum""".split()
+
+
+def test_modules_of_tfds_are_looked_up():
   import importlib
-  for module in set(tfds._TFDS_MODULES.values()):
-    assert importlib.import_module(f"tensorflow_datasets.{module}")
+
+  from tensorflow_datasets.core import registered
+  for name in TFDS_TEXTS:
+    module = importlib.import_module(tfds.defined_in(name))
+    found = registered.imported_builder_cls(name)
+    assert (found.name, found.__module__) == (name, module.__name__)
+  assert tfds.defined_in("no_such_dataset") is None
 
 
 def test_tfds_errors(tmp_path):
