@@ -24,7 +24,7 @@ from jtx.data import pipeline
 from jtx.errors import ConfigError, nearest
 from jtx.nn.layers import compute_dtype
 from jtx.parallel import sharding
-from jtx.train import flops, metrics, phases
+from jtx.train import flops, phases, progress
 from jtx.train.program import Program
 from jtx.train.teacher import with_teacher
 
@@ -41,7 +41,7 @@ class Chip(NamedTuple):
   options: Mapping[str, Any] = {}  # of the topology
 
 
-# The peaks of the arithmetic are in metrics.py, by the name of the device.
+# The peaks of the arithmetic are in progress.py, by the name of the device.
 CHIPS = {
     "v4": Chip(32 * 2**30, 1228e9, 300e9, {"chip_config_name": "megacore"}),
     "v5e": Chip(16 * 2**30, 819e9, 200e9),
@@ -176,7 +176,7 @@ def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
   result = {
       "collectives": {kind: t._asdict() for kind, t in found.items()}, "sent_bytes": sent,
       "least_sent_bytes": least_sent(arguments[0].params, width, program.config.optim.accumulate)}
-  peak = metrics.peak_flops(program.mesh.devices.flat[0].device_kind)
+  peak = progress.peak_flops(program.mesh.devices.flat[0].device_kind)
   if chip and peak:
     parts = {"arithmetic": done / peak, "memory": hlo.moved(text) / chip.bandwidth,
              "network": sent / chip.links}

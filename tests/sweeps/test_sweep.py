@@ -162,7 +162,7 @@ def test_a_sweep_in_a_bucket_is_refused():
 
 def script_items(*bodies):
   """Items whose commands are Python scripts, in the place of training."""
-  config = common.ConfigDict({"seed": 0})
+  config = common.get_config()
   return [sweep.Item(f"run={i}", {}, {"run": i}, config, [sys.executable, "-c", body])
           for i, body in enumerate(bodies)]
 
@@ -187,6 +187,7 @@ def test_runs_share_the_cores_and_failures_are_told(tmp_path, capfd):
   assert [i["failed"] for i in json.loads((tmp_path / "sweep.json").read_text())["items"]] == [
       None, *failed.values()]
 
+  config_files.save(items[0].config, str(folder(0) / "config.json"))
   again, _ = jobs.run(items[:2], str(tmp_path), [Share()])
   assert list(again) == ["run=1"]
   assert (folder(0) / "log.txt").read_text() == "1\n"  # not run again
@@ -256,7 +257,7 @@ def wait_for(condition, process=None):
 
 def make_sweep(tmp_path, settings, results, failed=()):
   """A sweep's folder as its runs leave it; None is a run that is not finished."""
-  config = common.ConfigDict({"seed": 0})
+  config = common.get_config()
   items = [sweep.Item(f"i{n}", {}, s, config, []) for n, s in enumerate(settings)]
   sweep.write(items, {f"i{n}": "exit status 1" for n in failed}, str(tmp_path))
   for item, result in zip(items, results):
@@ -314,7 +315,9 @@ def test_a_table_of_seeds_alone_and_one_without_results(tmp_path):
 
 def test_results_of_another_config_do_not_count(tmp_path):
   make_sweep(tmp_path, SETTINGS[:1], RESULTS[:1])
-  config_files.save(common.ConfigDict({"seed": 1}), str(tmp_path / "i0" / "config.json"))
+  other = common.get_config()
+  other.seed = 1
+  config_files.save(other, str(tmp_path / "i0" / "config.json"))
   assert report.rows(str(tmp_path))[0].results == []
 
 

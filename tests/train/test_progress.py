@@ -43,7 +43,7 @@ def clock(monkeypatch):
 @pytest.fixture
 def lines(caplog):
   """The lines so far."""
-  caplog.set_level("INFO")
+  caplog.set_level("INFO", logger="absl")
   return lambda: [r.getMessage() for r in caplog.records if r.getMessage().startswith("step ")]
 
 
