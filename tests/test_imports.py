@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from configs import common
+from experiments import cli
 from jtx import imports
 from jtx.config import build
 from jtx.errors import ConfigError
@@ -144,6 +145,20 @@ def test_training_imports_before_it_asks_a_registry(project, tmp_path):
   with pytest.raises(ConfigError, match="^config.imports: there is no module 'own_absent'"):
     loop.run(config, str(tmp_path / "run"))
   assert not os.path.exists(tmp_path / "run")
+
+
+def test_the_command_line_imports_too(project):
+  (project / "my_config.py").write_text("""
+from ml_collections import ConfigDict
+
+
+def get_config():
+  return ConfigDict({"imports": ("own_position",)})
+""")
+  assert cli.config_of(["--config=my_config.py"]).imports == ("own_position",)
+  assert "mine" in POSITIONS
+  with pytest.raises(cli.UsageError, match="^config.imports: there is no module 'own_absent'"):
+    cli.config_of(["--config=my_config.py", "--config.imports=own_absent"])
 
 
 def test_a_run_goes_on_with_other_imports(project, tmp_path):
