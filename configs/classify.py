@@ -6,9 +6,10 @@
 FOLDER is a Hugging Face model or the workdir of a run; without `init` a small BERT with fresh
 parameters is trained. Arguments: text, and second for pairs, the columns of the texts; label, that
 of the class (numbers from 0, or names of columns with `header`); names, the classes joined by "+",
-"" for a number to be predicted; scores, joined by "+" (accuracy, f1, matthews, pearson, spearman);
-train and dev, the files; others, more files to evaluate, joined by "+", such as the texts in other
-languages; and those of FINETUNE_ARGS in finetuning.py.
+"" for a number to be predicted; scores, joined by "+", such as accuracy+macro_f1+auc, or of numbers
+pearson+spearman (docs/classification.md has all); train and dev, the files; others, more files to
+evaluate, joined by "+", such as the texts in other languages; and those of FINETUNE_ARGS in
+finetuning.py.
 """
 
 from . import arguments, common, finetuning
@@ -39,7 +40,8 @@ def get_config(arg: str = ""):
       finetuning.padded(args, "text"),
   )
   finetuning.add_evals(c, args, lambda file: common.evaluator(
-      "classification", source=source(file), scores=tuple(args.scores.split("+"))))
+      "classification", source=source(file), scores=tuple(args.scores.split("+")),
+      report=bool(names)))
   if args.tiny:
     finetuning.shrink_encoder(c)
   return c

@@ -1,9 +1,9 @@
 """Evaluators: what a config's `evals` section names, each a key of `EVALS`.
 
-An evaluator is a frozen dataclass of its config. Called with a `Task` and parameters, it
-goes over its split once and yields (name, value): numbers for the metrics, and strings
-(samples, signatures) for the log. Its `heads` and `keys` are what it needs of the model and of
-batches, as of an objective.
+An evaluator is a frozen dataclass of its config. Called with a `Task` and parameters, it goes over
+its split once and yields (name, value): numbers for the metrics, strings (samples, signatures) and
+tables for the log and the results, and figures. Its `heads` and `keys` are what it needs of the
+model and of batches, as of an objective; `check_model`, where it has one, tells what else it needs.
 """
 
 from jtx.evals.answers import Answers

@@ -1,52 +1,97 @@
-"""Classification and regression on a split, with the metrics of GLUE (Wang et al. 2019)."""
+"""Classification and regression on a split, of texts or images, with scores by name."""
 
 import dataclasses
+import math
 from typing import Any, Iterator, Mapping, Sequence
 
+from absl import logging
 import numpy as np
 
 from jtx.data.dataset import spread
-from jtx.errors import ConfigError, nearest
-from jtx.evals import scores
+from jtx.errors import ConfigError
+from jtx.evals import class_scores
+from jtx.evals.images import values
 from jtx.evals.task import Task
+from jtx.figures.confusion import confusion_matrix
 from jtx.inference.texts import Predictor
-
-SCORES = {"accuracy": scores.accuracy, "f1": scores.f1, "matthews": scores.matthews,
-          "pearson": scores.pearson, "spearman": scores.spearman}
 
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
   """Of classes the likeliest is scored, of a single output the number itself."""
   source: tuple[str, ...]
-  scores: tuple[str, ...] = ("accuracy",)  # keys of SCORES; f1 is of class 1
+  scores: tuple[str, ...] = ("accuracy",)  # of jtx/evals/class_scores.py
   every: int = 0  # steps; 0 is at the end only
   samples: int = 0  # predictions to show
+  report: bool = False  # precision, recall and F1 of each class, and the confusion matrix
 
   heads = frozenset({"classes"})  # of the model
   keys = ()  # of a batch
 
   def __post_init__(self):
     for name in self.scores:
-      if name not in SCORES:
-        raise ConfigError(f"evals: scores={self.scores} has {name!r}; {nearest(name, SCORES)}")
+      class_scores.arguments(name)
 
-  def __call__(self, task: Task, params) -> Iterator[tuple[str, float | str]]:
-    examples = task.data.encoded(self.source)
-    outputs = Predictor(task.model, params, mesh=task.mesh)(examples)
+  def check_model(self, model: Any) -> None:
+    """Raises ConfigError where a score, or the report, is not of what the model predicts."""
+    multi_label = model.head.task == "multi_label"
+    for name in self.scores:
+      class_scores.check(name, model.head.outputs, multi_label)
+    if self.report and model.head.outputs == 1 and not multi_label:
+      raise ConfigError("evals: report=True is of classes, and the model predicts a number")
+
+  def __call__(self, task: Task, params) -> Iterator[tuple[str, Any]]:
+    examples, outputs = predicted(task, params, self.source)
     yield from self.score(examples, outputs, task.data.labels)
 
   def score(self, examples: Sequence[Mapping[str, Any]], outputs: Sequence[np.ndarray],
-            names: Sequence[str] = ()) -> Iterator[tuple[str, float | str]]:
-    """Scores of the outputs [classes], or [1], of each example."""
-    outputs = np.stack(outputs)
-    references = np.array([e["label"] for e in examples])
-    predictions = outputs[:, 0] if outputs.shape[1] == 1 else outputs.argmax(1)
+            names: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Scores of the outputs [classes], or [1], of each example, and what else is asked for."""
+    found = class_scores.outcome(np.stack(outputs), np.stack([e["label"] for e in examples]),
+                                 names)
     for name in self.scores:
-      yield name, SCORES[name](predictions, references)
+      value = class_scores.compute(name, found)
+      if math.isfinite(value):
+        yield name, value
+      else:
+        logging.warning("%s: %s is not defined, so it is left out: an area under the curve needs"
+                        " examples that have a class and others that do not",
+                        ", ".join(self.source), name)
     yield "examples", len(examples)
-    show = lambda value: names[value] if names else f"{value:.4g}"
+    if self.report:
+      yield "report", class_scores.report(found)
+      table = class_scores.confusion(found)
+      yield "confusion", table
+      if found.gold.ndim == 1:
+        yield "confusion", confusion_matrix(np.array(list(table.rows.values())), names)
+    yield from self.shown(examples, found)
+
+  def shown(self, examples: Sequence[Mapping[str, Any]],
+            found: class_scores.Outcome) -> Iterator[tuple[str, str]]:
+    """Some predictions, with what would be right."""
+    gold, predictions, _, names = found
+    show = lambda value: told(value, names)
     for i, place in enumerate(spread(range(len(examples)), self.samples)):
-      wrong = (f" (not: {show(references[place])})"
-               if names and predictions[place] != references[place] else "")
+      wrong = (f" (not: {show(gold[place])})"
+               if names and np.any(predictions[place] != gold[place]) else "")
       yield f"sample_{i}", f"{examples[place]['id']}: {show(predictions[place])}{wrong}"
+
+
+def told(value: Any, names: Sequence[str]) -> str:
+  """A class by name, labels [C] by theirs, or a number."""
+  if np.ndim(value):
+    return " + ".join(name for name, has in zip(names, value) if has) or "none"
+  return names[value] if names else f"{value:.4g}"
+
+
+def predicted(task: Task, params: Any, source: Sequence[str],
+              ) -> tuple[Sequence[Mapping[str, Any]], Sequence[np.ndarray]]:
+  """The examples of a split, each with `id` and `label`, and the head's outputs [C] of each.
+
+  An image that can't be decoded is left out.
+  """
+  if not task.data.recipe.augment:
+    examples = task.data.encoded(source)
+    return examples, Predictor(task.model, params, mesh=task.mesh)(examples)
+  outputs, labels = values(task, params, tuple(source), "predict")
+  return [{"id": i, "label": label} for i, label in enumerate(labels)], outputs[:, 0]

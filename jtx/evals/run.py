@@ -10,6 +10,7 @@ import jax
 from jtx.build import check_heads, check_keys
 from jtx.config import ConfigDict, build
 from jtx.evals import EVALS
+from jtx.evals.table import Table
 from jtx.evals.task import Task
 from jtx.figures.figure import save_figure
 from jtx.parallel import processes
@@ -32,6 +33,8 @@ def make_evaluators(config: ConfigDict, model: Any = None,
     what = f"config.evals.{name}.name={config.evals[name].name!r}"
     if model is not None:
       check_heads(config, model, evaluator.heads, what)
+      if hasattr(evaluator, "check_model"):
+        evaluator.check_model(model)
     if example is not None:
       check_keys(example, evaluator.keys, what)
   return made
@@ -50,7 +53,7 @@ def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, 
     write: takes the step and each evaluator's numbers by `split/name`.
 
   Returns:
-    Numbers and signatures by `split/name`.
+    Numbers, signatures and tables by `split/name`.
   """
   results: dict[str, Any] = {}
   for split, evaluator in evaluators.items():
@@ -61,6 +64,9 @@ def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, 
         key = f"{split}/{name}"
         if isinstance(value, (int, float)):
           numbers[key] = value
+        elif isinstance(value, Table):
+          results[key] = value.plain()
+          lines += [f"{key}:", *value.lines()]
         elif not isinstance(value, str):
           if processes.is_main():
             save_figure(value, os.path.join(workdir, f"{split}_{name}.png"))

@@ -20,12 +20,6 @@ def accuracy(predictions: Sequence, references: Sequence) -> float:
   return float(np.mean(p == r))
 
 
-def f1(predictions: Sequence[int], references: Sequence[int]) -> float:
-  """F1 of class 1 among [N] classes 0 and 1; 0 if nothing is in it."""
-  p, r = _pair(predictions, references)
-  return _f1(np.sum((p == 1) & (r == 1)), np.sum(p == 1), np.sum(r == 1))[2]
-
-
 def _f1(hits: int, predicted: int, true: int) -> tuple[float, float, float]:
   """Precision, recall and F1; 0 where nothing is predicted or true."""
   return (float(hits / predicted) if predicted else 0.0, float(hits / true) if true else 0.0,
@@ -90,10 +84,17 @@ def calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int) 
   Examples are put into equal bins by the probability of their likeliest class; of each bin the
   mean probability is compared with the share that is right, and weighted by its size.
   """
-  confidence, right = probabilities.max(-1), probabilities.argmax(-1) == labels
+  return binned_gap(probabilities.max(-1), probabilities.argmax(-1) == labels, bins)
+
+
+def binned_gap(confidence: np.ndarray, right: np.ndarray, bins: int) -> float:
+  """The mean over [N] of how far the mean of a bin's probabilities is from the share right in it.
+
+  Bins are equal parts of 0 to 1.
+  """
   places = np.minimum((confidence * bins).astype(int), bins - 1)
   gaps = [abs(confidence[places == b].sum() - right[places == b].sum()) for b in range(bins)]
-  return float(sum(gaps) / len(labels))
+  return float(sum(gaps) / len(right))
 
 
 def neighbour_accuracy(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray,

@@ -172,7 +172,14 @@ def _report_run(workdir: str, metrics: Sequence[str]) -> str:
   _draw({m: _curve(logged, m) for m in drawn}, drawn[0] if len(drawn) == 1 else "value",
         os.path.join(workdir, "curves.png"))
   cell = lambda v: number_text(v) if isinstance(v, float) else word(v)
-  return _markdown(["metric", "value"], [[k, cell(v)] for k, v in shown.items()], left=1)
+  tables = {k: v for k, v in shown.items() if isinstance(v, Mapping)}
+  text = _markdown(["metric", "value"],
+                   [[k, cell(v)] for k, v in shown.items() if k not in tables], left=1)
+  for name, table in tables.items():  # by rows, then columns
+    columns = next(iter(table.values()))
+    text += "\n" + _markdown([name, *columns], [[row, *map(cell, values.values())]
+                                                for row, values in table.items()], left=1)
+  return text
 
 
 def _logged(workdir: str) -> list[dict[str, Any]]:

@@ -11,18 +11,18 @@ import pytest
 from jtx.errors import DataError
 from jtx.evals import scores
 from jtx.evals.scores import (
-    answer_scores, best_no_answer_threshold, entities, entity_f1, normalize_answer, squad_em_f1)
+  answer_scores,
+  best_no_answer_threshold,
+  entities,
+  entity_f1,
+  normalize_answer,
+  squad_em_f1,
+)
 
 
 def test_accuracy():
   assert scores.accuracy([1, 0, 2, 2], [1, 1, 2, 0]) == 0.5
   assert scores.accuracy(["a", "b"], ["a", "b"]) == 1.0
-
-
-def test_f1_of_class_one():
-  # 2 hits, 3 predicted, 4 true: precision 2/3, recall 1/2.
-  assert scores.f1([1, 1, 1, 0, 0, 0], [1, 1, 0, 1, 1, 0]) == pytest.approx(4 / 7)
-  assert scores.f1([0, 0], [0, 0]) == scores.f1([0, 1], [1, 0]) == 0.0
 
 
 def test_matthews_of_two_classes_is_the_formula_of_the_four_counts():
@@ -60,7 +60,7 @@ def test_a_constant_correlates_with_nothing(score):
   assert score([0.1] * 3, [1.0, 2.0, 3.0]) == score([1, 2, 3], [7, 7, 7]) == 0.0
 
 
-@pytest.mark.parametrize("score", [scores.accuracy, scores.f1, scores.matthews, scores.pearson])
+@pytest.mark.parametrize("score", [scores.accuracy, scores.matthews, scores.pearson])
 def test_lists_of_other_lengths_are_refused(score):
   for p, r in (([1], [1, 0]), ([], []), ([[1]], [[1]])):
     with pytest.raises(ValueError, match="of the same number and not empty"):

@@ -1,0 +1,51 @@
+"""The confusion matrix of a classifier as a heat map."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jtx.figures.figure import SEQUENTIAL_COLOURS, as_array, clip, label_tokens, new_figure
+
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
+
+MOST_NUMBERS = 12  # classes whose counts are written into the cells
+MOST_UPRIGHT = 4  # characters of names that stand side by side
+
+
+def confusion_matrix(counts: Any, names: Sequence[str]) -> "Figure":
+  """Shares of each class's examples by the class that is predicted; counts are in the cells.
+
+  Args:
+    counts: [C, C], a row a class, a column a prediction.
+    names: of the C classes.
+
+  Raises:
+    ValueError: there are not as many names as classes.
+  """
+  counts = as_array(counts, 2)
+  if counts.shape != (len(names), len(names)):
+    raise ValueError(f"counts {list(counts.shape)} of {len(names)} classes")
+  totals = counts.sum(1, keepdims=True)
+  shares = counts / totals.clip(1)
+  side = clip(2.0 + 0.28 * len(names), 2.6, 8)
+  figure = new_figure((side + 0.7, side))
+  axes = figure.subplots()
+  image = axes.imshow(shares, vmin=0, vmax=1, cmap=SEQUENTIAL_COLOURS)
+  if len(names) <= MOST_NUMBERS:
+    for (row, column), share in zip(_places(len(names)), shares.flat):
+      axes.text(column, row, f"{counts[row, column]:.0f}", ha="center", va="center",
+                color="white" if share > 0.6 else "black", fontsize=8)
+  size = 8 if len(names) <= 30 else 6
+  rotation = 0 if max(map(len, names)) <= MOST_UPRIGHT and len(names) <= MOST_NUMBERS else 90
+  label_tokens(axes.xaxis, names, rotation=rotation, size=size)
+  label_tokens(axes.yaxis, names, size=size)
+  axes.set_xlabel("predicted", fontsize=9)
+  axes.set_ylabel("true", fontsize=9)
+  bar = figure.colorbar(image, ax=axes, shrink=0.8)
+  bar.set_label("share of the true class", fontsize=8)
+  bar.ax.tick_params(labelsize=8)
+  return figure
+
+
+def _places(number: int) -> list[tuple[int, int]]:
+  return [(row, column) for row in range(number) for column in range(number)]
