@@ -28,6 +28,18 @@ def add_data(c, args) -> None:
   c.data.window = 0  # so that every epoch has every image
 
 
+def add_scores(c, args) -> None:
+  """Any number of labels an image with `multi`, and `scores` beside those of every run."""
+  scores = {"scores": tuple(args.scores.split("+"))} if args.scores else {}
+  if args.multi:
+    c.model.head.task, c.data.ops[0].multi_label = "multi_label", True
+    c.objective = common.objective("multi_label")
+    if args.val:
+      c.evals.val = common.evaluator("multi_label", source=(args.val,), report=True, **scores)
+  elif scores:
+    c.evals.classes = common.evaluator("classification", source=(args.val,), report=True, **scores)
+
+
 def ops(crop: str, res: int, channels: int = 3, more: tuple = ()) -> tuple:
   """Decoding, a crop, a flip, what a recipe draws beside, and the layout."""
   if crop not in CROPS:

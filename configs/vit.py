@@ -7,7 +7,8 @@ A source is a folder or zip archive with a folder for each class (images:PATH), 
 or a dataset of TFDS (tfds:cifar10:train); parts are written images:photos.zip:each[:90%]. With
 `init` the encoder is a trained one, of Hugging Face or a workdir; its positions are interpolated to
 `res` and its head is new (section 3.2). Arguments: size (ti, s, b, l, h), patch and res in pixels,
-channels (1 for grey), crop (inception, pad: for small images, or none), and those of ARGS.
+channels (1 for grey), crop (inception, pad: for small images, or none), scores of `val`, joined by
+"+" (docs/classification.md has all), multi, for any number of labels an image, and those of ARGS.
 
 `sweep_positions` is the ablation of appendix D.4: no positions, 1-D, 2-D and relative ones; at the
 stem, or in every layer, each its own or shared. Here it also has sines, and 2-D RoPE.
@@ -36,16 +37,18 @@ ARGS = dict(
 
 PRESETS = ("", "tiny", "tiny,pool=mean,freeze=1,batch=4,epochs=2,lr=0.01",
            "s,patch=8,res=32,channels=1,crop=pad,decay=0.7,train=npz:a.npz:rows[:90%],"
-           "val=npz:a.npz:rows[90%:]", "ti,crop=none,pool=attention")
+           "val=npz:a.npz:rows[90%:],scores=macro_f1", "ti,crop=none,pool=attention",
+           "tiny,multi")
 
 
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, size="s", patch=16, res=224, channels=3, crop="inception",
-                              pool="first", **ARGS)
+                              pool="first", scores="", multi=False, **ARGS)
   c = common.get_config()
   build(c, args, args.size, args.patch, args.res, args.channels, pool=args.pool)
   c.data.ops = images.ops(args.crop, args.res, args.channels)
   recipe(c, args, batch=256, epochs=100.0, lr=1e-3, weight_decay=0.05)
+  images.add_scores(c, args)
   if args.tiny:
     images.shrink(c, args)
   return c

@@ -44,9 +44,9 @@ def read_inputs(path: str, by_word: bool) -> list[dict]:
 def of_images(saved, model, params) -> list[dict]:
   """The predictions of each image."""
   from jtx.inference.images import TOP, ImagePredictor, listed_images
-  from jtx.inference.predictions import prediction
+  from jtx.inference.predictions import predicted
   paths = listed_images(INPUT.value)
-  by_class = model.head.task == "classes"
+  by_class = model.head.task in ("classes", "multi_label")
   run = ImagePredictor(model, params, saved.image_ops(model), batch_size=BATCH_SIZE.value,
                        method="predict" if by_class else "features")
   if not by_class:
@@ -54,9 +54,10 @@ def of_images(saved, model, params) -> list[dict]:
   labels = saved.labels() or [f"LABEL_{i}" for i in range(model.head.outputs)]
   results = []
   for path, x in zip(paths, run(paths)):
-    label, scores = prediction(x[0], labels)
-    best = sorted(scores, key=scores.get, reverse=True)[:TOP]
-    results.append({"path": path, "label": label, "scores": {name: scores[name] for name in best}})
+    found = predicted(model.head, x[0], labels)
+    best = sorted(found.scores, key=found.scores.get, reverse=True)[:TOP]
+    results.append({"path": path, **found._asdict(),
+                    "scores": {name: found.scores[name] for name in best}})
   return results
 
 

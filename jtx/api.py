@@ -11,7 +11,7 @@ from typing import Any, Sequence
 
 from jtx.errors import ConfigError
 from jtx.inference.images import ImageClassifier, takes_images
-from jtx.inference.predictions import Prediction
+from jtx.inference.predictions import Labels, Prediction
 from jtx.inference.texts import TextClassifier, TextEmbedder
 from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, load_tokenizer, save_pretrained
@@ -50,7 +50,8 @@ class Classifier:
   def __init__(self, directory: str, *, max_length: int = 256, batch_size: int = 64):
     saved = open_saved(directory)
     model, params = saved.load()
-    if model.head.task != "classes" or model.head.outputs == 1:
+    if model.head.task == "classes" and model.head.outputs == 1 or (
+        model.head.task not in ("classes", "multi_label")):
       raise ConfigError(f"{directory}: its head is for {model.head.task!r}, not for classes")
     self.labels = saved.labels() or tuple(f"LABEL_{i}" for i in range(model.head.outputs))
     if takes_images(model):
@@ -61,8 +62,8 @@ class Classifier:
                                      max_length=max_length, batch_size=batch_size)
 
   def __call__(self, inputs: Sequence[Any],
-               second: Sequence[str] | None = None) -> list[Prediction]:
-    """The class of each text, of each pair of `inputs[i]` and `second[i]`, or image, in order.
+               second: Sequence[str] | None = None) -> list[Prediction | Labels]:
+    """The class or labels of each text, pair of `inputs[i]` and `second[i]`, or image, in order.
 
     An image is a path, the bytes of a file, or a uint8 array [H, W, C].
     """

@@ -1,7 +1,7 @@
 """A config's model and objective, checked against its data and one another."""
 
 import functools
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,11 @@ HEAD_EDITS = {
 }
 
 
-def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
+def make_model(config: ConfigDict, info: Mapping[str, int],
+               label_shares: Callable[[], Sequence[float]] | None = None) -> tuple[Any, Any]:
   """The model and the objective; fields that are unset and in `info` come from the data.
+
+  An objective that is balanced calls `label_shares`, the share of training examples of each label.
 
   Raises:
     ConfigError: a field of the model that is set differs from the data, or the model lacks a head
@@ -42,6 +45,8 @@ def make_model(config: ConfigDict, info: Mapping[str, int]) -> tuple[Any, Any]:
                           f" is {value}; leave it unset to take the data's")
     built.append(build(registry, cfg, what=section))
   model, objective = built
+  if label_shares is not None and getattr(objective, "needs_shares", False):
+    objective = objective.with_shares(label_shares())
   check_heads(config, model, objective.heads, f"config.objective.name={config.objective.name!r}")
   return model, objective
 

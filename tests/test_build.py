@@ -12,6 +12,7 @@ from jtx.data import pipeline
 from jtx.errors import ConfigError
 from jtx.evals import EVALS
 from jtx.models import MODELS
+from jtx.models.heads import TASKS
 from jtx.objectives import OBJECTIVES
 from jtx.train import loop
 from tests.helpers import tiny_config
@@ -104,7 +105,7 @@ def test_an_evaluator_that_does_not_fit_is_refused_before_training(tmp_path, eva
 
 
 def test_objectives_name_heads_that_models_have():
-  heads = {"seq2seq", "mlm", "mae", "classes", "tags", "span", "choice", "embedding", "distilled"}
+  heads = {"seq2seq", "mlm", "mae", "distilled", *TASKS}
   assert all(kind.heads <= heads for kind in [*OBJECTIVES.values(), *EVALS.values()])
   assert set(MODELS) >= {edit["name"] for edit in build.HEAD_EDITS.values()}
 

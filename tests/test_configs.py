@@ -65,7 +65,7 @@ def make_program(config, mesh_shape, vocab_size=None, outputs=3):
   sharding.check_batch(config.batch_size, mesh, "batch_size")
   known = config.tokenizer.kind.get("vocab_size")
   recipe, info = declared_data(config, None if known else vocab_size or 30_000, outputs)
-  model, objective = build.make_model(config, info)
+  model, objective = build.make_model(config, info, lambda: (0.5,) * info["head.outputs"])
   make_evaluators(config)
   example = pipeline.example_batch(recipe, config.batch_size)
   return Program(config, model, objective, example=example, mesh=mesh)

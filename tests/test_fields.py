@@ -39,6 +39,7 @@ from jtx.objectives.distill import Distill
 from jtx.objectives.distill_classes import DistillClasses
 from jtx.objectives.mae import Mae
 from jtx.objectives.mlm import Mlm
+from jtx.objectives.multi_label import MultiLabel
 from jtx.objectives.multiple_choice import MultipleChoice
 from jtx.objectives.seq2seq import Seq2Seq
 from jtx.objectives.span import Span
@@ -251,14 +252,17 @@ CHANGES = {
            "slow": ({}, 40.0), "attention": ({}, 2.0)},
     Alibi: {},
     T5Bias: {"num_buckets": ({}, 8), "max_distance": ({}, 64), "init_std": ({}, 0.5)},
-    Classify: {"loss": ({}, "squared_error"), "label_smoothing": ({}, 0.1)},
+    Classify: {"loss": ({}, "squared_error"), "label_smoothing": ({}, 0.1),
+               "class_weights": ({}, (2.0,)), "focal_gamma": ({}, 2.0)},
     DistillClasses: {"loss": ({}, "sigmoid"), "label_smoothing": ({}, 0.1), "mixup": ({}, 0.5),
-                     "cutmix": ({}, 0.5), "kind": ({}, "soft"), "weight": ({}, 0.3),
+                     "cutmix": ({}, 0.5), "class_weights": ({}, (1.0, 2.0)),
+                     "focal_gamma": ({}, 2.0), "kind": ({}, "soft"), "weight": ({}, 0.3),
                      "temperature": (dict(kind="soft"), 2.0)},
     Mae: {"normalize": ({}, False)},
     Distill: {"pairs": ({}, False), "temperature": ({}, 3.0), "soft_weight": ({}, 1.0),
               "mlm_weight": ({}, 1.0), "cosine_weight": ({}, 2.0)},
     Mlm: {"pairs": ({}, False)},
+    MultiLabel: {"pos_weight": ({}, (2.0,)), "focal_gamma": ({}, 2.0)},
     MultipleChoice: {},
     Span: {},
     Tag: {},
@@ -292,6 +296,8 @@ EXEMPT = {
     (DistillClasses, "teacher"): "likewise: see test_image_objectives.py",
     (Classify, "mixup"): "of images: see DistillClasses",
     (Classify, "cutmix"): "of images: see DistillClasses",
+    (HeadConfig, "threshold"): "of what is predicted: see test_tasks.py",
+    (ImageHeadConfig, "threshold"): "likewise",
     (LearnedGrid, "trained"): "of the optimiser: see test_optim.py",
     (AttentionConfig, "kernel"): "all kernels are one function; which runs is in test_attention.py",
 }
@@ -321,6 +327,10 @@ REFUSED = [
     (HeadConfig, dict(use_bias=False), "head.use_bias=False goes with a head.transform"),
     (HeadConfig, dict(task="span", pool="none", outputs=3), "a head for 'span' has 2"),
     (HeadConfig, dict(task="embedding"), "head.outputs=1: head.task='embedding' has none"),
+    (HeadConfig, dict(threshold=0.3), "head.threshold=0.3 goes with head.task='multi_label'"),
+    (ImageHeadConfig, dict(threshold=0.3), "head.threshold=0.3 goes with head.task='multi_label'"),
+    (Classify, dict(loss="sigmoid", class_weights=(1.0,)), "class_weights goes with loss='cross"),
+    (Classify, dict(loss="squared_error", focal_gamma=2.0), "focal_gamma with classes, not l"),
     (ImageHeadConfig, dict(task="embedding"), "head.outputs and head.distilled go with"),
     (FeatureConfig, dict(layers=(), combine="sum"), "go with features.layers"),
     (FeatureConfig, dict(layers=(), lstm_layers=1), "go with features.layers"),
@@ -378,6 +388,9 @@ def program(instance) -> str:
     case Mlm():  # and Distill
       model = Encoder(**MODEL, mlm=True, head=HeadConfig(task="next_sentence"))
       return text_program(model, Total(instance, model))
+    case MultiLabel():
+      head = HeadConfig(task="multi_label", outputs=1)
+      return text_program(Encoder(**MODEL, head=head), instance, label=jnp.zeros((2, 1, 1), int))
     case Classify() | MultipleChoice():
       return text_program(Encoder(**ENCODER), instance)
     case Span() | Tag():
@@ -485,7 +498,7 @@ def image_program(model, objective) -> str:
   return text(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
 
 
-def text_program(model, objective) -> str:
+def text_program(model, objective, **more) -> str:
   tokens = jnp.arange(12).reshape(2, 6) % 9 + 1
   row = {"": tokens, "_segment_ids": tokens * 0 + 1, "_positions": tokens * 0 + jnp.arange(6),
          "_types": tokens % 2}
@@ -493,6 +506,7 @@ def text_program(model, objective) -> str:
            for suffix, value in row.items()}
   batch |= dict.fromkeys(("label", "start", "end"), jnp.zeros((2, 1), int)) | {"tags": tokens % 2}
   batch |= {"mlm_positions": tokens[:, :2] % 6, "mlm_labels": tokens[:, :2]}
+  batch |= more
 
   def loss(params, batch, key):
     return objective(model, params, batch, train=True, rngs={"dropout": key})["loss"][0]

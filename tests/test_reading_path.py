@@ -38,6 +38,7 @@ SKIPPED = {
     "jtx.models.resnet": "the stem of hybrids",
     "jtx.objectives": "the table of losses",
     "jtx.objectives.chunks": "the same loss, some tokens at a time",
+    "jtx.objectives.imbalance": "weights of classes and the focal loss, which a config may turn on",
     "jtx.objectives.mixing": "mixup and CutMix, which a config may turn on",
     "jtx.objectives.sums": "names with their sums and weights",
     "jtx.nn.cache": "decoding",

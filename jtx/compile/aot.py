@@ -151,7 +151,9 @@ def _program(config: ConfigDict, mesh: Any, phase: Any, vocab_size: int | None,
   """The program of a run on `mesh`, and the abstract arguments of its step in a phase."""
   phases.check_batches(config, mesh)
   recipe, info = declared_data(config, vocab_size, outputs)
-  model, objective = build.make_model(config, info)
+  # Weights of classes are numbers in the program, whichever they are.
+  shares = lambda: (0.5,) * info["head.outputs"]
+  model, objective = build.make_model(config, info, shares)
   objective, extra = with_teacher(objective, mesh, abstract=True)
   example = pipeline.example_batch(recipe.with_length(phase.length), phase.batch_size)
   if config.epochs is not None:

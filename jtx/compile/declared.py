@@ -34,5 +34,7 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
   if names is not None and labelled(config.model.get("head", {})):
     if not names and outputs is None:
       raise ConfigError("outputs is needed: the names of classes or tags follow from the data")
+    if not names:
+      recipe = recipe.with_names(tuple(map(str, range(outputs))))
     info["head.outputs"] = len(names) or outputs
   return recipe, info

@@ -30,11 +30,14 @@ class Dataset:
       them they are trained on the training sources, or are those that these were prepared with.
     labels: `labels` of a checkpoint; without them, an op whose names are unset takes them
       from the training sources.
+    shares: `shares` of a checkpoint; without them the training data is counted, if ever asked.
   """
 
   def __init__(self, data: ConfigDict, tokenizer: ConfigDict,
-               saved: Mapping[str, str] | None = None, labels: Sequence[str] | None = None):
+               saved: Mapping[str, str] | None = None, labels: Sequence[str] | None = None,
+               shares: Sequence[float] | None = None):
     self.data = data
+    self.shares = shares and tuple(shares)  # of `label_shares`, once it was asked for
     self.folders = reader.folders(data.train, data.path)  # of prepared training sources
     self._opened = functools.lru_cache(None)(self._open)
     self._warned: set[str] = set()  # paths of broken images
@@ -128,6 +131,28 @@ class Dataset:
   def labels(self) -> tuple[str, ...]:
     """The names of classes or tags, where an op has them."""
     return self.recipe.names or ()
+
+  def label_shares(self) -> tuple[float, ...]:
+    """The share of the training examples that has each class or label.
+
+    Raises:
+      ConfigError: they have none.
+    """
+    if self.shares is None:
+      columns, prepared = self.recipe.prepared_columns(), self.prepared_train
+      if not self.labels or "label" not in columns:
+        raise ConfigError("config.objective: weights that are 'balanced' need classes or labels,"
+                          " and data.ops make none")
+      if isinstance(prepared, LazyExamples):
+        decode = self.recipe.augment[0]
+        rows = [decode.label_of(label, "an image") for label in prepared.labels()]
+      else:
+        rows = [prepared.example(i)["label"] for i in range(len(prepared))]
+      found = np.stack(rows)
+      if not columns["label"].shape:
+        found = found[:, None] == np.arange(len(self.labels))
+      self.shares = tuple(found.mean(0, dtype=np.float64).tolist())
+    return self.shares
 
   def sources(self, specs: Sequence[str]) -> list[Source]:
     if not specs:

@@ -2,7 +2,7 @@
 
 import bisect
 import threading
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 from absl import logging
 import numpy as np
@@ -97,6 +97,12 @@ class LazyExamples:
     number = int(i) - self._starts[source]
     path = f"{self.sources[source].name}, example {number}"
     return {"path": path, **self.sources[source][number], "id": int(i)}
+
+  def labels(self) -> Iterator[Any]:
+    """The label of each example, as its source has it; of files and arrays no image is read."""
+    for source in self.sources:
+      yield from source.labels if hasattr(source, "labels") else (
+          source[i]["label"] for i in range(len(source)))
 
   def after_ops(self, examples: Sequence[int] | np.ndarray,
                 generator: np.random.Generator | None) -> list[Example]:

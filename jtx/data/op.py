@@ -17,11 +17,11 @@ TOKENIZER = "text"  # the field whose tokenizer the ops for encoders take
 
 class Column(NamedTuple):
   """A value that an op puts into an example for the model."""
-  # "tokens"; "aligned:FIELD", as long as FIELD's tokens; "example", one number; or "array",
-  # where an example is a row.
+  # "tokens"; "aligned:FIELD", as long as FIELD's tokens; "example", one number, or as
+  # many as `shape` says; or "array", where an example is a row.
   kind: str
   dtype: str = "int32"
-  shape: tuple[int, ...] = ()  # of an array
+  shape: tuple[int, ...] = ()  # of an array, or of what an example has
 
 
 class Stage(enum.Enum):

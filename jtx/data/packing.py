@@ -118,8 +118,8 @@ def assemble(layout: "Pad | Pack", columns: Mapping[str, Column],
     For each field f of length L, `f [R, L]`, int32 `f_segment_ids [R, L]` (1, 2, ... in the
     order of the row, 0 is padding), `f_positions [R, L]` (from 0 in every segment), and
     [R, L] of what is aligned with f; the columns of one number an example
-    `[R, max_segments]`; arrays `[R, *shape]`; and int64 `ids [R, max_segments]`, -1 where there
-    is no example.
+    `[R, max_segments]`, and of several `[R, max_segments, *shape]`; arrays `[R, *shape]`; and int64
+    `ids [R, max_segments]`, -1 where there is no example.
   """
   batch = {}
   for f, length in zip(layout.fields, layout.lengths):
@@ -138,9 +138,10 @@ def assemble(layout: "Pad | Pack", columns: Mapping[str, Column],
     batch |= {**arrays, f"{f}_segment_ids": segments, f"{f}_positions": positions}
   for name, column in columns.items():
     if column.kind == "example":
-      batch[name] = np.zeros((len(rows), layout.max_segments), column.dtype)
+      batch[name] = np.zeros((len(rows), layout.max_segments, *column.shape), column.dtype)
       for r, row in enumerate(rows):
-        batch[name][r, :len(row)] = [example[name] for example in row]
+        for s, example in enumerate(row):
+          batch[name][r, s] = example[name]
     elif column.kind == "array":
       batch[name] = np.zeros((len(rows), *column.shape), column.dtype)
       for r, row in enumerate(rows):

@@ -125,7 +125,7 @@ def tell_kept(name: str, read: int, kept: int, dropped: Mapping[str, int]) -> No
 
 def join(values: Sequence[Any], column: Column) -> np.ndarray:
   if column.kind == "example":
-    return np.array(values, column.dtype)
+    return np.array(values, column.dtype).reshape(-1, *column.shape)
   return np.concatenate([np.zeros(0, column.dtype), *values])
 
 

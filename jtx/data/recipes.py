@@ -58,6 +58,12 @@ class Recipe(NamedTuple):
     """The classes or tags, where an op has them."""
     return next((op.names for op in (*self.prepare, *self.augment) if op.named), None)
 
+  def with_names(self, names: Sequence[str]) -> "Recipe":
+    """The recipe with names of classes or tags, where an op has none yet."""
+    named = lambda ops: [dataclasses.replace(op, names=tuple(names)) if op.named and not op.names
+                         else op for op in ops]
+    return self._replace(prepare=named(self.prepare), augment=named(self.augment))
+
   def prepared_columns(self) -> dict[str, Column]:
     """The columns that are kept of an example after the ops that run once.
 

@@ -7,7 +7,7 @@ model and of batches, as of an objective; `check_model`, where it has one, tells
 """
 
 from jtx.evals.answers import Answers
-from jtx.evals.classification import Classification
+from jtx.evals.classification import Classification, MultiLabel
 from jtx.evals.images import Images, Probes, Throughput
 from jtx.evals.loss import Loss
 from jtx.evals.ngrams import Ngrams
@@ -20,6 +20,7 @@ EVALS = {
     "classification": Classification,
     "images": Images,
     "loss": Loss,
+    "multi_label": MultiLabel,
     "ngrams": Ngrams,
     "pictures": Pictures,
     "probes": Probes,

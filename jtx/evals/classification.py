@@ -1,4 +1,4 @@
-"""Classification and regression on a split, of texts or images, with scores by name."""
+"""Classification, multi-label too, and regression on a split of texts or images: scores by name."""
 
 import dataclasses
 import math
@@ -8,8 +8,9 @@ from absl import logging
 import numpy as np
 
 from jtx.data.dataset import spread
-from jtx.errors import ConfigError
+from jtx.errors import ConfigError, nearest
 from jtx.evals import class_scores
+from jtx.evals.class_scores import SCORES
 from jtx.evals.images import values
 from jtx.evals.task import Task
 from jtx.figures.confusion import confusion_matrix
@@ -30,11 +31,13 @@ class Classification:
 
   def __post_init__(self):
     for name in self.scores:
+      if name not in SCORES:
+        raise ConfigError(f"evals: scores={self.scores} has {name!r}; {nearest(name, SCORES)}")
       class_scores.arguments(name)
 
   def check_model(self, model: Any) -> None:
     """Raises ConfigError where a score, or the report, is not of what the model predicts."""
-    multi_label = model.head.task == "multi_label"
+    multi_label = "multi_label" in self.heads
     for name in self.scores:
       class_scores.check(name, model.head.outputs, multi_label)
     if self.report and model.head.outputs == 1 and not multi_label:
@@ -42,13 +45,13 @@ class Classification:
 
   def __call__(self, task: Task, params) -> Iterator[tuple[str, Any]]:
     examples, outputs = predicted(task, params, self.source)
-    yield from self.score(examples, outputs, task.data.labels)
+    yield from self.score(examples, outputs, task.data.labels, task.model.head.threshold)
 
   def score(self, examples: Sequence[Mapping[str, Any]], outputs: Sequence[np.ndarray],
-            names: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
+            names: Sequence[str] = (), threshold: float = 0.5) -> Iterator[tuple[str, Any]]:
     """Scores of the outputs [classes], or [1], of each example, and what else is asked for."""
     found = class_scores.outcome(np.stack(outputs), np.stack([e["label"] for e in examples]),
-                                 names)
+                                 names, threshold)
     for name in self.scores:
       value = class_scores.compute(name, found)
       if math.isfinite(value):
@@ -75,6 +78,14 @@ class Classification:
       wrong = (f" (not: {show(gold[place])})"
                if names and np.any(predictions[place] != gold[place]) else "")
       yield f"sample_{i}", f"{examples[place]['id']}: {show(predictions[place])}{wrong}"
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabel(Classification):
+  """Of labels that do not exclude one another those are predicted that reach head.threshold."""
+  scores: tuple[str, ...] = ("accuracy", "micro_f1", "macro_f1")
+
+  heads = frozenset({"multi_label"})  # of the model
 
 
 def told(value: Any, names: Sequence[str]) -> str:

@@ -27,23 +27,26 @@ def confusion_matrix(counts: Any, names: Sequence[str]) -> "Figure":
     raise ValueError(f"counts {list(counts.shape)} of {len(names)} classes")
   totals = counts.sum(1, keepdims=True)
   shares = counts / totals.clip(1)
-  side = clip(2.0 + 0.28 * len(names), 2.6, 8)
-  figure = new_figure((side + 0.7, side))
+  width = clip(2.4 + 0.16 * len(names), 3.2, 7)  # of a column, or of a page's two
+  figure = new_figure((width, 0.85 * width))
   axes = figure.subplots()
+  size = 8 if len(names) <= MOST_NUMBERS // 2 else 6.5 if len(names) <= MOST_NUMBERS else 5
   image = axes.imshow(shares, vmin=0, vmax=1, cmap=SEQUENTIAL_COLOURS)
   if len(names) <= MOST_NUMBERS:
     for (row, column), share in zip(_places(len(names)), shares.flat):
       axes.text(column, row, f"{counts[row, column]:.0f}", ha="center", va="center",
-                color="white" if share > 0.6 else "black", fontsize=8)
-  size = 8 if len(names) <= 30 else 6
+                color="white" if share > 0.6 else "black", fontsize=size)
+    edges = [place - 0.5 for place in range(1, len(names))]
+    axes.hlines(edges, -0.5, len(names) - 0.5, colors="white", linewidth=1)
+    axes.vlines(edges, -0.5, len(names) - 0.5, colors="white", linewidth=1)
   rotation = 0 if max(map(len, names)) <= MOST_UPRIGHT and len(names) <= MOST_NUMBERS else 90
   label_tokens(axes.xaxis, names, rotation=rotation, size=size)
   label_tokens(axes.yaxis, names, size=size)
-  axes.set_xlabel("predicted", fontsize=9)
-  axes.set_ylabel("true", fontsize=9)
+  axes.set_xlabel("predicted", fontsize=8)
+  axes.set_ylabel("true", fontsize=8)
   bar = figure.colorbar(image, ax=axes, shrink=0.8)
-  bar.set_label("share of the true class", fontsize=8)
-  bar.ax.tick_params(labelsize=8)
+  bar.set_label("share of the true class", fontsize=7)
+  bar.ax.tick_params(labelsize=7)
   return figure
 
 

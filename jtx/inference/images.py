@@ -18,7 +18,7 @@ from jtx.data.ops.image import Resize
 from jtx.data.ops.image_layout import Images
 from jtx.data.sources.images import ENDINGS, file_bytes
 from jtx.errors import DataError
-from jtx.inference.predictions import Prediction, prediction
+from jtx.inference.predictions import Labels, Prediction, predicted
 from jtx.models.vit import ImageConfig
 
 Image = str | os.PathLike | bytes | np.ndarray
@@ -91,12 +91,12 @@ class ImageClassifier:
 
   def __init__(self, model: nn.Module, params: Any, ops: Sequence[Any], labels: Sequence[str], *,
                batch_size: int = 64):
-    self.labels = labels
+    self.head, self.labels = model.head, labels
     self.predictor = ImagePredictor(model, params, ops, batch_size=batch_size)
 
-  def __call__(self, images: Sequence[Image]) -> list[Prediction]:
-    """The class of each image, in order."""
-    return [prediction(x[0], self.labels) for x in self.predictor(images)]
+  def __call__(self, images: Sequence[Image]) -> list[Prediction | Labels]:
+    """The class or labels of each image, in order."""
+    return [predicted(self.head, x[0], self.labels) for x in self.predictor(images)]
 
 
 def listed_images(path: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""Probabilities of classes from the outputs of a head."""
+"""Probabilities of classes and labels from the outputs of a head."""
 
-from typing import NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
@@ -8,6 +8,25 @@ import numpy as np
 class Prediction(NamedTuple):
   label: str  # the likeliest class
   scores: dict[str, float]  # probability of each class
+
+
+class Labels(NamedTuple):
+  labels: list[str]  # any number of them: those whose probability is large enough
+  scores: dict[str, float]  # probability of each label
+
+
+def predicted(head: Any, outputs: np.ndarray, labels: Sequence[str]) -> Prediction | Labels:
+  """What a head for classes, or for labels that do not exclude one another, says.
+
+  Args:
+    head: the fields of the model's head.
+    outputs: logits [C].
+    labels: the C names.
+  """
+  if head.task != "multi_label":
+    return prediction(outputs, labels)
+  p = np.exp(-np.logaddexp(0, -outputs.astype(np.float64))).tolist()
+  return Labels([name for name, x in zip(labels, p) if x >= head.threshold], dict(zip(labels, p)))
 
 
 def prediction(outputs: np.ndarray, labels: Sequence[str]) -> Prediction:

@@ -15,7 +15,7 @@ import numpy as np
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.inference.answers import best_answers
-from jtx.inference.predictions import prediction
+from jtx.inference.predictions import predicted, prediction
 from jtx.inference.texts import Predictor, encode, text_vectors
 
 Input = Mapping[str, Any]
@@ -106,6 +106,12 @@ def embeddings(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
 
 def mean_vectors(model: nn.Module, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
   return text_vectors("mean", True, model, params, batch)
+
+
+def multi_labels(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+  outputs = trained.run(of_text(trained, inputs))
+  labels = trained.labels or [f"LABEL_{i}" for i in range(trained.model.head.outputs)]
+  return [predicted(trained.model.head, x, labels)._asdict() for x in outputs]
 
 
 def classes(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
@@ -203,6 +209,7 @@ PAIR = {"text": str, "second": str}
 HEADS: dict[str, tuple[dict[str, type], Callable[[Trained, Sequence[Input]], list[Output]]]] = {
     "none": (TEXT, embeddings),
     "embedding": (TEXT, embeddings),
+    "multi_label": (TEXT, multi_labels),
     "classes": (TEXT, classes),
     "tags": ({"words": list}, tags),
     "span": ({"question": str, "context": str}, answers),

@@ -15,7 +15,7 @@ import numpy as np
 from jtx.data import batching
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
-from jtx.inference.predictions import Prediction, prediction
+from jtx.inference.predictions import Labels, Prediction, predicted
 from jtx.models.text_head import POOLS
 from jtx.models.text_head import pool as pool_texts
 from jtx.parallel import processes, sharding
@@ -147,7 +147,8 @@ class TextClassifier:
     self.predictor = Predictor(model, params, batch_size=batch_size)
 
   def __call__(self, texts: Sequence[str],
-               second: Sequence[str] | None = None) -> list[Prediction]:
-    """The class of each text, or of each pair of `texts[i]` and `second[i]`, in order."""
+               second: Sequence[str] | None = None) -> list[Prediction | Labels]:
+    """The class or labels of each text, or of each pair of `texts[i]` and `second[i]`, in order."""
     examples = encode(self.tokenizer, list(texts), second and list(second), self.max_length)
-    return [prediction(x, self.labels) for x in self.predictor(examples)]
+    head = self.predictor.model.head
+    return [predicted(head, x, self.labels) for x in self.predictor(examples)]

@@ -67,6 +67,8 @@ FREE = frozenset("""
     begin_suppress_tokens tf_legacy_loss
     """.split())
 
+MULTI_LABEL = "multi_label_classification"  # a problem_type: labels do not exclude one another
+
 # That every model type could have, and jtx has in one way.
 FIXED = {
     "is_decoder": (False,),
@@ -154,6 +156,8 @@ def label_attributes(model: Any, labels: tuple[str, ...] | None) -> dict[str, An
             "label2id": {name: i for i, name in enumerate(labels)}}
   if task == "classes" and head.outputs == 1:
     result["problem_type"] = "regression"
+  if task == "multi_label":
+    result["problem_type"] = MULTI_LABEL
   return result
 
 

@@ -7,8 +7,8 @@ from absl import logging
 from jtx.config import ConfigDict, build, edits_of, section
 from jtx.errors import ConfigError
 from jtx.interop import trunks
-from jtx.interop.attributes import defaults, label_attributes, num_labels, read
-from jtx.interop.family import Family, Heads, pretraining, task_of
+from jtx.interop.attributes import MULTI_LABEL, defaults, label_attributes, num_labels, read
+from jtx.interop.family import Family, Heads, pretraining, stored, task_of
 from jtx.models import MODELS
 from jtx.models.heads import TASKS
 
@@ -26,14 +26,17 @@ def model_fields(family: Family, config: Mapping[str, Any], heads: Heads,
   Raises:
     ConfigError: as `attributes.read`, or values that do not fit together.
   """
+  problem = config["problem_type"] if "problem_type" in config else None
+  if problem == MULTI_LABEL and "classes" in heads:
+    heads = heads - {"classes"} | {"multi_label"}
   values, task = read(family.attributes, config, where), task_of(heads)
   outputs = num_labels(config, where) if TASKS[task].labelled else None
-  problem = config["problem_type"] if "problem_type" in config else None
   if task == "classes":
     single = problem in (None, "single_label_classification")
     if not single and (problem, outputs) != ("regression", 1):
       raise ConfigError(f"{where}: problem_type={problem!r} with {outputs} labels is not known to"
-                        " jtx: it has single_label_classification, and regression of one number")
+                        " jtx: it has single_label_classification, multi_label_classification, and"
+                        " regression of one number")
   try:
     result = fields_of(family, values, heads, outputs)
   except ConfigError as e:
@@ -49,13 +52,16 @@ def model_fields(family: Family, config: Mapping[str, Any], heads: Heads,
 def fields_of(family: Family, values: Mapping[str, Any], heads: Heads,
               outputs: int | None) -> dict[str, Any]:
   """The fields of a model from attributes, all of which are there."""
-  result = family.trunk(values, heads)
+  in_files = stored(heads)
+  result = family.trunk(values, in_files)
   if family.head is None:
     return result
   task = task_of(heads)
   head = {"task": task, "outputs": outputs}
   if task != "none":
-    head |= family.head(values, heads)
+    head |= family.head(values, in_files)
+  if in_files != heads:
+    head["task"] = task
   return {**result, "head": head}
 
 

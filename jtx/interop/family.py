@@ -15,6 +15,11 @@ def task_of(heads: Heads) -> str:
   return next((name for name in TASKS if name in heads), "none")
 
 
+def stored(heads: Heads) -> frozenset[str]:
+  """The heads as files have them, in which tasks that differ in what outputs mean are one."""
+  return frozenset((TASKS[head].stored_as or head) if head in TASKS else head for head in heads)
+
+
 def pretraining(heads: Heads) -> frozenset[str]:
   """The heads that have no task of `TASKS`, such as that of a masked language model."""
   return frozenset(heads) - TASKS.keys() - {"distilled"}
@@ -43,6 +48,7 @@ class Names:
 
   def rows_of(self, heads: Heads) -> tuple[Row, ...]:
     """The rows of heads alone."""
+    heads = stored(heads)
     rows = {row.paths: row for name in self.heads if name in heads for row in self.heads[name]}
     return tuple(rows.values())
 
@@ -79,4 +85,5 @@ class Family:
 
   def architecture(self, heads: Heads) -> str | None:
     """The name of the architecture with these heads."""
+    heads = stored(heads)
     return next((name for name, own in self.architectures.items() if own == heads), None)

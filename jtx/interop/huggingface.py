@@ -14,11 +14,12 @@ import numpy as np
 from jtx.errors import ConfigError, DataError, nearest
 from jtx.interop import attributes, configs, tables, trunks
 from jtx.interop.families import FAMILIES, timm
-from jtx.interop.family import Family, Heads, pretraining, task_of
+from jtx.interop.family import Family, Heads, pretraining, stored, task_of
 from jtx.interop.files import CONFIG, Tensors, read_config
 from jtx.interop.generation import Generation, read_generation
 from jtx.interop.trunks import param_shapes
 from jtx.models import MODELS
+from jtx.models.heads import TASKS
 
 
 class Source(NamedTuple):
@@ -114,11 +115,12 @@ def finetuned_fields(source: Source, task: str) -> dict[str, Any]:
   """
   tasks = [task_of(heads) for heads in source.family.architectures.values()
            if not pretraining(heads)]
-  if task not in tasks:
+  if (TASKS[task].stored_as or task) not in tasks:
     raise ConfigError(f"{source.path}: a {source.config['model_type']} has no head for {task!r};"
                       f" {nearest(task, tasks)}")
   fields = configs.model_fields(source.family, source.config, {task} - {"none"}, source.path)
-  fields["head"] = {k: v for k, v in fields["head"].items() if k != "outputs"}
+  head = {k: v for k, v in fields["head"].items() if k != "outputs"}
+  fields["head"] = head | {"task": task}  # which problem_type may have changed
   return {k: v for k, v in fields.items() if v is not None}
 
 
@@ -241,7 +243,7 @@ def head_candidates(source: Source, model: Any) -> Iterator[tuple[Heads, tuple[t
   first = pretraining(model.heads)
   if first and names.rows_of(first) and has_our_pretraining(family, values, first):
     yield first, names.rows_of(first)
-  own = model.heads - first
+  own = stored(model.heads - first)
   for heads in dict.fromkeys((own, frozenset({"embedding"}))):
     if not heads or not heads <= names.heads.keys():
       continue

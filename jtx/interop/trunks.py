@@ -23,12 +23,13 @@ from jtx.nn.stack import StackConfig
 from jtx.parallel.sharding import unbox
 
 TABLES = ("position_embedding", "position_bias")  # parameters of positions
-# Fields of a model or of its stacks that change nothing, or nothing but training.
+# Fields of a model or of its stacks that change nothing; and those that change nothing but
+# training, or what is made of the outputs.
 RUN_FIELDS = ("dtype", "unroll", "remat", "block.attention.kernel")
 TRAINING_FIELDS = (
     "block.dropout", "block.attention.dropout", "block.ffn.dropout", "block.init_std",
     "block.residual.drop_path", "block.residual.uniform", "position.init", "position.init_std",
-    "position.trained", "head.dropout", "head.zero")
+    "position.trained", "head.dropout", "head.zero", "head.threshold")
 
 
 def stack_in_one_way(stack: StackConfig) -> StackConfig:
@@ -154,7 +155,7 @@ def differences(model: Any, other: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def of_training(model: Any, path: str) -> bool:
-  """Whether a field changes nothing but training."""
+  """Whether a field changes nothing but training, or what is made of the outputs."""
   return in_stack(model, path) in TRAINING_FIELDS
 
 

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from jtx.errors import ConfigError
+
 
 class Task(NamedTuple):
   """A kind of outputs."""
@@ -9,12 +11,15 @@ class Task(NamedTuple):
   outputs: int | None = None  # their number, where it is always the same
   labelled: bool = False  # they are the data's labels, whose number follows from the data
   scored: bool = True  # False: the pooled vector itself, or nothing
+  stored_as: str | None = None  # another task, whose parameters are the same
   trained_as: str | None = None  # another task, whose objectives and evaluators serve this one too
 
 
 TASKS: dict[str, Task] = {
     "none": Task(scored=False),  # there is no head
     "embedding": Task(scored=False),  # the pooled vector itself
+    # a score a label, of which an example may have any number
+    "multi_label": Task(labelled=True, stored_as="classes"),
     "classes": Task(labelled=True),  # a score a class, or one number
     "tags": Task(by_token=True, labelled=True),  # a score a tag
     "span": Task(by_token=True, outputs=2),  # scores of a span's start and its end
@@ -29,3 +34,11 @@ TASKS: dict[str, Task] = {
 def heads_of(task: str) -> frozenset[str]:
   """The heads, as `contract.Model.heads` names them, that a head for this task is."""
   return frozenset({task, TASKS[task].trained_as} - {"none", None})
+
+
+def check_threshold(task: str, threshold: float) -> None:
+  """Raises ConfigError where the field `threshold` of a head can't be used."""
+  if not 0 < threshold < 1:
+    raise ConfigError(f"head.threshold={threshold} must be between 0 and 1")
+  if threshold != 0.5 and task != "multi_label":
+    raise ConfigError(f"head.threshold={threshold} goes with head.task='multi_label', not {task!r}")

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
+from jtx.models.heads import TASKS, check_threshold
 from jtx.nn import layers
 from jtx.nn.attention import Attention
 from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Places
 
-IMAGE_TASKS = ("none", "embedding", "classes")  # of `heads.TASKS`
+IMAGE_TASKS = ("none", "embedding", "classes", "multi_label")  # of `heads.TASKS`
 POOLS = ("first", "mean", "attention")
 
 
@@ -32,7 +33,7 @@ class PrefixConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageHeadConfig:
   """The fields of an image model's head."""
-  task: str = "none"  # "classes": a score each; "embedding": the pooled vector itself
+  task: str = "none"  # "classes", "multi_label": a score each; "embedding": the pooled vector
   outputs: int | None = None  # classes
   pool: str = "first"  # token, "mean" of the patches, or "attention" (Zhai et al. 2021)
   norm: bool = False  # after pooling; the layers then have none at their end
@@ -40,13 +41,15 @@ class ImageHeadConfig:
   distilled: bool = False  # scores of the distillation token too; the answer is their mean
   dropout: float = 0.0  # before the outputs
   zero: bool = False  # outputs start from zeros, as ViT's fine-tuning has it
+  threshold: float = 0.5  # of "multi_label": the probability from which on a label is predicted
 
   def __post_init__(self):
     if self.task not in IMAGE_TASKS:
       raise ConfigError(f"head.task={self.task!r}: {nearest(self.task, IMAGE_TASKS)}")
     if self.pool not in POOLS:
       raise ConfigError(f"head.pool={self.pool!r}: {nearest(self.pool, POOLS)}")
-    if self.task != "classes" and (self.outputs is not None or self.distilled):
+    check_threshold(self.task, self.threshold)
+    if not TASKS[self.task].labelled and (self.outputs is not None or self.distilled):
       raise ConfigError(f"head.outputs and head.distilled go with head.task='classes', not"
                         f" {self.task!r}")
 

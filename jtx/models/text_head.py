@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
-from jtx.models.heads import TASKS
+from jtx.models.heads import TASKS, check_threshold
 from jtx.nn import layers
 from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
@@ -26,6 +26,7 @@ class HeadConfig:
   norm: bool = False  # after the transform
   use_bias: bool = True  # of the transform
   dropout: float = 0.1  # before the outputs
+  threshold: float = 0.5  # of "multi_label": the probability from which on a label is predicted
 
   def __post_init__(self):
     if self.task not in TASKS:
@@ -43,6 +44,7 @@ class HeadConfig:
                         f" {task.outputs}; leave it unset")
     if not task.scored and self.outputs is not None:
       raise ConfigError(f"head.outputs={self.outputs}: head.task={self.task!r} has none")
+    check_threshold(self.task, self.threshold)
     if self.norm and self.transform == "none":
       raise ConfigError("head.norm=True goes with a head.transform")
     if not self.use_bias and self.transform == "none":

@@ -5,6 +5,7 @@ from jtx.objectives.distill import Distill
 from jtx.objectives.distill_classes import DistillClasses
 from jtx.objectives.mae import Mae
 from jtx.objectives.mlm import Mlm
+from jtx.objectives.multi_label import MultiLabel
 from jtx.objectives.multiple_choice import MultipleChoice
 from jtx.objectives.seq2seq import Seq2Seq
 from jtx.objectives.span import Span
@@ -16,6 +17,7 @@ OBJECTIVES = {
     "distill_classes": DistillClasses,
     "mae": Mae,
     "mlm": Mlm,
+    "multi_label": MultiLabel,
     "multiple_choice": MultipleChoice,
     "seq2seq": Seq2Seq,
     "span": Span,

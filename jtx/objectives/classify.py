@@ -4,34 +4,40 @@ Devlin et al. 2019, figure 4a, b; Dosovitskiy et al. 2020, section 4.1.
 """
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
-from jtx.objectives.mixing import mixed
+from jtx.objectives.imbalance import Balanced, as_array, check_fields, focal, of_classes
+from jtx.objectives.mixing import mix
 from jtx.objectives.sums import Batch, Sums, text_weights, weighted_sums
 
 LOSSES = ("cross_entropy", "sigmoid", "squared_error")
 
 
 @dataclasses.dataclass(frozen=True)
-class Classify:
+class Classify(Balanced):
   """Batches have `label [B, S]`: a class, or a number for "squared_error", of each text or image.
 
   "sigmoid" tells every class from all others (Beyer et al. 2020). Smoothing by s gives each of C
   classes s / C of the target. Images of a batch may be mixed with their neighbours: see
-  `jtx.objectives.mixing`; each one's labels are then those of two, by weight.
+  `jtx.objectives.mixing`; each one's labels are then those of two, by weight. With weights of
+  classes the loss is the mean that they weigh, sum(w nll) / sum(w), as PyTorch's CrossEntropyLoss.
   """
   loss: str = "cross_entropy"
   label_smoothing: float = 0.0
   mixup: float = 0.0  # of images: alpha of the Beta distribution; 0 is off
   cutmix: float = 0.0  # the same; with both, half of the images get each
+  class_weights: tuple[float | str, ...] = ()  # one a class; "balanced" is by the training data
+  focal_gamma: float = 0.0  # of the focal loss: see `imbalance.focal`; 0 is off
 
   unit = "examples"  # what the loss is a mean of
   heads = frozenset({"classes"})  # of the model
   keys = ("label",)  # of a batch
+  balanced = {"class_weights": of_classes}
 
   def __post_init__(self):
     if self.loss not in LOSSES:
@@ -39,44 +45,48 @@ class Classify:
     if not 0 <= self.label_smoothing < 1 or min(self.mixup, self.cutmix) < 0:
       raise ConfigError(f"objective.label_smoothing={self.label_smoothing} must be from 0 to below"
                         f" 1, mixup={self.mixup} and cutmix={self.cutmix} not negative")
+    check_fields("class_weights", self.class_weights, self.focal_gamma)
     if self.loss == "squared_error" and (self.label_smoothing or self.mixup or self.cutmix):
       raise ConfigError("objective.loss='squared_error' is of numbers: label_smoothing, mixup and"
                         " cutmix go with classes")
+    if self.class_weights and self.loss != "cross_entropy" or (
+        self.focal_gamma and self.loss == "squared_error"):
+      raise ConfigError("objective.class_weights goes with loss='cross_entropy', and focal_gamma"
+                        f" with classes, not loss={self.loss!r}")
 
   def weights(self, batch: Batch):
-    """The divisor of each loss term's sum: here, texts or images."""
-    return {"loss": example_weights(batch).sum()}
+    """The divisor of each loss term's sum: texts or images, or what their classes weigh."""
+    return {"loss": self.loss_weights(batch).sum()}
+
+  def loss_weights(self, batch: Batch) -> jax.Array:
+    """[B, S] float32: of each text or image the weight of its class, 0 where there is none."""
+    weights = example_weights(batch)
+    if not self.class_weights:
+      return weights
+    of_class = as_array("class_weights", self.class_weights, len(self.class_weights))
+    return weights * of_class[jnp.where(weights > 0, batch["label"], 0)]
 
   def model_inputs(self, batch: Batch) -> Batch:
     return batch
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
     """Sums over texts or images of `loss` and, of classes, `accuracy`."""
+    if batch["label"].ndim != 2:
+      raise ConfigError("objective.name='classify' needs one class an example, and these have"
+                        " labels that do not exclude one another: for them is 'multi_label'")
     if self.loss == "squared_error":
       outputs = self.outputs(model, params, batch, train, rngs)
       if outputs.shape[-1] != 1:
         raise ConfigError(f"objective.loss='squared_error' needs model.head.outputs=1, not"
                           f" {outputs.shape[-1]}")
       return weighted_sums(example_weights(batch), loss=(outputs[..., 0] - batch["label"]) ** 2)
-    batch, share = self.mix(model, batch, train, rngs)
+    batch, share = mix(self, model, batch, train, rngs)
     return self.sums(self.outputs(model, params, batch, train, rngs), share, batch)
 
   def outputs(self, model: nn.Module, params, batch: Batch, train: bool, rngs) -> jax.Array:
     """[B, S, outputs]."""
     return model.apply({"params": params}, batch, batch["label"].shape[1], train, rngs=rngs,
                        method="predict")
-
-  def mix(self, model: nn.Module, batch: Batch, train: bool,
-          rngs) -> tuple[Batch, jax.Array | float]:
-    """The batch, its images mixed in training, and the share [B, 1] of each one's own label."""
-    if not train or not (self.mixup or self.cutmix):
-      return batch, 1.0
-    if "image" not in batch:
-      raise ConfigError("objective.mixup and objective.cutmix are for images")
-    key = jax.random.fold_in(rngs["dropout"], 1)
-    image, share = mixed(key, model.image.normalize(batch["image"]), batch["real"][:, 0],
-                         self.mixup, self.cutmix)
-    return {**batch, "image": image}, share[:, None]
 
   def sums(self, outputs: jax.Array, share: jax.Array | float, batch: Batch) -> Sums:
     """Sums of `loss` and `accuracy`.
@@ -96,15 +106,19 @@ class Classify:
     smooth = self.label_smoothing
     shares = (1 - smooth) * targets + smooth / targets.shape[-1]
     hits = (outputs.argmax(-1) == targets.argmax(-1)).astype(jnp.float32)
-    return weighted_sums(example_weights(batch), loss=self.class_loss(outputs, shares),
+    if self.class_weights:
+      shares *= as_array("class_weights", self.class_weights, outputs.shape[-1])
+    sums = weighted_sums(example_weights(batch), loss=self.class_loss(outputs, shares),
                          accuracy=jax.lax.stop_gradient(hits))
+    return sums | {"loss": (sums["loss"][0], self.loss_weights(batch).sum())}
 
   def class_loss(self, outputs: jax.Array, shares: jax.Array) -> jax.Array:
     """Nats [...] of scores [..., C], given the share of each class."""
+    nats = functools.partial(focal, gamma=self.focal_gamma)
     if self.loss == "sigmoid":
-      return -jnp.sum(shares * jax.nn.log_sigmoid(outputs)
-                      + (1 - shares) * jax.nn.log_sigmoid(-outputs), -1)
-    return -jnp.sum(shares * jax.nn.log_softmax(outputs), -1)
+      return jnp.sum(shares * nats(jax.nn.log_sigmoid(outputs))
+                     + (1 - shares) * nats(jax.nn.log_sigmoid(-outputs)), -1)
+    return jnp.sum(shares * nats(jax.nn.log_softmax(outputs)), -1)
 
 
 def example_weights(batch: Batch) -> jax.Array:

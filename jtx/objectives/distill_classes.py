@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.objectives.classify import Classify, example_weights
+from jtx.objectives.mixing import mix
 from jtx.objectives.sums import Batch, Sums, weighted_sums
 
 KINDS = ("hard", "soft")
@@ -51,8 +52,9 @@ class TaughtClasses(DistillClasses):
   def weights(self, batch: Batch):
     """The divisor of each loss term's sum: images, over the weight of the term."""
     images = example_weights(batch).sum()
-    terms = (("loss", 1 - self.weight), ("taught_loss", self.weight))
-    return {name: images / weight for name, weight in terms if weight}
+    terms = (("loss", super().weights(batch)["loss"], 1 - self.weight),
+             ("taught_loss", images, self.weight))
+    return {name: total / weight for name, total, weight in terms if weight}
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None,
                teacher: Any = None) -> Sums:
@@ -64,7 +66,7 @@ class TaughtClasses(DistillClasses):
     """
     if teacher is None:
       return super().__call__(model, params, batch, train=train, rngs=rngs)
-    batch, share = self.mix(model, batch, train, rngs)
+    batch, share = mix(self, model, batch, train, rngs)
     scores = model.apply({"params": params}, batch, train, rngs=rngs, method="scores")
     sums = self.sums(scores[:, :1], share, batch)
     taught = self.model.apply({"params": teacher}, self.as_taught(model, batch), method="predict")

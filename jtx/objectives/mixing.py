@@ -5,8 +5,38 @@ al. 2019): x is x1 with a box of x2 in it, of a share 1 - a of the area before i
 border; a becomes what is left of x1. Labels are mixed by a.
 """
 
+from typing import Any, Mapping
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from jtx.errors import ConfigError
+from jtx.objectives.sums import Batch
+
+
+def mix(alphas: Any, model: nn.Module, batch: Batch, train: bool,
+        rngs: Mapping[str, jax.Array] | None) -> tuple[Batch, jax.Array | float]:
+  """A batch, its images mixed in training, and the share [B, 1] of each one's own label.
+
+  Args:
+    alphas: an objective with `mixup` and `cutmix`; see `mixed`.
+    model: that normalises the images first.
+    batch: with `image` and `real`.
+    train: else nothing is mixed.
+    rngs: with "dropout".
+
+  Raises:
+    ConfigError: there are no images.
+  """
+  if not train or not (alphas.mixup or alphas.cutmix):
+    return batch, 1.0
+  if "image" not in batch:
+    raise ConfigError("objective.mixup and objective.cutmix are for images")
+  key = jax.random.fold_in(rngs["dropout"], 1)
+  image, share = mixed(key, model.image.normalize(batch["image"]), batch["real"][:, 0],
+                       alphas.mixup, alphas.cutmix)
+  return {**batch, "image": image}, share[:, None]
 
 
 def mixed(key: jax.Array, image: jax.Array, real: jax.Array, mixup: float,

@@ -9,8 +9,10 @@ from typing import Any, Mapping
 
 from jtx.config import ConfigDict, completed
 from jtx.config_files import from_plain, read_json
+from jtx.data.ops.registry import OPS
 from jtx.errors import ConfigError
 from jtx.models import MODELS
+from jtx.objectives import OBJECTIVES
 
 Section = dict[str, Any]
 
@@ -44,6 +46,18 @@ def read(path: str) -> ConfigDict:
   except KeyError as e:
     raise ConfigError(f"{path}: has no model.{e.args[0]}, as configs of its kind have") from e
   config.model = completed(MODELS, config.model)
+  return config
+
+
+def with_defaults(config: ConfigDict) -> ConfigDict:
+  """The config with the fields that its constructors have got since it was written."""
+  full = lambda registry, section: (completed(registry, section) if section.name in registry
+                                    else section)
+  for key, registry in (("model", MODELS), ("objective", OBJECTIVES)):
+    if key in config:
+      config[key] = full(registry, config[key])
+  if "data" in config:
+    config.data.ops = tuple(full(OPS, op) for op in config.data.ops)
   return config
 
 

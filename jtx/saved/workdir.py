@@ -37,7 +37,7 @@ def read_config(workdir: str) -> ConfigDict:
   path = os.path.join(workdir, IMPORTS_FILE)
   folders = config_files.read_json(path, missing="") if storage.exists(path) else {}
   imports.load(config.imports, folders)
-  return config
+  return older.with_defaults(config)
 
 
 def write_config(config: ConfigDict, workdir: str, source: str = "") -> None:
@@ -60,7 +60,8 @@ def check_workdir(config: ConfigDict, workdir: str) -> None:
   """Raises ConfigError where the workdir holds a run of another config."""
   path = os.path.join(workdir, CONFIG_FILE)
   if storage.exists(path):
-    theirs, ours = config_files.flatten(older.read(path)), config_files.flatten(config)
+    theirs = config_files.flatten(older.with_defaults(older.read(path)))
+    ours = config_files.flatten(config)
     for key in sorted(theirs.keys() | ours.keys()):
       free = any(key == k or key.startswith((k + ".", k + "[")) for k in FREE_KEYS)
       if not free and theirs.get(key) != ours.get(key):
@@ -208,18 +209,18 @@ def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
   Raises:
     ConfigError: the workdir's tokenizers are not the checkpoint's.
   """
-  saved, labels = load_tokenizers(workdir), None
+  saved, labels, shares = load_tokenizers(workdir), None, None
   if checkpoints.latest_step() is not None:
     meta = checkpoints.read_meta(step)
     trained_with = meta["tokenizers"]
-    labels = meta.get("labels")  # older checkpoints have none
+    labels, shares = meta.get("labels"), meta.get("shares")  # older checkpoints have none
     if saved is not None and saved != trained_with:
       raise ConfigError(f"--workdir={workdir}: its tokenizer does not fit its checkpoints, which"
                         " were trained with another vocabulary; restore or remove tokenizer.json")
     saved = trained_with
   make = functools.partial(Dataset, config.data, config.tokenizer)
   if jax.process_count() == 1 or saved is not None:
-    return make(saved, labels)
+    return make(saved, labels, shares)
   # Trained once, since not every kind of tokenizer comes out the same twice.
   data = make(None, labels) if processes.is_main() else None
   texts, labels = processes.share(data and [data.tokenizer_texts(), list(data.labels)])
@@ -266,7 +267,7 @@ def load_run(workdir: str, step: int | str | None = None, average: int | None = 
   checkpoints = opened_checkpoints(config, workdir)
   step = chosen_step(config, checkpoints, step)
   data = open_data(config, workdir, checkpoints, step)
-  model, objective = build.make_model(config, data.info)
+  model, objective = build.make_model(config, data.info, data.label_shares)
   mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "context": 1})
   boxed = build.abstract_params(model, objective, data.example_batch(config.batch_size))
   place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)

@@ -76,7 +76,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   config = phases.with_steps(config, data)
 
   # --------------------------------------------------- model, objective, state
-  model, objective = build.make_model(config, data.info)
+  model, objective = build.make_model(config, data.info, data.label_shares)
   example = data.example_batch(config.batch_size)
   evaluators = make_evaluators(config, model, example)
   task = Task(config, model, objective, data=data, mesh=mesh)

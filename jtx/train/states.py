@@ -81,7 +81,8 @@ def save(checkpoints: Checkpointer, state: TrainState, config: ConfigDict, data:
   check_finite(state, checkpoints)
   checkpoints.save(step, to_dict(state), {
       "config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),
-      "labels": list(data.labels), "cursor": [int(i) for i in stream.cursor(step)],
+      "labels": list(data.labels), "shares": data.shares,
+      "cursor": [int(i) for i in stream.cursor(step)],
       "pending": list(pending)})
 
 

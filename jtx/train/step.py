@@ -29,7 +29,7 @@ def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransform
                extra: Mapping[str, Any]) -> TrainState:
   """One update of the parameters from a global batch; see `Program` for `extra`."""
   key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-  divisors = {k: jnp.maximum(w, 1) for k, w in objective.weights(batch).items()}
+  divisors = {k: jnp.where(w > 0, w, 1) for k, w in objective.weights(batch).items()}
 
   def loss_fn(params, part, key):
     sums = objective(model, params, part, train=True, rngs={"dropout": key}, **extra)

@@ -9,6 +9,7 @@ from jtx.data.tokenizers import kinds
 from jtx.errors import ConfigError, DataError
 from jtx.inference import tasks
 from jtx.inference.tasks import Trained, predict
+from jtx.inference.texts import TextClassifier
 from jtx.models.heads import TASKS
 from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
@@ -51,6 +52,22 @@ def test_classes_of_texts_and_of_pairs():
       p = softmax(outputs(t, e)[0])
       assert found["label"] == "xyz"[p.argmax()]
       np.testing.assert_allclose(list(found["scores"].values()), p, atol=1e-5)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.3, 0.9])
+def test_labels_are_those_whose_probability_is_large_enough(threshold):
+  head = HeadConfig(task="multi_label", outputs=3, threshold=threshold, **POOLED)
+  t = trained(head, ("x", "y", "z"))
+  sizes = set()
+  for found, e in zip(predict(t, [{"text": x} for x in TEXTS]), encode(TEXTS), strict=True):
+    p = 1 / (1 + np.exp(-outputs(t, e)[0]))
+    assert found["labels"] == [name for name, x in zip("xyz", p) if x >= threshold]
+    np.testing.assert_allclose(list(found["scores"].values()), p, atol=1e-5)
+    sizes.add(len(found["labels"]))
+  classify = TextClassifier(t.model, t.params, TOKENIZER, t.labels)
+  assert [x._asdict()["labels"] for x in classify(TEXTS)] == [
+      x["labels"] for x in predict(t, [{"text": x} for x in TEXTS])]
+  assert min(sizes) < 3 if threshold > 0.5 else max(sizes) > 0
 
 
 def test_numbers():

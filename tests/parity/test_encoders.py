@@ -13,6 +13,7 @@ import safetensors.numpy
 from jtx.interop import configs, huggingface, tables
 from jtx.interop.families import FAMILIES
 from jtx.interop.trunks import param_shapes
+from jtx.objectives.multi_label import MultiLabel
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 
 torch = pytest.importorskip(
@@ -295,6 +296,26 @@ def test_sharded_files_load(tmp_path):
   _, whole = load_pretrained(saved(peer, tmp_path / "whole"))
   _, parts = load_pretrained(str(tmp_path / "parts"))
   jax.tree.map(np.testing.assert_array_equal, whole, parts)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_labels_that_do_not_exclude_one_another(family, tmp_path):
+  """`problem_type` both ways, and the loss of PyTorch with weights of labels that are there."""
+  peer = make_peer(f"{family}ForSequenceClassification")
+  peer.config.problem_type = "multi_label_classification"
+  model, params = load_pretrained(saved(peer, tmp_path / "theirs"), dtype="float32")
+  assert model.head.task == "multi_label"
+  labels, weights = np.random.default_rng(0).integers(0, 2, (len(LENGTHS), 3)), (0.5, 1.0, 3.0)
+  batch = {**jtx_batch(model, PAD), "label": labels[:, None]}
+  total, number = MultiLabel(weights)(model, params, batch, train=False)["loss"]
+  scores = torch.from_numpy(peer_outputs(peer)["head"])
+  theirs = torch.nn.functional.binary_cross_entropy_with_logits(
+      scores, torch.from_numpy(labels).float(), pos_weight=torch.tensor(weights))
+  assert float(total / number) == pytest.approx(float(theirs), rel=1e-4)
+  save_pretrained(str(tmp_path / "ours"), model, params, labels=("a", "b", "c"))
+  again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours")
+  assert again.config.problem_type == "multi_label_classification"
+  np.testing.assert_array_equal(peer_outputs(again.eval())["head"], scores.numpy())
 
 
 def test_a_saved_tokenizer_loads_in_transformers(tmp_path):

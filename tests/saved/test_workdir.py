@@ -6,7 +6,7 @@ import os
 import jax
 import pytest
 
-from configs import common
+from configs import common, vit
 from experiments import cli
 from jtx import config_files
 from jtx.errors import CheckpointError, ConfigError, Preempted
@@ -42,6 +42,22 @@ def test_the_best_is_a_number_of_its_evaluation(tmp_path):
   assert not checkpoints.scores
   with pytest.raises(ConfigError, match="did you mean 'val/accuracy'"):
     workdirs.rate(config, checkpoints, 5, {"val/accuracy": 0.5, "val/signature": "text"})
+
+
+def test_a_field_that_came_later_has_its_default(tmp_path):
+  """So a run that was begun before goes on, and another value is another config."""
+  config = vit.get_config("tiny").lock()
+  plain = json.loads(config.to_json())
+  for section, key in ((plain["model"]["head"], "threshold"), (plain["objective"], "focal_gamma"),
+                       (plain["data"]["ops"][0], "multi_label")):
+    del section[key]
+  (tmp_path / "config.json").write_text(json.dumps(plain))
+  workdirs.check_workdir(config, str(tmp_path))
+  assert workdirs.read_config(str(tmp_path)).to_json() == config.to_json()
+  other = vit.get_config("tiny")
+  other.objective.focal_gamma = 2.0
+  with pytest.raises(ConfigError, match="objective.focal_gamma is 0.0 there and 2.0 here"):
+    workdirs.check_workdir(other.lock(), str(tmp_path))
 
 
 def with_evals(every=0, edits={}, **names):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jtx.evals.classification import SCORES
+from jtx.evals.class_scores import SCORES
 
 
 def worst_recall(predictions, gold):

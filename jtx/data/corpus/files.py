@@ -15,7 +15,8 @@ A record is, without gaps and little-endian,
   int64                the example's id
   int32 [F]            its tokens in each field; a field is a column of the kind "tokens"
   columns              in the manifest's order, in the dtype that it calls `stored`: as many values
-                       as the field has tokens, or one where the column's kind is "example"
+                       as the field has tokens, or where the column's kind is "example" one, or as
+                       many as its `shape` says
 
 Tokens are stored as uint16 where every id of the vocabulary fits, else as int32; all else in its
 column's dtype, so that marks take a byte. Records are compressed one by one (zstd), each with a
@@ -27,6 +28,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import os
 from typing import Any, Mapping, NamedTuple, Sequence
 import zipfile
@@ -56,6 +58,11 @@ class Stored(NamedTuple):
   dtype: np.dtype
 
 
+def number_of(column: Column, field: int | None, counts: np.ndarray) -> int:
+  """How many values of a column a record has, given its tokens in each of the fields."""
+  return math.prod(column.shape) if field is None else int(counts[field])
+
+
 @dataclasses.dataclass(frozen=True)
 class Format:
   """How examples are written and read."""
@@ -72,11 +79,13 @@ class Format:
 
   @classmethod
   def from_json(cls, columns: Sequence[Mapping[str, str]]) -> "Format":
-    return cls(tuple(Stored(c["name"], Column(c["kind"], c["dtype"]), np.dtype(c["stored"]))
-                     for c in columns))
+    shape = lambda c: tuple(c["shape"]) if "shape" in c else ()
+    return cls(tuple(Stored(c["name"], Column(c["kind"], c["dtype"], shape(c)),
+                            np.dtype(c["stored"])) for c in columns))
 
   def to_json(self) -> list[dict[str, str]]:
     return [{"name": name, "kind": column.kind, "dtype": column.dtype, "stored": dtype.str}
+            | ({"shape": list(column.shape)} if column.shape else {})
             for name, column, dtype in self.stored]
 
   @functools.cached_property
@@ -97,7 +106,7 @@ class Format:
   def size(self, counts: np.ndarray) -> int:
     """Bytes of a record."""
     return 8 + 4 * len(self.fields) + sum(
-        stored.dtype.itemsize * (1 if field is None else int(counts[field]))
+        stored.dtype.itemsize * number_of(stored.column, field, counts)
         for stored, field in self._places)
 
   def counts(self, example: Mapping[str, Any]) -> list[int]:
@@ -113,10 +122,10 @@ class Format:
     counts = np.frombuffer(record, "<i4", len(self.fields), 8)
     example, at = {}, 8 + counts.nbytes
     for (name, column, dtype), field in self._places:
-      count = 1 if field is None else int(counts[field])
+      count = number_of(column, field, counts)
       if name in names:
         values = np.frombuffer(record, dtype, count, at).astype(column.dtype)
-        example[name] = values[0] if field is None else values
+        example[name] = values.reshape(column.shape)[()] if field is None else values
       at += count * dtype.itemsize
     return example
 

@@ -13,6 +13,7 @@ from jtx.data.example import Example
 from jtx.data.op import Column, ImageOp
 from jtx.data.ops import boxes
 from jtx.data.ops.labels import check_names
+from jtx.data.ops.multi_label import items_of, multi_hot
 from jtx.data.sources.images import class_names, listed
 from jtx.errors import BadExample, ConfigError, DataError
 
@@ -41,8 +42,8 @@ class DecodeImage(ImageOp):
   max_bad: float = 0.01
   # JPEGs are decoded at 1/2, 1/4 or 1/8 where both sides stay this long or longer; 0 is never.
   min_side: int = 0
+  multi_label: bool = False  # an image may have any number of labels; see the op of this name
 
-  columns = {"label": Column("example"), "real": Column("example")}
   named = opens = True
 
   def __post_init__(self):
@@ -53,6 +54,11 @@ class DecodeImage(ImageOp):
     if self.min_side < 0:
       raise ConfigError(f"op decode_image: min_side={self.min_side} must not be negative")
 
+  @property
+  def columns(self) -> dict[str, Column]:
+    several = Column("example", "int8", (len(self.names),))
+    return {"label": several if self.multi_label else Column("example"), "real": Column("example")}
+
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
     del ops  # it is the first
     names = class_names(sources)
@@ -60,7 +66,7 @@ class DecodeImage(ImageOp):
     return names
 
   def augment(self, example: Example, generator: np.random.Generator | None) -> Example:
-    """The example with a Pillow image, with `label` as int32, and `real`, which is 1.
+    """The example with a Pillow image, with `label` as int32, or [C] int8, and `real`, which is 1.
 
     Raises:
       BadExample: the image can't be decoded.
@@ -77,8 +83,8 @@ class DecodeImage(ImageOp):
     else:
       image = self._of_array(image, example["path"])
       size = image.size
-    label = self._number(example["label"], example["path"])
-    example = {**example, "image": image, "label": np.int32(label), "real": np.int32(1)}
+    label = self.label_of(example["label"], example["path"])
+    example = {**example, "image": image, "label": label, "real": np.int32(1)}
     if "boxes" not in example:
       return example
     # Boxes are in pixels of the file, of which a JPEG may be decoded at a fraction.
@@ -115,6 +121,16 @@ class DecodeImage(ImageOp):
   @functools.cached_property
   def _numbers(self) -> dict[str, int]:
     return {name: number for number, name in enumerate(self.names)}
+
+  def label_of(self, label: Any, path: str) -> np.ndarray:
+    """The number of a class, int32; or of labels [C] int8, 1 for those that the image has.
+
+    Raises:
+      DataError: it is none of the names.
+    """
+    if self.multi_label:
+      return multi_hot(items_of(label, self.names), self.names, f"op decode_image: {path}")
+    return np.int32(self._number(label, path))
 
   def _number(self, label: Any, path: str) -> int:
     if not self.names:

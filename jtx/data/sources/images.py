@@ -46,6 +46,10 @@ class ImagesSource:
     self._files = [file for files in kept for file in files]
     self._labels = np.repeat(np.arange(len(kept)), [len(files) for files in kept])
 
+  @property
+  def labels(self) -> list[str]:
+    return [self.classes[number] for number in self._labels]
+
   def __len__(self) -> int:
     return len(self._files)
 
@@ -173,7 +177,8 @@ class NpzSource:
   """Arrays of one file: `images` [N, H, W] or [N, H, W, C] uint8, and `labels` [N], ints from 0.
 
   Where arrays have other names, the one of rank 3 or 4 and the one of rank 1 are taken. The
-  classes are numbers, up to the largest label of the whole file.
+  classes are numbers, up to the largest label of the whole file. Labels [N, C] of 0 and 1 are of
+  images with any number of C labels each.
 
   Args:
     name: the spec.
@@ -184,17 +189,19 @@ class NpzSource:
   def __init__(self, name: str, file: str, part: Part | None = None):
     self.name, self._file, self._part = name, file, part
     images, labels = images_and_labels(file)
-    self.classes = tuple(map(str, range(labels.max(initial=-1) + 1)))
-    self._images, self._labels = (a if part is None else part.of(a) for a in (images, labels))
+    number = labels.shape[1] if labels.ndim == 2 else labels.max(initial=-1) + 1
+    self.classes = tuple(map(str, range(number)))
+    self._images, self.labels = (a if part is None else part.of(a) for a in (images, labels))
 
   def __reduce__(self):
     return NpzSource, (self.name, self._file, self._part)  # a process reads it for itself
 
   def __len__(self) -> int:
-    return len(self._labels)
+    return len(self.labels)
 
   def __getitem__(self, i: int) -> dict[str, Any]:
-    return {"image": self._images[i], "label": int(self._labels[i])}
+    label = self.labels[i]
+    return {"image": self._images[i], "label": label if label.ndim else int(label)}
 
 
 def images_and_labels(file: str) -> tuple[np.ndarray, np.ndarray]:
@@ -217,7 +224,8 @@ def images_and_labels(file: str) -> tuple[np.ndarray, np.ndarray]:
            f" {labels.dtype}")
   if images.ndim not in (3, 4) or images.dtype != np.uint8:
     raise DataError(f"{file}: has {about}; images must be [N, H, W] or [N, H, W, C] of uint8")
-  if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+  several = labels.ndim == 2 and len(labels) == len(images) and set(np.unique(labels)) <= {0, 1}
+  if not several and (labels.shape != images.shape[:1] or labels.dtype.kind not in "iu"):
     raise DataError(f"{file}: has {about}; labels must be [{len(images)}] of an integer type")
   labels = labels.astype(np.int64)
   if labels.min(initial=0) < 0:
@@ -251,16 +259,16 @@ class Digits:
     if split not in ("train", "test"):
       raise config.ConfigError(f"{self.name}: valid splits are train and test")
     images, labels, splits = digits()
-    self._images, self._labels = images[splits[split]], labels[splits[split]]
+    self._images, self.labels = images[splits[split]], labels[splits[split]]
 
   def __reduce__(self):
     return Digits, (self._split,)
 
   def __len__(self) -> int:
-    return len(self._labels)
+    return len(self.labels)
 
   def __getitem__(self, i: int) -> dict[str, Any]:
-    return {"image": self._images[i], "label": int(self._labels[i])}
+    return {"image": self._images[i], "label": int(self.labels[i])}
 
 
 @functools.cache

@@ -35,7 +35,8 @@ def test_images_become_arrays_of_the_layout():
 
 # op -> field -> other fields by which it comes to matter, and another value
 CHANGES = {
-    DecodeImage: {"channels": ({}, 1), "names": ({}, TEN[::-1]), "min_side": ({}, 4)},
+    DecodeImage: {"channels": ({}, 1), "names": ({}, TEN[::-1]), "min_side": ({}, 4),
+                  "multi_label": ({}, True)},
     InceptionCrop: {"size": ({}, 9), "area": ({}, (0.1, 0.2)), "ratio": ({}, (1.0, 1.0)),
                     "eval_resize": ({}, 20), "interpolation": ({}, "bicubic")},
     PadCrop: {"size": ({}, 15), "padding": ({}, 2)},

@@ -99,7 +99,7 @@ def test_mnist():
   assert len(source) == 60_000 and source.classes == tuple("0123456789")
   assert source[0]["image"].shape == (28, 28) and source[0]["image"].dtype == np.uint8
   # The published counts of the training set's digits.
-  assert np.bincount(source._labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265,
+  assert np.bincount(source.labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265,
                                                   5851, 5949]
   val = open_source("npz:mnist/mnist_train.npz:rows[55000:]", folder)
   assert len(val) == 5000 and val[0]["label"] == source[55_000]["label"]
