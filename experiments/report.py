@@ -2,8 +2,10 @@
 
   python -m experiments.report --workdir=W [--metrics=val/bleu,test/bleu]
 
-A sweep's table is also written to W/sweep.md and W/sweep.csv, and its losses to W/loss.png; a
-run's losses, or the metrics given, are drawn to W/curves.png.
+A sweep's table is also written to W/sweep.md and W/sweep.csv, and its losses to W/loss.png, a line
+a setting, with the standard error over seeds. A run's losses, or the metrics given, are drawn to
+W/curves.png. Without --metrics they are those of the last report that had them; --metrics=all is
+all of them again.
 """
 
 from absl import flags
@@ -11,7 +13,8 @@ from absl import flags
 from . import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a sweep or of a training run.")
-METRICS = flags.DEFINE_list("metrics", [], "Of results.json, to be shown; all if not given.")
+METRICS = flags.DEFINE_list(
+    "metrics", [], "Of results.json, to be shown; if not given, as before, at first all.")
 
 
 def main() -> None:

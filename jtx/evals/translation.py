@@ -55,7 +55,8 @@ def picture(task: Task, params: Any, source: str, target: str) -> Any:
               f"{field}_positions": np.arange(len(tokens), dtype=np.int32)[None]}
   weights = task.model.apply({"params": params}, task.objective.model_inputs(batch),
                              method="attention_weights")["cross"]
-  return attention_map(np.asarray(weights[-1, 0].mean(0)), labels["tgt"], labels["src"])
+  return attention_map(np.asarray(weights[-1, 0].mean(0)), labels["tgt"], labels["src"],
+                       xlabel="source", ylabel="target")
 
 
 def score(outputs: list[str], references: list[str],

@@ -20,33 +20,41 @@ if TYPE_CHECKING:
 
 
 def attention_map(
-    weights: Any, rows: Sequence[str], columns: Sequence[str], title: str = ""
+    weights: Any, rows: Sequence[str], columns: Sequence[str], title: str = "", *,
+    xlabel: str = "key", ylabel: str = "query",
 ) -> "Figure":
-  """One head's attention: a row a query, a column a key.
+  """One head's attention: a row a query, a column a key; the largest weight is the darkest.
 
   Args:
     weights: probabilities `[T, S]`.
     rows: T labels, the query's tokens.
     columns: S labels, the key's tokens.
     title: above the figure.
+    xlabel: what the columns are.
+    ylabel: what the rows are.
 
   Raises:
     ValueError: the labels don't fit the weights.
   """
   weights = _labelled(weights, 2, rows, columns)
-  size = (clip(1.6 + 0.28 * len(columns), 3.5, 14), clip(1.2 + 0.28 * len(rows), 3, 14))
+  # Cells are as small as their labels allow, so that a sentence fits in a paper's column.
+  size = (clip(1.7 + 0.16 * len(columns), 3.5, 14), clip(1.3 + 0.16 * len(rows), 2.4, 14))
   figure = new_figure(size)
   axes = figure.subplots()
-  image = _draw_attention(axes, weights)
-  label_tokens(axes.xaxis, columns, rotation=90)
-  label_tokens(axes.yaxis, rows)
-  axes.set_title(title, pad=10, parse_math=False)
-  figure.colorbar(image, ax=axes, label="attention weight", shrink=0.8)
+  image = _draw_attention(axes, weights, weights.max(initial=0))
+  label_tokens(axes.xaxis, columns, rotation=90, size=8)
+  label_tokens(axes.yaxis, rows, size=8)
+  axes.set_xlabel(xlabel, fontsize=9, parse_math=False)
+  axes.set_ylabel(ylabel, fontsize=9, parse_math=False)
+  axes.set_title(title, fontsize=9, parse_math=False)
+  bar = figure.colorbar(image, ax=axes, shrink=0.8)
+  bar.set_label("attention weight", fontsize=9)
+  bar.ax.tick_params(labelsize=8)
   return figure
 
 
 def attention_grid(weights: Any, rows: Sequence[str], columns: Sequence[str]) -> "Figure":
-  """All heads of all layers: a row of maps a layer, a column a head.
+  """All heads of all layers: a row of maps a layer, a column a head, all in one colour scale.
 
   Args:
     weights: probabilities `[L, N, T, S]`.
@@ -64,7 +72,7 @@ def attention_grid(weights: Any, rows: Sequence[str], columns: Sequence[str]) ->
   grid = figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)
   for layer, head in np.ndindex(layers, heads):
     axes = grid[layer, head]
-    image = _draw_attention(axes, weights[layer, head])
+    image = _draw_attention(axes, weights[layer, head], weights.max(initial=0))
     label_tokens(axes.xaxis, columns, rotation=90, size=6, most=24)
     label_tokens(axes.yaxis, rows, size=6, most=24)
     axes.tick_params(labelbottom=layer == layers - 1, labelleft=head == 0)
@@ -72,6 +80,8 @@ def attention_grid(weights: Any, rows: Sequence[str], columns: Sequence[str]) ->
       axes.set_title(f"head {head + 1}", fontsize=9)
     if head == 0:
       axes.set_ylabel(f"layer {layer + 1}", fontsize=9)
+  figure.supxlabel("key", fontsize=9)
+  figure.supylabel("query", fontsize=9)
   figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6, aspect=30)
   return figure
 
@@ -219,7 +229,7 @@ def _write_values(axes: "Axes", image: Any) -> None:
                 color="white" if dark else "black")
 
 
-def _draw_attention(axes: "Axes", weights: np.ndarray) -> Any:
-  # One colour scale for all maps: heads are compared by eye.
+def _draw_attention(axes: "Axes", weights: np.ndarray, most: float) -> Any:
   return axes.imshow(
-      weights, cmap=SEQUENTIAL_COLOURS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+      weights, cmap=SEQUENTIAL_COLOURS, vmin=0, vmax=most or 1, aspect="auto",
+      interpolation="nearest")

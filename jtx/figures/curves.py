@@ -1,12 +1,36 @@
 """Training curves and other lines over one axis, and bars."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from jtx.figures.figure import label_tokens, new_figure
 
 if TYPE_CHECKING:
+  from matplotlib.axes import Axes
   from matplotlib.figure import Figure
+
+COLUMN = 3.5  # inches: the width of a column of a paper
+
+
+class Line(NamedTuple):
+  """Points of a line, in order; `error` is half the height of the band around it."""
+  xs: Sequence[float]
+  ys: Sequence[float]
+  error: Sequence[float] | None = None
+
+
+def mean_line(runs: Sequence[Line]) -> Line:
+  """The mean of runs that differ in their seeds, and its standard error as a band.
+
+  It is over the xs that all runs have; a single run has no band.
+  """
+  xs = sorted(set.intersection(*(set(run.xs) for run in runs)))
+  ys = np.array([[dict(zip(run.xs, run.ys))[x] for x in xs] for run in runs], np.float64)
+  if len(runs) == 1:
+    return Line(xs, ys[0])
+  return Line(xs, ys.mean(0), ys.std(0, ddof=1) / np.sqrt(len(runs)))
 
 
 def curve(
@@ -17,22 +41,79 @@ def curve(
   Raises:
     ValueError: a line has another number of points than `xs`.
   """
-  figure = new_figure((6, 3.6))
-  axes = figure.subplots()
   for label, values in ys.items():
     if len(values) != len(xs):
       raise ValueError(f"curve: {label!r} has {len(values)} points, xs has {len(xs)}")
-    axes.plot(xs, values, label=label, linewidth=1.6)
+  figure = new_figure((6, 3.6))
+  axes = figure.subplots()
+  _draw_lines(axes, {label: Line(xs, values) for label, values in ys.items()}, xlabel, ylabel)
+  if len(ys) > 1:
+    _as_text(axes.legend(frameon=False))
+  elif ys:
+    axes.set_title(next(iter(ys)), parse_math=False)
+  return figure
+
+
+def curves(panels: Mapping[str, Mapping[str, Line]], xlabel: str) -> "Figure":
+  """Panels one below the other, as wide as a paper's column, over the same x.
+
+  Args:
+    panels: by what their y is, the lines by their labels; the same label has the same colour.
+    xlabel: of all.
+
+  Raises:
+    ValueError: there is no line.
+  """
+  labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
+  if not labels:
+    raise ValueError("curves: there is no line")
+  several = len(labels) > 1
+  figure = new_figure((COLUMN, 0.5 + 1.8 * len(panels) + 0.16 * several * len(labels)))
+  grid = figure.subplots(len(panels), squeeze=False, sharex=True)[:, 0]
+  for axes, (ylabel, lines) in zip(grid, panels.items()):
+    _draw_lines(axes, lines, xlabel if axes is grid[-1] else "", ylabel, order=labels)
+    axes.xaxis.label.set_size(8)
+    axes.yaxis.label.set_size(8)
+    axes.tick_params(labelsize=7)
+  banded = any(line.error is not None for lines in panels.values() for line in lines.values())
+  title = "mean ± standard error over seeds" if banded else ""
+  if several:
+    drawn = {line.get_label(): line for axes in grid for line in axes.lines}
+    _as_text(figure.legend(drawn.values(), drawn, loc="outside lower center", title=title,
+                           fontsize=7, title_fontsize=7, frameon=False, borderaxespad=0.2))
+  else:
+    name = labels[0] if labels[0] not in panels else ""
+    figure.suptitle(", ".join(filter(None, (name, title))), fontsize=8, parse_math=False)
+  return figure
+
+
+def _draw_lines(axes: "Axes", lines: Mapping[str, Line], xlabel: str, ylabel: str,
+                order: Sequence[str] = ()) -> None:
+  for place, (label, line) in enumerate(lines.items()):
+    place = order.index(label) if order else place
+    ys = np.asarray(line.ys, np.float64)
+    alone = _alone(ys)
+    drawn, = axes.plot(line.xs, ys, label=label, linewidth=1.4, color=f"C{place % 10}",
+                       linestyle=("-", "--", ":", "-.")[place // 10 % 4],
+                       marker="o" if alone else "", markersize=3, markevery=alone)
+    if line.error is not None:
+      axes.fill_between(line.xs, ys - line.error, ys + np.asarray(line.error), alpha=0.2,
+                        color=drawn.get_color(), linewidth=0)
   axes.set_xlabel(xlabel, parse_math=False)
   axes.set_ylabel(ylabel, parse_math=False)
   axes.grid(alpha=0.25)
   axes.spines[["top", "right"]].set_visible(False)
-  if len(ys) > 1:
-    for text in axes.legend(frameon=False).get_texts():
-      text.set_parse_math(False)
-  elif ys:
-    axes.set_title(next(iter(ys)), parse_math=False)
-  return figure
+
+
+def _alone(ys: np.ndarray) -> list[int]:
+  """Places of points that no line reaches, since what is beside them is missing or NaN."""
+  there = np.isfinite(np.concatenate([[np.nan], ys, [np.nan]]))
+  return np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:]).tolist()
+
+
+def _as_text(legend) -> None:
+  for text in legend.get_texts():
+    text.set_parse_math(False)
 
 
 def bars(values: Mapping[str, float], xlabel: str) -> "Figure":

@@ -10,16 +10,18 @@ import os
 import re
 from typing import Any
 
+from absl import logging
 import numpy as np
 
 from jtx import config_files, storage
 from jtx.config import ConfigDict
 from jtx.errors import ConfigError
-from jtx.figures.curves import curve
+from jtx.figures.curves import Line, curves, mean_line
 from jtx.figures.figure import save_figure
 from jtx.sweeps.jobs import finished
 from jtx.sweeps.sweep import SEED, SWEEP_FILE, word
 
+REPORT_FILE = "report.json"
 COUNTS = ("step", "examples")  # numbers of results.json that measure nothing
 
 
@@ -95,10 +97,25 @@ def choose_metrics(results: Sequence[Mapping[str, Any]], metrics: Sequence[str])
 
 
 def number_text(mean: float | None, error: float | None = None) -> str:
-  """ "27.31 ± 0.12": four digits of the mean, two of its error."""
+  """ "27.31 ± 0.12": two digits of the error, and the mean to the same place; else four digits."""
   if mean is None:
     return ""
-  return f"{mean:.4g}" + (f" ± {error:.2g}" if error is not None else "")
+  if error is None:
+    return f"{mean:.4g}"
+  size = max(abs(mean), error)
+  if not math.isfinite(mean + error) or error <= 1e-9 * size:
+    return f"{mean:.4g} ± {error:.2g}"
+  last = _exponent(float(f"{error:.1e}")) - 1  # the power of ten of the last digit shown
+  mean, error = round(mean, -last), round(error, -last)
+  first = _exponent(size)
+  if -4 <= first < 6:
+    return f"{mean:.{max(-last, 0)}f} ± {error:.{max(-last, 0)}f}"
+  scaled = lambda x: f"{x / 10.0**first:.{max(first - last, 0)}f}e{first:+03d}"
+  return f"{scaled(mean)} ± {scaled(error)}"
+
+
+def _exponent(x: float) -> int:
+  return math.floor(math.log10(x))
 
 
 def markdown(table: Sequence[Row], metrics: Sequence[str]) -> str:
@@ -135,29 +152,49 @@ def csv_text(table: Sequence[Row], metrics: Sequence[str]) -> str:
 def report(workdir: str, metrics: Sequence[str] = ()) -> str:
   """The results in `workdir`, a sweep's or a run's, as Markdown; files are written beside them.
 
-  A sweep's table goes to `sweep.md` and `sweep.csv` and its losses to `loss.png`; a run's losses,
-  or the metrics that were asked for, to `curves.png`. Either may still be running.
+  A sweep's table goes to `sweep.md` and `sweep.csv`, its losses to `loss.png`, and the metrics that
+  were asked for to `curves.png`, as means over seeds with their standard error; a run's losses, or
+  the metrics that were asked for, to `curves.png`. Either may still be running. Metrics are kept
+  in `report.json` for the next report that asks for none, so that it does not replace what was
+  made with them; `("all",)` is all of them again.
 
   Raises:
     ConfigError: there is neither, or no such metric.
   """
   if storage.exists(os.path.join(workdir, SWEEP_FILE)):
-    return _report_sweep(workdir, metrics)
-  if storage.exists(os.path.join(workdir, "metrics.jsonl")):
-    return _report_run(workdir, metrics)
-  raise ConfigError(f"--workdir={workdir} holds neither a sweep ({SWEEP_FILE}) nor a run"
-                    " (metrics.jsonl)")
+    make = _report_sweep
+  elif storage.exists(os.path.join(workdir, "metrics.jsonl")):
+    make = _report_run
+  else:
+    raise ConfigError(f"--workdir={workdir} holds neither a sweep ({SWEEP_FILE}) nor a run"
+                      " (metrics.jsonl)")
+  kept = os.path.join(workdir, REPORT_FILE)
+  asked = list(metrics)
+  if not asked and storage.exists(kept):
+    metrics = _read_json(kept)["metrics"]
+    logging.info("report   --metrics=%s, as before; --metrics=all is all", ",".join(metrics))
+  text = make(workdir, [] if asked == ["all"] else list(metrics))
+  if asked:
+    config_files.write_json({"metrics": [] if asked == ["all"] else asked}, kept)
+  return text
 
 
 def _report_sweep(workdir: str, metrics: Sequence[str]) -> str:
   table = rows(workdir)
-  metrics = choose_metrics([result for row in table for result in row.results], metrics)
+  asked, metrics = metrics, choose_metrics(
+      [result for row in table for result in row.results], metrics)
   text = markdown(table, metrics)
   for name, content in (("sweep.md", text), ("sweep.csv", csv_text(table, metrics))):
     storage.write_text(os.path.join(workdir, name), content)
-  names = [i["name"] for i in _read_json(os.path.join(workdir, SWEEP_FILE))["items"]]
-  curves = {name: _curve(_logged(os.path.join(workdir, name)), "loss") for name in names}
-  _draw(curves, "loss", os.path.join(workdir, "loss.png"))
+  groups: dict[str, list[list[dict[str, Any]]]] = {}
+  for item in _read_json(os.path.join(workdir, SWEEP_FILE))["items"]:
+    settings = {k: v for k, v in item["settings"].items() if k != SEED}
+    label = ",".join(f"{k}={word(v)}" for k, v in settings.items())
+    groups.setdefault(label, []).append(_logged(os.path.join(workdir, item["name"])))
+  for path, drawn in (("loss.png", ["loss"]), ("curves.png", asked)):
+    panels = {metric: {label: _mean([_line(logged, metric) for logged in group])
+                       for label, group in groups.items()} for metric in drawn}
+    _draw(panels, os.path.join(workdir, path))
   return text
 
 
@@ -168,9 +205,10 @@ def _report_run(workdir: str, metrics: Sequence[str]) -> str:
   results = _read_json(path) if storage.exists(path) else latest
   choose_metrics([latest, results], metrics)  # known in one or the other
   shown = {k: v for k, v in results.items() if k in metrics or not metrics}
-  drawn = metrics or [k for k in latest if k.rpartition("/")[2] == "loss"]
-  _draw({m: _curve(logged, m) for m in drawn}, drawn[0] if len(drawn) == 1 else "value",
-        os.path.join(workdir, "curves.png"))
+  panels: dict[str, dict[str, Line]] = {}  # numbers of the same name, of several splits, compare
+  for metric in metrics or [k for k in latest if k.rpartition("/")[2] == "loss"]:
+    panels.setdefault(metric.rpartition("/")[2], {})[metric] = _line(logged, metric)
+  _draw(panels, os.path.join(workdir, "curves.png"))
   cell = lambda v: number_text(v) if isinstance(v, float) else word(v)
   tables = {k: v for k, v in shown.items() if isinstance(v, Mapping)}
   text = _markdown(["metric", "value"],
@@ -191,22 +229,26 @@ def _logged(workdir: str) -> list[dict[str, Any]]:
   return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def _curve(logged: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
-  """(step, value) where there is one; null, which is not finite, is NaN."""
+def _line(logged: Sequence[Mapping[str, Any]], metric: str) -> Line:
+  """Its values over the steps that have one; null, which is not finite, is NaN."""
   values = {line["step"]: math.nan if line[metric] is None else line[metric]
             for line in logged if metric in line}
-  return sorted(values.items())  # the best checkpoint's come last
+  steps = sorted(values)  # the best checkpoint's come last
+  return Line(steps, [values[step] for step in steps])
 
 
-def _draw(curves: Mapping[str, Sequence[tuple[int, float]]], ylabel: str, path: str) -> None:
-  """Draws curves of (step, value) over the steps of all of them; none are drawn to no file."""
-  curves = {label: np.array(points).T for label, points in curves.items() if points}
-  if curves:
-    steps = np.unique(np.concatenate([xs for xs, _ in curves.values()]))
-    # Between its points a curve is the line that joins them, outside of them it is not.
-    lines = {label: np.interp(steps, xs, ys, left=np.nan, right=np.nan)
-             for label, (xs, ys) in curves.items()}
-    save_figure(curve(steps, lines, "step", ylabel), path)
+def _mean(runs: Sequence[Line]) -> Line:
+  """Over the runs that have points by now."""
+  there = [run for run in runs if len(run.xs)]
+  return mean_line(there) if there else Line([], [])
+
+
+def _draw(panels: Mapping[str, Mapping[str, Line]], path: str) -> None:
+  """Draws the lines that have points; nothing is drawn to no file."""
+  there = {ylabel: {label: line for label, line in lines.items() if len(line.xs)}
+           for ylabel, lines in panels.items()}
+  if there := {ylabel: lines for ylabel, lines in there.items() if lines}:
+    save_figure(curves(there, "step"), path)
 
 
 def _read_json(path: str) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 from jtx.figures.attention import (
     attention_grid, attention_map, heatmaps, position_heatmap, position_similarity)
-from jtx.figures.curves import bars, curve
+from jtx.figures.curves import Line, bars, curve, curves, mean_line
 from jtx.figures.figure import MAX_LABELS, save_figure
 
 
@@ -25,7 +25,10 @@ def test_attention_map_shows_weights_and_tokens():
   rows, columns = ["Übung", "macht"], ["den", "Meister", "straße"]
   axes = attention_map(weights, rows, columns, title="head 1").axes[0]
   np.testing.assert_allclose(axes.images[0].get_array(), weights, rtol=1e-6)
-  assert axes.images[0].get_clim() == (0, 1)
+  assert axes.images[0].get_clim() == (0, weights.max().astype(np.float32))
+  assert (axes.get_xlabel(), axes.get_ylabel()) == ("key", "query")
+  named = attention_map(weights, rows, columns, xlabel="source", ylabel="target").axes[0]
+  assert (named.get_xlabel(), named.get_ylabel()) == ("source", "target")
   assert tick_labels(axes.yaxis) == rows
   assert tick_labels(axes.xaxis) == columns
   assert axes.get_title() == "head 1"
@@ -38,6 +41,8 @@ def test_attention_grid_is_layers_by_heads():
   assert len(maps) == 6
   for axes, expected in zip(maps, weights.reshape(6, 4, 5)):
     np.testing.assert_allclose(axes.images[0].get_array(), expected, rtol=1e-6)
+    assert axes.images[0].get_clim() == (0, weights.max().astype(np.float32))  # one for all
+  assert (figure.get_supxlabel(), figure.get_supylabel()) == ("key", "query")
   assert [axes.get_title() for axes in maps[:3]] == ["head 1", "head 2", "head 3"]
   assert [axes.get_ylabel() for axes in maps[::3]] == ["layer 1", "layer 2"]
 
@@ -87,6 +92,39 @@ def test_curve_draws_every_line():
   assert [line.get_label() for line in axes.lines] == ["train", "valid"]
   np.testing.assert_array_equal(axes.lines[1].get_ydata(), [3.5, np.nan])
   assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "loss")
+
+
+def test_points_without_neighbours_are_seen():
+  nan = np.nan
+  figure = curve(range(5), {"one": [nan, nan, 2.0, nan, nan], "some": [1.0, nan, 2.0, 3.0, nan]},
+                 "step", "loss")
+  assert [line.get_markevery() for line in figure.axes[0].lines] == [[2], [0]]
+  assert {line.get_marker() for line in figure.axes[0].lines} == {"o"}
+
+
+def test_panels_of_curves(tmp_path):
+  labels = [f"$^{i}" for i in range(12)]
+  lines = {label: Line([1, 2], [i, i + 1]) for i, label in enumerate(labels)}
+  figure = curves({"loss": lines, "bleu": {labels[11]: Line([1], [30.0], [0.5])}}, "step")
+  save_figure(figure, tmp_path / "curves.png")
+  loss, bleu = figure.axes
+  assert (loss.get_ylabel(), bleu.get_ylabel(), bleu.get_xlabel()) == ("loss", "bleu", "step")
+  look = lambda line: (line.get_color(), line.get_linestyle())
+  assert len({look(line) for line in loss.lines}) == 12
+  assert look(bleu.lines[0]) == look(loss.lines[11])
+  legend, = figure.legends
+  assert [text.get_text() for text in legend.get_texts()] == labels
+  assert legend.get_title().get_text() == "mean ± standard error over seeds"
+  with pytest.raises(ValueError, match="no line"):
+    curves({"loss": {}}, "step")
+
+
+def test_a_mean_line_is_over_the_steps_of_all():
+  line = mean_line([Line([1, 2, 3], [1.0, 2.0, 9.0]), Line([3, 1], [5.0, 3.0])])
+  assert line.xs == [1, 3]
+  np.testing.assert_allclose(line.ys, [2, 7])
+  np.testing.assert_allclose(line.error, [1, 2])
+  assert mean_line([Line([1], [2.0])]).error is None
 
 
 def test_heatmaps_share_a_scale_from_zero():

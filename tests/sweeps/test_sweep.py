@@ -281,7 +281,7 @@ def test_table_against_numpy(tmp_path):
   assert text == (tmp_path / "sweep.md").read_text() == (
       "| lr | norm | n | val/bleu | val/loss |\n"
       "| --- | --- | ---: | ---: | ---: |\n"
-      f"| 0.001 | a\\|b,c | 3 | 27.75 ± {error:.2g} | 55.5 ± {2 * error:.2g} |\n"
+      "| 0.001 | a\\|b,c | 3 | 27.75 ± 0.52 | 55.5 ± 1.0 |\n"
       "| 0.0003 | a\\|b,c | 1/3 (1 failed) | 0.3333 | 0.6667 |\n")
   lines = list(csv.reader(io.StringIO((tmp_path / "sweep.csv").read_text())))
   assert lines[0] == ["lr", "norm", "n", "runs", "failed", "val/bleu", "val/bleu stderr",
@@ -331,7 +331,11 @@ def test_results_of_another_config_do_not_count(tmp_path):
 
 @pytest.mark.parametrize("mean,error,text", [
     (None, None, ""), (27.3149, None, "27.31"), (27.3149, 0.1234, "27.31 ± 0.12"),
-    (100.0, 0.0, "100 ± 0"), (1.23456e-5, 1e-7, "1.235e-05 ± 1e-07")])
+    (100.0, 0.0, "100 ± 0"), (1.23456e-5, 1e-7, "1.235e-05 ± 0.010e-05"),
+    (27.3149, 0.0012345, "27.3149 ± 0.0012"), (0.3333, 0.0996, "0.33 ± 0.10"),
+    (27.3149, 12.3, "27 ± 12"), (12345.6, 1234.0, "12300 ± 1200"), (0.0, 0.5, "0.00 ± 0.50"),
+    (-2.5e7, 1.25e5, "-2.500e+07 ± 0.012e+07"), (0.1, 1e-17, "0.1 ± 1e-17"),
+    (math.inf, 1.0, "inf ± 1")])
 def test_numbers(mean, error, text):
   assert report.number_text(mean, error) == text
 
@@ -350,6 +354,38 @@ def test_report_of_a_run(tmp_path):
   assert report.report(str(tmp_path), ["val/bleu"]).endswith("---: |\n| val/bleu | 8.125 |\n")
   with pytest.raises(ConfigError, match="no 'val/blue'"):
     report.report(str(tmp_path), ["val/blue"])
+
+
+def test_a_report_without_metrics_keeps_those_of_the_last(tmp_path):
+  make_sweep(tmp_path, SETTINGS, RESULTS)
+  chosen, path = report.report(str(tmp_path), ["val/loss"]), tmp_path / "sweep.md"
+  with pytest.raises(ConfigError, match="no 'val/blue'"):
+    report.report(str(tmp_path), ["val/blue"])
+  assert report.report(str(tmp_path)) == chosen == path.read_text()
+  assert report.report(str(tmp_path), ["all"]) == path.read_text() != chosen
+  assert report.report(str(tmp_path)) == path.read_text() != chosen
+
+
+def test_curves_of_a_sweep_are_means_over_seeds(tmp_path, monkeypatch):
+  make_sweep(tmp_path, SETTINGS, RESULTS)
+  for i, (setting, steps) in enumerate(zip(SETTINGS, ((1, 2, 3), (1, 2), (2, 1), (5,), (), ()))):
+    lines = [{"step": s, "loss": 10.0 * s + setting["seed"] ** 2, "val/bleu": 1.0} for s in steps]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / f"i{i}" / "metrics.jsonl").write_text(text)
+  drawn = {}
+  monkeypatch.setattr(report, "save_figure", lambda figure, path: drawn.update({path: figure}))
+  report.report(str(tmp_path), ["val/bleu"])
+  assert {os.path.basename(path) for path in drawn} == {"loss.png", "curves.png"}
+  axes, = drawn[str(tmp_path / "loss.png")].axes
+  assert [line.get_label() for line in axes.lines] == [
+      "lr=0.001,norm=a|b,c", "lr=0.0003,norm=a|b,c"]
+  # At the steps that all three seeds have; their losses there differ by 0, 1 and 4.
+  np.testing.assert_allclose(axes.lines[0].get_xydata(), [[1, 10 + 5 / 3], [2, 20 + 5 / 3]])
+  band = axes.collections[0].get_paths()[0].vertices
+  error = np.std([0, 1, 4], ddof=1) / math.sqrt(3)
+  assert {(1, 10 + 5 / 3 - error), (2, 20 + 5 / 3 + error)} <= set(map(tuple, band))
+  np.testing.assert_allclose(axes.lines[1].get_xydata(), [[5, 50]])  # one point of one seed
+  assert axes.lines[1].get_markevery() == [0] and axes.lines[0].get_markevery() == []
 
 
 # ------------------------------------------------------------------------------ commands
