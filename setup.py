@@ -36,6 +36,7 @@ setuptools.setup(
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12.8",
         "pillow>=12.0",
+        "pyarrow>=25.0",  # TFDS brings it, too
         "sacrebleu>=2.6",
         "safetensors>=0.8",
         "scikit-learn>=1.7",

@@ -24,8 +24,13 @@ def absolute(path: str) -> str:
   return path if is_remote(path) else os.path.abspath(path)
 
 
+def join(folder: str, path: str) -> str:
+  """A path that is relative to a folder, or what it is if it is absolute or in a bucket."""
+  return path if is_remote(path) else os.path.join(folder, path)
+
+
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def opened(path: str) -> Iterator[Any]:
   """A path of pathlib or epath; ConfigError where a store is not known or its client not there."""
   if not is_remote(path):
     yield pathlib.Path(path)
@@ -41,23 +46,23 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def exists(path: str) -> bool:
-  with _opened(path) as p:
+  with opened(path) as p:
     return p.exists()
 
 
 def is_folder(path: str) -> bool:
-  with _opened(path) as p:
+  with opened(path) as p:
     return p.is_dir()
 
 
 def make_folder(path: str) -> None:
   """Makes a folder and those it is in, where they do not exist."""
-  with _opened(path) as p:
+  with opened(path) as p:
     p.mkdir(parents=True, exist_ok=True)
 
 
 def read_text(path: str, errors: str = "strict") -> str:
-  with _opened(path) as p:
+  with opened(path) as p:
     return io.TextIOWrapper(io.BytesIO(p.read_bytes()), "utf-8", errors).read()
 
 
@@ -68,7 +73,7 @@ def write_text(path: str, text: str) -> None:
 
 def write_bytes(path: str, content: bytes) -> None:
   if is_remote(path):
-    with _opened(path) as p:
+    with opened(path) as p:
       p.write_bytes(content)
     return
   with open(path + ".tmp", "wb") as f:

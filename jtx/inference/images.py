@@ -16,7 +16,8 @@ import numpy as np
 from jtx.data.ops.decode import DecodeImage
 from jtx.data.ops.image import Resize
 from jtx.data.ops.image_layout import Images
-from jtx.data.sources.images import ENDINGS, file_bytes
+from jtx.data.sources import files
+from jtx.data.sources.images import ENDINGS
 from jtx.errors import DataError
 from jtx.inference.predictions import Labels, Prediction, predicted
 from jtx.models.vit import ImageConfig
@@ -71,7 +72,7 @@ class ImagePredictor:
     """[H, W, C], as the model takes it."""
     path = "an image" if isinstance(image, (bytes, np.ndarray)) else os.fspath(image)
     if not isinstance(image, (bytes, np.ndarray)):
-      image = file_bytes(path)
+      image = files.read(path)
     example = {"image": image, "label": 0, "path": path}
     for op in self.ops:
       example = op.augment(example, None)
@@ -111,7 +112,7 @@ def listed_images(path: str) -> list[str]:
   elif path.lower().endswith(ENDINGS):
     return [path]
   else:
-    lines = file_bytes(path).decode("utf-8", errors="replace").splitlines()
+    lines = files.read(path).decode("utf-8", errors="replace").splitlines()
     found = [os.path.join(os.path.dirname(path), line.strip()) for line in lines if line.strip()]
   if not found:
     raise DataError(f"{path}: names no image; give a folder of images, an image, or a text file"

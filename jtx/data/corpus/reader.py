@@ -9,6 +9,7 @@ from typing import Any, Mapping, Sequence
 from array_record.python import array_record_module as array_record
 import numpy as np
 
+from jtx import storage
 from jtx.data import prepared
 from jtx.data.corpus import files
 from jtx.data.op import Column
@@ -22,13 +23,16 @@ def folders(specs: Sequence[str], path: str) -> list[str]:
   """The folders of the sources `prepared:FOLDER`; none where no source is one.
 
   Raises:
-    ConfigError: some sources are prepared, and others are not.
+    ConfigError: some sources are prepared, and others are not, or one is in a bucket.
   """
-  found = [os.path.join(path, spec.removeprefix(PREFIX)) for spec in specs
+  found = [storage.join(path, spec.removeprefix(PREFIX)) for spec in specs
            if spec.startswith(PREFIX)]
   if found and len(found) != len(specs):
     raise ConfigError(f"data.train={tuple(specs)} mixes prepared sources with others; prepare all"
                       " of them, together or each into its folder")
+  for folder in filter(storage.is_remote, found):
+    raise ConfigError(f"{PREFIX}{folder}: a prepared corpus is read from a disk; copy it to one, or"
+                      " mount the bucket as a folder")
   return found
 
 

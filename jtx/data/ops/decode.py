@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from jtx.data.example import Example
 from jtx.data.op import Column, ImageOp
 from jtx.data.ops import boxes
-from jtx.data.ops.labels import check_names
+from jtx.data.ops.labels import are_numbers, check_names, collected_names, name_of
 from jtx.data.ops.multi_label import items_of, multi_hot
 from jtx.data.sources.images import class_names, listed
 from jtx.errors import BadExample, ConfigError, DataError
@@ -61,6 +61,9 @@ class DecodeImage(ImageOp):
 
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
     del ops  # it is the first
+    tables = [source for source in sources if hasattr(source, "column")]
+    if any(source.classes is None for source in tables):
+      return collected_names("decode_image", "label", sources)
     names = class_names(sources)
     logging.info("%d classes: %s", len(names), listed(names))
     return names
@@ -122,6 +125,11 @@ class DecodeImage(ImageOp):
   def _numbers(self) -> dict[str, int]:
     return {name: number for number, name in enumerate(self.names)}
 
+  @functools.cached_property
+  def _by_name(self) -> bool:
+    """Whether ints are names, too."""
+    return are_numbers(self.names)
+
   def label_of(self, label: Any, path: str) -> np.ndarray:
     """The number of a class, int32; or of labels [C] int8, 1 for those that the image has.
 
@@ -136,8 +144,8 @@ class DecodeImage(ImageOp):
     if not self.names:
       raise ConfigError("op decode_image: names is empty; it must name the classes in order")
     number = label
-    if isinstance(label, str):
-      number = self._numbers.get(label, -1)
+    if isinstance(label, str) or self._by_name and name_of(label) is not None:
+      number = self._numbers.get(name_of(label), -1)
     elif not isinstance(label, (int, np.integer)) or isinstance(label, bool):
       number = -1
     if not 0 <= number < len(self.names):

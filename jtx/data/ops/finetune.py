@@ -12,7 +12,7 @@ import numpy as np
 
 from jtx.data.example import Example, check_text
 from jtx.data.op import TOKENIZER, Column, ExampleOp
-from jtx.data.ops.labels import check_names, class_of, index_of, value_of
+from jtx.data.ops.labels import check_names, class_of, index_of, known_names, value_of
 from jtx.errors import ConfigError, DataError
 
 MAX_SPECIALS = 4  # of a pair: RoBERTa's, the most of all
@@ -107,7 +107,8 @@ class EncodeWords(ExampleOp):
     return examples
 
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
-    names = tag_names(sources, ops)
+    known = () if ops else known_names("encode_words", "tags", sources)
+    names = known or tag_names(sources, ops)
     logging.info("%d tags: %s", len(names), " ".join(names))
     return names
 

@@ -60,7 +60,7 @@ def class_of(op: str, example: Example, key: str, names: Sequence[str]) -> int:
     raise ConfigError(f"op {op}: names is empty; it must name the classes in order")
   index = index_of(value, names)
   if index is None:
-    counted = list(names) == [str(i) for i in range(len(names))] or not _are_numbers(tuple(names))
+    counted = list(names) == [str(i) for i in range(len(names))] or not are_numbers(tuple(names))
     raise DataError(f"op {op}: example {example['id']} has {key}={example[key]!r}; valid are"
                     f" {', '.join(names)}"
                     + (f", or their numbers 0 to {len(names) - 1}" if counted else "")
@@ -76,9 +76,9 @@ def index_of(value: Any, names: Sequence[str]) -> int | None:
   if isinstance(value, str):
     return names.index(value) if value in names else None
   name = name_of(value)
-  if name in names and (isinstance(value, (bool, np.bool_)) or _are_numbers(tuple(names))):
+  if name in names and (isinstance(value, (bool, np.bool_)) or are_numbers(tuple(names))):
     return names.index(name)
-  if name is None or isinstance(value, (bool, np.bool_)) or _are_numbers(tuple(names)):
+  if name is None or isinstance(value, (bool, np.bool_)) or are_numbers(tuple(names)):
     return None
   return int(value) if 0 <= value < len(names) else None
 
@@ -100,7 +100,8 @@ def name_of(value: Any) -> str | None:
 
 
 @functools.lru_cache
-def _are_numbers(names: tuple[str, ...]) -> bool:
+def are_numbers(names: tuple[str, ...]) -> bool:
+  """Whether all names are whole numbers, so that an int is a name and no place among them."""
   return all(name.removeprefix("-").isdecimal() for name in names)
 
 
@@ -124,30 +125,33 @@ def collected_names(op: str, key: str, sources: Sequence[Any],
     DataError: a label that is no class, labels that look like a number to be predicted or like
       texts, a header that was read as an example, or sources with other classes.
   """
-  known = [] if ops else [names for source in sources if (names := known_names(source, key))]
-  if len(set(known)) > 1:
-    raise DataError(f"op {op}: the training sources have other classes each,"
-                    f" {' and '.join(', '.join(names) for names in known)}")
-  if known:
-    names = known[0]
-  else:
+  names = known_names(op, key, sources) if not ops else ()
+  if not names:
     counts = collections.Counter()
     for source in sources:
       counts += _counted(op, key, source, ops)
     if len(counts) == counts.total() > 50:
       raise DataError(f"op {op}: all {counts.total():,} examples have another {key!r}, so it is no"
                       " class; is another column that of the classes?")
-    numbers = _are_numbers(tuple(counts))
+    numbers = are_numbers(tuple(counts))
     names = tuple(sorted(counts, key=int if numbers else None))
   more = f" and {len(names) - 20} more" if len(names) > 20 else ""
   logging.info("%d classes: %s%s", len(names), ", ".join(names[:20]), more)
   return names
 
 
-def known_names(source: Any, key: str) -> tuple[str, ...] | None:
-  """The classes of a column in order, where its source knows them."""
-  names_of = getattr(source, "names_of", None)
-  return names_of(key) if names_of else None
+def known_names(op: str, key: str, sources: Sequence[Any]) -> tuple[str, ...]:
+  """The classes of a column in order, which a source may know; () where none does.
+
+  Raises:
+    DataError: sources know others.
+  """
+  told = [source.names_of(key) for source in sources if hasattr(source, "names_of")]
+  known = list(dict.fromkeys(filter(None, told)))
+  if len(known) > 1:
+    raise DataError(f"op {op}: the training sources have other classes each,"
+                    f" {' and '.join(', '.join(names) for names in known)}")
+  return known[0] if known else ()
 
 
 def values_of(source: Any, key: str, ops: Sequence[Any]) -> Iterator[tuple[Example, Any]]:

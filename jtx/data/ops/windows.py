@@ -68,10 +68,22 @@ class EncodeWindows(ExampleOp):
 
 
 def _answers(example: Example) -> list[dict[str, Any]]:
+  """The answers as a list of `text` and `answer_start`.
+
+  Raises:
+    DataError: one lacks either.
+  """
   answers = value_of("encode_windows", example, "answers")
-  if isinstance(answers, Mapping):  # TFDS has a dict of lists
-    return [dict(zip(answers, values)) for values in zip(*answers.values())]
-  return answers
+  if isinstance(answers, Mapping) and isinstance(answers.get("text"), str):
+    answers = [answers]
+  if isinstance(answers, Mapping):  # TFDS and `datasets` have a dict of lists
+    answers = [dict(zip(answers, values)) for values in zip(*answers.values())]
+  for answer in answers or ():
+    if not isinstance(answer, Mapping) or not isinstance(answer.get("text"), str) or (
+        not isinstance(answer.get("answer_start"), (int, np.integer))):
+      raise DataError(f"op encode_windows: example {example['id']} has the answer {answer!r}; an"
+                      " answer has a text and its answer_start, the number of its first character")
+  return list(answers or ())
 
 
 def _span(answer: Mapping[str, Any], example: Example) -> tuple[int, int] | None:

@@ -9,9 +9,11 @@ import zipfile
 import zlib
 
 from jtx import config
+from jtx.data.sources import files
 from jtx.data.sources.lines import Lines
 from jtx.data.sources.parts import Part
 from jtx.errors import DataError
+from jtx.storage import join
 
 ENDINGS = (".txt", ".md")
 
@@ -28,11 +30,8 @@ class FilesSource:
 
   def __init__(self, name: str, path: str, part: Part | None = None):
     self.name, self._path = name, path
-    if os.path.isdir(path):
-      found = [os.path.relpath(os.path.join(folder, file), path)
-               for folder, _, files in os.walk(path) for file in files]
-    else:
-      found = self._archive.namelist()
+    self._is_folder = files.is_folder(path)
+    found = files.walked(path, None) if self._is_folder else self._archive.namelist()
     self._files = sorted(file for file in found if file.endswith(ENDINGS))
     if not self._files:
       raise DataError(f"{path}: has no file that ends in {' or '.join(ENDINGS)}")
@@ -44,9 +43,7 @@ class FilesSource:
   @functools.cached_property
   def _archive(self) -> zipfile.ZipFile:
     try:
-      return zipfile.ZipFile(self._path)
-    except OSError as e:
-      raise DataError(f"{self._path}: {e.strerror}") from e
+      return zipfile.ZipFile(files.File(self._path).stream())
     except zipfile.BadZipFile as e:
       raise DataError(f"{self._path}: neither a folder nor a zip archive ({e})") from e
 
@@ -63,16 +60,15 @@ class FilesSource:
     except UnicodeDecodeError as e:
       raise DataError(f"{self._path}: {file} is not valid UTF-8 ({e.reason} at byte {e.start})"
                       ) from e
-    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as e:  # the last: encrypted
-      raise DataError(f"{self._path}: {file} can't be read ({getattr(e, 'strerror', None) or e})"
-                      ) from e
+    # DataError is of a file that `files` can't read, RuntimeError of an encrypted one.
+    except (DataError, OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as e:
+      cause = e.__cause__ if isinstance(e, DataError) else e
+      raise DataError(f"{self._path}: {file} can't be read"
+                      f" ({getattr(cause, 'strerror', None) or cause})") from e
     return {"text": text.replace("\r\n", "\n"), "file": file}
 
   def _bytes(self, file: str) -> bytes:
-    if not os.path.isdir(self._path):
-      return self._archive.read(file)
-    with open(os.path.join(self._path, file), "rb") as f:
-      return f.read()
+    return files.read(join(self._path, file)) if self._is_folder else self._archive.read(file)
 
 
 class BlankLinesSource:
@@ -130,11 +126,11 @@ def pydocs(split: str) -> tuple[tuple[str, str], ...]:
   named = {f"topics/{name}": text for name, text in topics.topics.items()}
   documents = [(name, text) for name, text in named.items() if chosen(name)]
   root = sysconfig.get_path("stdlib")
-  for folder, subfolders, files in os.walk(root):
+  for folder, subfolders, names in os.walk(root):
     subfolders[:] = sorted(d for d in subfolders
                            if d not in ("site-packages", "dist-packages", "test", "tests",
                                         "idle_test", "__pycache__", "lib2to3"))
-    for file in sorted(files):
+    for file in sorted(names):
       if file.endswith(".py"):
         path = os.path.join(folder, file)
         name = os.path.relpath(path, root)

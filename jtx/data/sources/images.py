@@ -8,13 +8,14 @@ names in the order of the numbers.
 import functools
 import os
 import struct
-from typing import Any, Iterable, Iterator, Sequence
+from typing import Any, Iterable, Sequence
 import zipfile
 import zlib
 
 import numpy as np
 
 from jtx import config
+from jtx.data.sources import files
 from jtx.data.sources.parts import Part
 from jtx.errors import BadExample, DataError
 
@@ -38,13 +39,13 @@ class ImagesSource:
 
   def __init__(self, name: str, path: str, part: Part | None = None):
     self.name, self._path = name, path
-    self._archive = None if os.path.isdir(path) else Archive(path)
-    by_class = images_by_class(path, self._archive.files if self._archive else walked(path),
+    self._archive = None if files.is_folder(path) else Archive(path)
+    by_class = images_by_class(path, self._archive.files if self._archive else files.walked(path),
                                leading=self._archive is not None)
     self.classes = tuple(by_class)
-    kept = [files if part is None else part.of(files) for files in by_class.values()]
-    self._files = [file for files in kept for file in files]
-    self._labels = np.repeat(np.arange(len(kept)), [len(files) for files in kept])
+    kept = [images if part is None else part.of(images) for images in by_class.values()]
+    self._files = [file for images in kept for file in images]
+    self._labels = np.repeat(np.arange(len(kept)), [len(images) for images in kept])
 
   @property
   def labels(self) -> list[str]:
@@ -56,27 +57,8 @@ class ImagesSource:
   def __getitem__(self, i: int) -> dict[str, Any]:
     file = self._files[i]
     path = os.path.join(self._path, file)
-    image = self._archive.read(file) if self._archive else file_bytes(path)
+    image = self._archive.read(file) if self._archive else files.read(path)
     return {"image": image, "label": self.classes[self._labels[i]], "path": path}
-
-
-def file_bytes(path: str) -> bytes:
-  """Raises DataError where a file can't be read."""
-  try:
-    with open(path, "rb") as f:
-      return f.read()
-  except OSError as e:
-    raise DataError(f"{path}: {e.strerror}") from e
-
-
-def walked(folder: str) -> Iterator[str]:
-  """Files and folders below a folder, "class/file" and "class/"; three levels, links followed."""
-  for place, folders, files in os.walk(folder, followlinks=True):
-    relative = os.path.relpath(place, folder)
-    parts = [] if relative == os.curdir else relative.split(os.sep)
-    yield from ("/".join([*parts, name]) for name in (*files, *(f + "/" for f in folders)))
-    if len(parts) == 2:
-      folders.clear()  # a link may lead back up
 
 
 def images_by_class(path: str, names: Iterable[str], leading: bool) -> dict[str, list[str]]:
@@ -116,16 +98,14 @@ class Archive:
   """Files of a zip archive, for threads and processes.
 
   A read names its place, so there is no position in the file that readers could take from each
-  other. Pickled it is not open.
+  other.
   """
 
   def __init__(self, path: str):
-    self.path = path
+    self.path, self._data = path, files.File(path)
     try:
-      with zipfile.ZipFile(path) as archive:
+      with self._data.stream() as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
-    except OSError as e:
-      raise DataError(f"{path}: {e.strerror}") from e
     except zipfile.BadZipFile as e:
       raise DataError(f"{path}: neither a folder nor a zip archive ({e})") from e
     for m in members:
@@ -135,16 +115,6 @@ class Archive:
     self.files = {m.filename: (m.header_offset, m.compress_size, m.compress_type, m.CRC)
                   for m in members}
 
-  def __getstate__(self) -> dict[str, Any]:
-    return {k: v for k, v in self.__dict__.items() if k != "_file"}
-
-  @functools.cached_property
-  def _file(self) -> Any:
-    try:
-      return open(self.path, "rb", buffering=0)
-    except OSError as e:
-      raise DataError(f"{self.path}: {e.strerror}") from e
-
   def read(self, name: str) -> bytes:
     """A file's bytes.
 
@@ -152,15 +122,14 @@ class Archive:
       BadExample: they are damaged.
     """
     offset, size, method, crc = self.files[name]
-    descriptor = self._file.fileno()
     try:
-      head = os.pread(descriptor, HEAD + size, offset)
+      head = self._data.read(offset, HEAD + size)
       # A name and an extra field stand in front of the data. The latter may be another here than
       # in the archive's directory, so only this tells how long they are.
       start = 30 + sum(struct.unpack_from("<HH", head, 26))
       data = head[start:start + size]
       if len(data) < size:
-        data = os.pread(descriptor, size, offset + start)
+        data = self._data.read(offset + start, size)
       if method == zipfile.ZIP_DEFLATED:
         data = zlib.decompress(data, -zlib.MAX_WBITS)
     except (struct.error, zlib.error) as e:
@@ -185,6 +154,8 @@ class NpzSource:
     file: of `numpy.savez` or `numpy.savez_compressed`.
     part: of the rows; None is all.
   """
+
+  numbered = True  # classes are numbers up to the largest label
 
   def __init__(self, name: str, file: str, part: Part | None = None):
     self.name, self._file, self._part = name, file, part
@@ -236,10 +207,10 @@ def images_and_labels(file: str) -> tuple[np.ndarray, np.ndarray]:
 def arrays_of(file: str) -> dict[str, np.ndarray]:
   """Raises DataError where a file is no archive of arrays."""
   try:
-    with np.load(file) as arrays:
+    with files.File(file).stream() as f, np.load(f) as arrays:
       return dict(arrays)
-  except FileNotFoundError as e:
-    raise DataError(f"{file}: {e.strerror}") from e
+  except DataError:
+    raise
   # A plain array is no context manager, which is a TypeError.
   except (zipfile.BadZipFile, zlib.error, ValueError, TypeError, OSError, EOFError) as e:
     raise DataError(f"{file}: is not what numpy.savez writes, or is damaged"
@@ -327,7 +298,9 @@ def check_classes(source: Any, names: Sequence[str]) -> None:
     return
   missing, others = ([c for c in some if c not in rest]
                      for some, rest in ((names, set(classes)), (classes, set(names))))
-  if isinstance(source, NpzSource):  # which knows no names
+  if hasattr(source, "numbered"):  # it knows the classes of the images that it has, and no others
+    missing = []
+  if getattr(source, "numbered", False):  # which knows no names
     if len(classes) > len(names):
       raise DataError(f"{source.name}: has labels up to {len(classes) - 1}, but the run has only"
                       f" the {len(names)} classes {listed(names)}")
@@ -335,7 +308,8 @@ def check_classes(source: Any, names: Sequence[str]) -> None:
     told = [f"{what} {listed(some)}"
             for what, some in (("lacks", missing), ("also has", others)) if some]
     raise DataError(f"{source.name}: does not have the classes of the run: it {' and '.join(told)}")
-  elif not isinstance(source, ImagesSource):  # whose labels are names
+  elif not hasattr(source, "numbered") and not isinstance(source, ImagesSource):
+    # Whose labels are numbers; those of the others are names.
     raise DataError(f"{source.name}: has the classes of the run in another order, {listed(classes)}"
                     f" and not {listed(names)}")
 

@@ -1,13 +1,12 @@
 """Lines of text files."""
 
-import functools
 import gzip
-import mmap
-from typing import Any
+from typing import Iterable, Iterator
 import zlib
 
 import numpy as np
 
+from jtx.data.sources import files
 from jtx.errors import DataError
 
 
@@ -15,49 +14,52 @@ class Lines:
   """The lines of a UTF-8 file, memory-mapped; a line ends at \\n or \\r\\n only.
 
   A byte order mark at the start of the file is skipped. Line i is decoded when asked for,
-  so a large corpus costs eight bytes a line.
+  so a large corpus costs eight bytes a line. A file in a bucket is fetched by the megabyte.
   """
 
   def __init__(self, file: str):
     self.file = file
+    self._skip = 0
     ends = []
-    try:
-      with open(file, "rb") as f:
-        self._skip = 3 if f.read(3) == b"\xef\xbb\xbf" else 0
-        f.seek(self._skip)
-        for number, line in enumerate(f, 1):
-          line.decode("utf-8")
-          ends.append(len(line))
-    except UnicodeDecodeError as e:
-      raise DataError(f"{file}:{number}: not valid UTF-8 ({e.reason})") from e
-    except OSError as e:
-      raise DataError(f"{file}: {e.strerror}") from e
+    self.data = files.File(file)
+    with self.data.stream() as f, files.told(file):
+      self._skip = 3 if f.read(3) == b"\xef\xbb\xbf" else 0
+      f.seek(self._skip)
+      ends.extend(self.sizes(self._checked(f)))
     self._ends = self._skip + np.cumsum(ends, dtype=np.int64)
+
+  def _checked(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+    for number, line in enumerate(lines, 1):
+      try:
+        line.decode("utf-8")
+      except UnicodeDecodeError as e:
+        raise DataError(f"{self.file}:{number}: not valid UTF-8 ({e.reason})") from e
+      yield line
+
+  def sizes(self, lines: Iterable[bytes]) -> Iterator[int]:
+    """How many bytes each item has, which is a line here."""
+    yield from map(len, lines)
 
   def __len__(self) -> int:
     return len(self._ends)
 
   def __getitem__(self, i: int) -> str:
     i = range(len(self))[i]
-    start = self._ends[i - 1] if i else self._skip
-    line = self._bytes[start:self._ends[i]]
+    line = self.data.near(self.start(i), int(self._ends[i]))
     return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
 
-  @functools.cached_property
-  def _bytes(self) -> mmap.mmap:
-    with open(self.file, "rb") as f:
-      return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-
-  def __getstate__(self) -> dict[str, Any]:
-    return {k: v for k, v in self.__dict__.items() if k != "_bytes"}
+  def start(self, i: int) -> int:
+    """The place of an item's first byte."""
+    return int(self._ends[i - 1]) if i else self._skip
 
 
 def text_lines(file: str) -> list[str]:
   """The lines of a UTF-8 file, which may be a .gz."""
-  opener = gzip.open if file.endswith(".gz") else open
+  data = files.read(file)
   try:
-    with opener(file, "rb") as f:
-      return f.read().decode("utf-8-sig").replace("\r\n", "\n").split("\n")
+    if file.endswith(".gz"):
+      data = gzip.decompress(data)
+    return data.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
   except UnicodeDecodeError as e:
     line = e.object[:e.start].count(b"\n") + 1
     raise DataError(f"{file}:{line}: not valid UTF-8 ({e.reason})") from e

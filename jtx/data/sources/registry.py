@@ -5,18 +5,22 @@ pickled, and opening it again gives the same examples in the same order. One of 
 `classes` too, their names in the order of the labels, or None where it does not know them.
 """
 
-import os
 from typing import Any, Callable, Protocol
 
 from jtx import config
-from jtx.data.sources import documents, images, number_words, sentences
+from jtx.data.sources import documents, images, number_words, sentences, specs
+from jtx.data.sources.arrow import ArrowSource, ParquetSource
 from jtx.data.sources.documents import BlankLinesSource, FilesSource
 from jtx.data.sources.parts import Part
 from jtx.data.sources.squad import SquadSource
+from jtx.data.sources.tables import CsvSource, TsvSource
 from jtx.data.sources.tagged import ConllSource, ConlluSource
-from jtx.data.sources.text import JsonlSource, TextSource, TsvSource
+from jtx.data.sources.text import JsonlSource, TextSource
 from jtx.data.sources.tfds import TfdsSource
+from jtx.data.sources.views import View
+from jtx.data.sources.webdataset import WebDatasetSource
 from jtx.errors import DataError
+from jtx.storage import join
 
 
 class Source(Protocol):
@@ -37,8 +41,13 @@ def open_source(spec: str, path: str = "") -> Source:
       text:train.en,train.de             parallel files, a line an example: "src", "tgt"
       text:train.txt                     one file: "text"
       jsonl:train.jsonl                  an object a line
+      csv:train.csv                      columns in quotes, named by the first line; options
+                                         :delimiter[;], :delimiter[tab] and :header[no]
       tsv:train.tsv                      columns "0", "1", ...; quotes are characters
       table:train.tsv                    the same, with columns named by the first line
+      parquet:train.parquet              rows; a folder or a pattern, train-*.parquet, too
+      arrow:train.arrow                  rows of an Arrow or Feather file, a folder of them or of
+                                         save_to_disk, or a pattern
       conll:train.conll[:COLUMN]         a word and its tag a line: "words", "tags"
       conllu:train.conllu[.gz]           Universal Dependencies: FORM and UPOS, likewise
       squad:train.json[:titles[:80%]]    a question of SQuAD 1.1 or 2.0; here, of the first
@@ -48,12 +57,15 @@ def open_source(spec: str, path: str = "") -> Source:
       blank_lines:corpus.txt             one file, blank lines between its documents
       images:FOLDER[:each[:90%]]         a folder a class, in a folder or a zip archive: "image",
                                          "label"; here, of the first 90 % of each class
+      wds:train-{00..99}.tar             WebDataset: KEY.jpg and KEY.cls in tar archives
       npz:train.npz[:rows[:90%]]         arrays "images" and "labels"; here, of their first 90 %
       prepared:FOLDER                    in data.train only: what experiments.prepare made of others
       tfds:wmt14_translate/de-en:train[:1%]      NAME[/CONFIG][:SPLIT]
       embedded:number_words/cardinal:train       NAME[/SUBSET][:SPLIT]; of text: number_words,
                                          sentences, pydocs; of images: digits
-      where SPLIT is "train" if absent.
+      where SPLIT is "train" if absent. jsonl, csv, tsv, table, parquet, arrow and wds take
+      :rows[:90%], and all of these but wds :columns[text=review+label], which are the columns
+      "review", as "text", and "label". Files and folders may be in a bucket, gs://BUCKET/....
     path: the folder that relative file names are relative to; TFDS's data_dir, if given.
 
   Raises:
@@ -61,7 +73,7 @@ def open_source(spec: str, path: str = "") -> Source:
     DataError: a file or dataset that is missing, empty or broken.
   """
   kind, colon, rest = spec.partition(":")
-  opener = config.lookup(_KINDS, kind, "source")
+  opener = config.lookup(KINDS, kind, "source")
   if not colon or not rest:
     raise config.ConfigError(f"source: {spec!r} names no data; write {kind}:NAME")
   source = opener(spec, rest, path)
@@ -81,58 +93,58 @@ EMBEDDED: dict[str, Callable[[str, str], Source]] = {
 
 
 def _open_text(spec: str, rest: str, path: str) -> Source:
-  return TextSource(spec, [os.path.join(path, f) for f in rest.split(",")])
+  return TextSource(spec, [join(path, f) for f in rest.split(",")])
 
 
-def _open_jsonl(spec: str, rest: str, path: str) -> Source:
-  return JsonlSource(spec, os.path.join(path, rest))
-
-
-def _open_tsv(spec: str, rest: str, path: str) -> Source:
-  return TsvSource(spec, os.path.join(path, rest))
-
-
-def _open_table(spec: str, rest: str, path: str) -> Source:
-  return TsvSource(spec, os.path.join(path, rest), header=True)
+def _of_rows(make: Callable[[str, str, specs.Options], Source],
+             valid: tuple[str, ...] = ("rows", "columns")) -> Callable[[str, str, str], Source]:
+  """The opener of a source whose examples are rows, of which some, and some columns, are taken."""
+  def opener(spec: str, rest: str, path: str) -> Source:
+    file, options = specs.options(spec, rest, path, valid)
+    source = make(spec, file, options)
+    if options.rows is None and options.columns is None:
+      return source
+    return View(source, options.columns, options.rows)
+  return opener
 
 
 def _open_conll(spec: str, rest: str, path: str) -> Source:
-  file, colon, column = rest.partition(":")
+  file, colon, column = specs.split(rest)
   if colon and not (column.isdecimal() and int(column)):
     raise config.ConfigError(f"source: {spec!r} has the column {column!r} for its tags; valid are"
                              " 1, 2, ..., counted from 0, which has the words")
-  return ConllSource(spec, os.path.join(path, file), int(column) if colon else None)
+  return ConllSource(spec, join(path, file), int(column) if colon else None)
 
 
 def _open_conllu(spec: str, rest: str, path: str) -> Source:
-  return ConlluSource(spec, os.path.join(path, rest))
+  return ConlluSource(spec, join(path, rest))
 
 
 def _open_squad(spec: str, rest: str, path: str) -> Source:
-  file, colon, part = rest.partition(":")
-  return SquadSource(spec, os.path.join(path, file),
+  file, colon, part = specs.split(rest)
+  return SquadSource(spec, join(path, file),
                      Part.parse(spec, part, "titles") if colon else None)
 
 
 def _open_documents(spec: str, rest: str, path: str) -> Source:
-  file, colon, part = rest.partition(":")
-  return FilesSource(spec, os.path.join(path, file),
+  file, colon, part = specs.split(rest)
+  return FilesSource(spec, join(path, file),
                      Part.parse(spec, part, "folders") if colon else None)
 
 
 def _open_blank_lines(spec: str, rest: str, path: str) -> Source:
-  return BlankLinesSource(spec, os.path.join(path, rest))
+  return BlankLinesSource(spec, join(path, rest))
 
 
 def _open_images(spec: str, rest: str, path: str) -> Source:
-  file, colon, part = rest.partition(":")
-  return images.ImagesSource(spec, os.path.join(path, file),
+  file, colon, part = specs.split(rest)
+  return images.ImagesSource(spec, join(path, file),
                              Part.parse(spec, part, "each", "every class") if colon else None)
 
 
 def _open_npz(spec: str, rest: str, path: str) -> Source:
-  file, colon, part = rest.partition(":")
-  return images.NpzSource(spec, os.path.join(path, file),
+  file, colon, part = specs.split(rest)
+  return images.NpzSource(spec, join(path, file),
                           Part.parse(spec, part, "rows") if colon else None)
 
 
@@ -154,17 +166,21 @@ def _open_embedded(spec: str, rest: str, path: str) -> Source:
   return config.lookup(EMBEDDED, name, spec)(subset, split or "train")
 
 
-_KINDS: dict[str, Callable[[str, str, str], Source]] = {
+KINDS: dict[str, Callable[[str, str, str], Source]] = {
     "text": _open_text,
-    "jsonl": _open_jsonl,
-    "tsv": _open_tsv,
-    "table": _open_table,
+    "jsonl": _of_rows(lambda spec, file, options: JsonlSource(spec, file)),
+    "csv": _of_rows(CsvSource, ("rows", "columns", "delimiter", "header")),
+    "tsv": _of_rows(lambda spec, file, options: TsvSource(spec, file)),
+    "table": _of_rows(lambda spec, file, options: TsvSource(spec, file, header=True)),
+    "parquet": _of_rows(lambda spec, file, options: ParquetSource(spec, file, options.paths)),
+    "arrow": _of_rows(lambda spec, file, options: ArrowSource(spec, file, options.paths)),
     "conll": _open_conll,
     "conllu": _open_conllu,
     "squad": _open_squad,
     "documents": _open_documents,
     "blank_lines": _open_blank_lines,
     "images": _open_images,
+    "wds": _of_rows(lambda spec, file, options: WebDatasetSource(spec, file), ("rows",)),
     "npz": _open_npz,
     "prepared": _open_prepared,
     "tfds": _open_tfds,

@@ -4,12 +4,16 @@ import collections
 import json
 from typing import Any
 
+from jtx.data.sources import files
 from jtx.data.sources.parts import Part
 from jtx.errors import DataError
 
 
 class SquadSource:
   """Questions of a file in the JSON format of SQuAD 1.1 (arXiv:1606.05250) or 2.0 (1806.03822).
+
+  The flat form of `datasets` is read too, where `data` is a list of questions, each with its
+  context and `answers` as an object of two lists.
 
   An example has `question_id`, `title`, `question`, `context`, `answers`, a list of `text` and
   `answer_start` in characters, and `impossible`, True where the context has no answer.
@@ -36,8 +40,11 @@ class SquadSource:
     self._check_ids()
 
   def _add(self, article: dict[str, Any], where: str) -> None:
-    for p, paragraph in enumerate(_member(article, "paragraphs", list, where)):
-      at = f"{where}, paragraph {p}"
+    flat = "paragraphs" not in article and "question" in article
+    paragraphs = [{"context": article.get("context"), "qas": [article]}] if flat else (
+        _member(article, "paragraphs", list, where))
+    for p, paragraph in enumerate(paragraphs):
+      at = where if flat else f"{where}, paragraph {p}"
       context = _member(paragraph, "context", str, at)
       self._contexts.append((article.get("title", ""), context))
       for q in _member(paragraph, "qas", list, at):
@@ -48,6 +55,9 @@ class SquadSource:
     name = _member(q, "id", str, where)
     at = f"{self._file}: question {name}"
     answers = []
+    if isinstance(q.get("answers"), dict):
+      lists = [_member(q["answers"], key, list, at) for key in ("text", "answer_start")]
+      q = {**q, "answers": [{"text": t, "answer_start": s} for t, s in zip(*lists)]}
     for a in _member(q, "answers", list, at):
       text, start = _member(a, "text", str, at), _member(a, "answer_start", int, at)
       if start < 0 or context[start:start + len(text)] != text:
@@ -78,10 +88,9 @@ class SquadSource:
 
 def _json(file: str) -> Any:
   try:
-    with open(file, encoding="utf-8-sig") as f:
-      return json.load(f)
-  except OSError as e:
-    raise DataError(f"{file}: {e.strerror}") from e
+    return json.loads(files.read(file).decode("utf-8-sig"))
+  except DataError:
+    raise
   except ValueError as e:  # bad UTF-8 too
     raise DataError(f"{file}: not valid JSON ({e})") from e
 

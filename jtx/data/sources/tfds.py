@@ -79,8 +79,9 @@ class TfdsSource:
     features = dict(builder.info.features.items())
     self._images = {key for key, feature in features.items()
                     if isinstance(feature, tfds.features.Image)}
-    named = isinstance(features.get("label"), tfds.features.ClassLabel)
-    self.classes = tuple(features["label"].names) if named else None
+    self._names = {key: tuple(feature.names) for key, feature in features.items()
+                   if isinstance(feature, tfds.features.ClassLabel)}
+    self.classes = self.names_of("label")
     try:
       self._data = builder.as_data_source(
           split=split, decoders={key: tfds.decode.SkipDecoding() for key in self._images} or None)
@@ -90,6 +91,10 @@ class TfdsSource:
     except ValueError as e:
       raise DataError(f"{name}: no split {split!r}; {dataset} has "
                       + ", ".join(builder.info.splits)) from e
+
+  def names_of(self, key: str) -> tuple[str, ...] | None:
+    """The classes of a feature in order, if it is a ClassLabel."""
+    return self._names.get(key)
 
   def __len__(self) -> int:
     return len(self._data)

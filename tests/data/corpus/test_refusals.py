@@ -9,6 +9,7 @@ import pytest
 
 from configs import common, tag
 from jtx.data import make_corpus
+from jtx.data.corpus import reader
 from jtx.data.tokenizers.files import load_tokenizers
 from jtx.errors import ConfigError, DataError
 from tests.data.corpus.corpora import (
@@ -267,3 +268,8 @@ def test_a_shard_in_another_ones_place(tmp_path):
   files.example(6)
   with pytest.raises(DataError, match="00000.arrayrecord: record 2 is not the one that the"):
     files.example(2)
+
+
+def test_a_corpus_in_a_bucket():
+  with pytest.raises(ConfigError, match="^prepared:gs://b/c: a prepared corpus is read from"):
+    reader.folders(["prepared:gs://b/c"], "/nowhere")

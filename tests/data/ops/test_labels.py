@@ -83,6 +83,10 @@ def test_names_are_those_that_a_source_knows():
   assert collected(0, 1, kind=Known, key="other") == ("0", "1")
   two = [Known([{"label": 0}]), Rows([{"label": 1}])]
   assert Label().collect_names(two, ()) == ("pos", "neg")
+  other = Known([])
+  other.names_of = lambda key: ("neg", "pos")
+  assert fails(DataError, lambda _, __: Label().collect_names([two[0], other], ()), {}) == (
+      "op label: the training sources have other classes each, pos, neg and neg, pos")
   ops = [Fields(keep=("label=stars.value",))]
   source = [Rows([{"stars": {"value": 4}}, {"stars": {"value": 2}}])]
   assert Label().collect_names(source, ops) == ("2", "4")

@@ -83,8 +83,8 @@ def test_an_archive_is_not_pickled_open(tmp_path):
   write_zip(tmp_path / "a.zip", {f"c/{i}.png": png(i) for i in range(3)})
   source = open_source("images:a.zip", str(tmp_path))
   source[0]
-  assert b"_file" in pickle.dumps({"_file": 0}) and "_file" in source._archive.__dict__
-  assert "_file" not in pickle.loads(pickle.dumps(source))._archive.__dict__
+  assert b"_open" in pickle.dumps({"_open": 0}) and "_open" in source._archive._data.__dict__
+  assert "_open" not in pickle.loads(pickle.dumps(source))._archive._data.__dict__
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
