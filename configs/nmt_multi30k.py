@@ -11,19 +11,20 @@ any other pair of text files.
 
 from . import arguments, common, nmt_base, nmt_text
 
-PRESETS = nmt_text.PRESETS
+PRESETS = ("", "src=de,tgt=en,length=32", "tiny")
 
 
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, src="en", tgt="de", length=64, tiny=False)
-  c = nmt_text.get_config(f"src={args.src},tgt={args.tgt},length={args.length}")
+  files = lambda split: nmt_text.parallel(split, args.src, args.tgt)
+  c = nmt_text.translator(args.length, files)
   common.apply(c, {"model.encoder": dict(width=128, block=dict(ffn=dict(dim=256)))})
   c.optim.lr = 3e-3
   c.steps = 5000
   c.checkpoint.every = 250
   c.decode.method.beam = 5
   c.evals.test2016 = common.evaluator(
-      "translation", source=(f"text:test2016.{args.src},test2016.{args.tgt}",), lowercase=True)
+      "translation", source=files("test2016"), lowercase=True)
   if args.tiny:
     nmt_base.shrink(c)
   return c

@@ -5,13 +5,17 @@
 
 FOLDER is a Hugging Face model or the workdir of a run; without `init` a small BERT with fresh
 parameters is trained. DATA holds train-v1.1.json and dev-v1.1.json. Arguments: v2, for questions
-without an answer (train-v2.0.json, dev-v2.0.json); train and dev, other files of that form;
-holdout, the percentage of the training file's titles that are kept for evaluation in place of a dev
-file; others, more files to evaluate, joined by "+", such as XQuAD's in other languages; stride,
-tokens that windows of a long text share; and those of FINETUNE_ARGS in finetuning.py.
+without an answer (train-v2.0.json, dev-v2.0.json); train and dev, other files of that form, or rows
+of `datasets` (.jsonl, .parquet, .arrow) with context, question and answers, an object of the lists
+text and answer_start; holdout, the percentage of the training file's titles, or of its rows, that
+are kept for evaluation in place of a dev file; others, more files to evaluate, joined by "+", such
+as XQuAD's in other languages; stride, tokens that windows of a long text share; and those of
+FINETUNE_ARGS in finetuning.py.
 
 Devlin et al. 2019 report EM 80.8 and F1 88.5 on dev of 1.1 for BERT-Base.
 """
+
+from jtx.data.sources.specs import spec_of
 
 from . import arguments, common, finetuning
 
@@ -33,15 +37,17 @@ def get_config(arg: str = ""):
   c.objective = common.objective("span")
   train, args.dev = args.train or f"train-{version}.json", args.dev or f"dev-{version}.json"
   if args.holdout:
-    split = 100 - args.holdout
-    train, args.dev = f"{train}:titles[:{split}%]", f"{train}:titles[{split}%:]"
-  c.data.train = (f"squad:{train}",)
+    split, part = 100 - args.holdout, "titles"
+    if not spec_of(train, "squad").startswith("squad:"):
+      part = "rows"
+    train, args.dev = f"{train}:{part}[:{split}%]", f"{train}:{part}[{split}%:]"
+  c.data.train = (spec_of(train, "squad"),)
   c.data.ops = (
       common.op("encode_windows", max_length=args.max_length, stride=args.stride),
       finetuning.padded(args, "text"),
   )
   finetuning.add_evals(c, args, lambda file: common.evaluator(
-      "answers", source=(f"squad:{file}",), no_answer=args.v2))
+      "answers", source=(spec_of(file, "squad"),), no_answer=args.v2))
   if args.tiny:
     finetuning.shrink_encoder(c)
     c.data.ops[0].max_question, c.data.ops[0].stride = 8, min(args.stride, 8)

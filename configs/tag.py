@@ -6,16 +6,20 @@
 FOLDER is a Hugging Face model or the workdir of a run; without `init` a small BERT with fresh
 parameters is trained. The tags are collected from the training data. Arguments: format, conll (a
 word and its tags a line) or conllu; entities, where tags are IOB and entities are scored; train and
-dev, the files; others, more files to evaluate, joined by "+", such as those of other languages; and
-those of FINETUNE_ARGS in finetuning.py.
+dev, the files: those that end in .jsonl, .parquet or .arrow have lists "words" and "tags", of which
+others are made by a source, parquet:train.parquet:columns[words=tokens+tags=ner_tags]; others, more
+files to evaluate, joined by "+", such as those of other languages; and those of FINETUNE_ARGS in
+finetuning.py.
 
 Devlin et al. 2019 report F1 96.4 on dev and 92.4 on test of CoNLL-2003 for BERT-Base.
 """
 
+from jtx.data.sources.specs import spec_of
+
 from . import arguments, common, finetuning
 
 FORMATS = {"conll": "conll", "conllu": "conllu"}
-PRESETS = ("", "tiny,entities", "tiny,features=sum_all",
+PRESETS = ("", "tiny,entities", "tiny,features=sum_all", "train=t.parquet,dev=d.jsonl",
            "features=concat_last_four,model=distilbert",
            "format=conllu,train=t.conllu.gz,dev=d.conllu.gz,others=de.conllu.gz",
            "max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9,group")
@@ -28,13 +32,13 @@ def get_config(arg: str = ""):
   c = common.get_config()
   finetuning.finetune(c, args, "tags")
   c.objective = common.objective("tag")
-  c.data.train = (f"{kind}:{args.train}",)
+  c.data.train = (spec_of(args.train, kind),)
   c.data.ops = (
       common.op("encode_words", max_length=args.max_length),
       finetuning.padded(args, "text"),
   )
   finetuning.add_evals(c, args, lambda file: common.evaluator(
-      "tagging", source=(f"{kind}:{file}",), entities=args.entities))
+      "tagging", source=(spec_of(file, kind),), entities=args.entities))
   if args.tiny:
     finetuning.shrink_encoder(c)
   return c

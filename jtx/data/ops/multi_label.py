@@ -7,7 +7,7 @@ import numpy as np
 
 from jtx.data.example import Example
 from jtx.data.op import Column, ExampleOp
-from jtx.data.ops.labels import check_names, collected_names, index_of, value_of
+from jtx.data.ops.labels import check_names, collected_names, index_of, known_names, value_of
 from jtx.errors import ConfigError, DataError
 
 SEPARATOR = ","
@@ -42,6 +42,9 @@ class MultiLabel(ExampleOp):
     return examples
 
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
+    if not ops and (names := known_names("multi_label", self.key, sources)):
+      return names
+
     def split(examples: list[Example], tokenizers) -> list[Example]:
       return [e | {self.key: items_of(value_of("multi_label", e, self.key), (), self.separator)}
               for e in examples]

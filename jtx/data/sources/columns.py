@@ -106,6 +106,11 @@ class ColumnsSource:
     for piece in alone._pieces.tolist():
       yield from map(_plain, alone._kept.table(Piece(*piece)).column(key).to_pylist())
 
+  @property
+  def labels(self) -> list[Any]:
+    """Those of images, of which none is read."""
+    return list(self.column("label"))
+
   def names_of(self, key: str) -> tuple[str, ...] | None:
     """The classes of a column in order, if it is a ClassLabel of `datasets` or a list of such."""
     feature = self._features.get(key)

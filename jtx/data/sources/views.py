@@ -66,6 +66,14 @@ class View:
       return
     yield from (value_of(self, i, key) for i in range(len(self)))
 
+  @property
+  def labels(self) -> list[Any]:
+    """Those of images; of a source that can, no image is read."""
+    if self._columns is None and hasattr(self._source, "labels"):
+      labels = self._source.labels
+      return [labels[i] for i in self._rows]
+    return list(self.column("label"))
+
   def names_of(self, key: str) -> tuple[str, ...] | None:
     """The classes of a column, where the other source knows them."""
     names_of = getattr(self._source, "names_of", None)

@@ -41,7 +41,7 @@ class WebDatasetSource:
     self._archives = [files.File(file) for file in files.matching(path, (".tar",))]
     self._members = [member for number, archive in enumerate(self._archives)
                      for member in _members(number, archive)]
-    labels = [member.label for member in self._members]
+    labels = self.labels
     if bad := next((m for m in self._members if type(m.label) is not type(labels[0])), None):
       raise DataError(f"{self._place(bad)}: has the label {bad.label!r}, but the first image has"
                       f" {labels[0]!r}; all have a number, or a name, or none")
@@ -51,6 +51,10 @@ class WebDatasetSource:
       self.classes = tuple(map(str, range(max(labels) + 1)))
     elif labels and labels[0] is not None:
       self.classes = tuple(sorted(set(labels)))
+
+  @property
+  def labels(self) -> list[int | str | None]:
+    return [member.label for member in self._members]
 
   def __len__(self) -> int:
     return len(self._members)

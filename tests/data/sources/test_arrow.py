@@ -120,6 +120,8 @@ def test_names_of_classes_and_images(tmp_path):
   source = open_source("parquet:a.parquet", str(tmp_path))
   assert source.classes == ("neg", "pos") and source.names_of("image") is None
   assert source[1] == {"label": 1, "image": b"png"}
+  assert source.labels == [0, 1, 0, 1]
+  assert open_source("parquet:a.parquet:rows[1:]", str(tmp_path)).labels == [1, 0, 1]
   renamed = open_source("parquet:a.parquet:columns[kind=label]", str(tmp_path))
   assert renamed.names_of("kind") == ("neg", "pos") and renamed.classes is None
   source._features = {"tags": {"feature": {"names": ["O", "X"], "_type": "ClassLabel"}},

@@ -2,14 +2,17 @@
 
 import json
 import os
+import pathlib
 import pickle
+import re
 import subprocess
 import sys
 
 import pytest
 
 from jtx.data.sources import tfds
-from jtx.data.sources.registry import open_source
+from jtx.data.sources.registry import KINDS, open_source
+from jtx.data.sources.specs import options, without_options
 from jtx.errors import ConfigError, DataError
 from tests.data.sources.text_files import all_of, write
 
@@ -182,7 +185,8 @@ folder = sys.argv[1]
 TinyPairs(data_dir=folder, file_format="array_record").download_and_prepare()
 
 from jtx.errors import DataError
-from jtx.data.sources.registry import open_source
+from jtx.data.sources.registry import KINDS, open_source
+from jtx.data.sources.specs import options, without_options
 train = open_source("tfds:tiny_pairs:train", folder)
 part = open_source("tfds:tiny_pairs:train[:30%]", folder)
 again = pickle.loads(pickle.dumps(part))
@@ -209,3 +213,23 @@ def test_tfds_array_record_without_tensorflow(tmp_path):
   assert (result["part"], result["test"], result["pickled"]) == (3, 2, True)
   assert "no split 'dev'; tiny_pairs has" in result["error"]
   assert not result["tensorflow"]
+
+
+def test_the_table_of_the_docs_has_every_kind():
+  """And its examples are of the kinds of their rows, with options that are read."""
+  text = (pathlib.Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+  rows = [re.findall(r"`([^`]*)`", line.partition("|")[2].partition("|")[2])
+          for line in text.splitlines() if line.startswith("| ") and ":`" in line]
+  kinds = [found[0] for found in rows]
+  assert {kind.removesuffix(":") for row in rows for kind in row if kind.endswith(":")} == (
+      KINDS.keys())
+  assert len(kinds) > 15
+  for row in rows:
+    own = {entry for entry in row if entry.endswith(":") and entry.count(":") == 1}
+    for example in row:
+      kind, colon, rest = example.partition(":")
+      if colon and rest and kind in KINDS:
+        assert f"{kind}:" in own
+        file = without_options(rest)
+        if file != rest and kind in ("csv", "jsonl", "parquet"):
+          options(example, rest, "", ("rows", "columns", "delimiter", "header"))

@@ -38,7 +38,9 @@ def test_shards_in_order(tmp_path):
     assert [e["label"] for e in examples] == [i % 3 for i in range(15)]
     assert examples[7]["path"].endswith("s-01.tar/a/007.png")
   assert all_of(pickle.loads(pickle.dumps(source))) == examples
-  assert len(open_source("wds:s-00.tar:rows[1:3]", str(tmp_path))) == 2
+  part = open_source("wds:s-00.tar:rows[1:3]", str(tmp_path))
+  assert source.labels == [e["label"] for e in examples]
+  assert part.labels == [1, 2] and len(part) == 2
 
 
 def test_labels_by_name_and_classes(tmp_path):
