@@ -13,10 +13,13 @@ from tensorboardX import record_writer
 from configs import classify, common
 import jtx
 from jtx import storage
+from jtx.data.sources.registry import open_source
 from jtx.errors import ConfigError
 from jtx.saved import pretrained
 from jtx.sweeps import report
 from jtx.train import loop, states
+from tests.data.sources.test_files import SPECS, folder, plain  # noqa: F401
+from tests.data.sources.text_files import all_of
 
 server = pytest.importorskip("gcp_storage_emulator.server")
 pytest.importorskip("gcsfs")
@@ -106,3 +109,17 @@ def test_fine_tuning_starts_from_a_bucket(tmp_path):
   message = "hf: a Hugging Face model must be in a folder of this mach"
   with pytest.raises(ConfigError, match=message):
     pretrained.load_pretrained(f"{BUCKET}/hf")
+
+
+@pytest.fixture(scope="module")
+def uploaded(folder):  # noqa: F811
+  for path in sorted(folder.rglob("*")):
+    if path.is_file():
+      storage.write_bytes(f"{BUCKET}/data/{path.relative_to(folder)}", path.read_bytes())
+  return f"{BUCKET}/data"
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_sources_in_a_bucket_are_those_in_a_folder(folder, uploaded, spec):  # noqa: F811
+  here, there = open_source(spec, str(folder)), open_source(spec, uploaded)
+  assert plain(all_of(there), uploaded) == plain(all_of(here), str(folder))
