@@ -1,16 +1,20 @@
 """Predicts for each line or image: classes, tags, answers, embeddings, masked tokens.
 
-  python -m experiments.predict --workdir=W --input=F [--output=F]
+  python -m experiments.predict --workdir=W --input=F [--output=F] [--step=best|newest|N]
 
-W is a workdir of jtx or a folder of Hugging Face. A line of the input is an object of JSON
-(a file that ends in .jsonl) or text: a text, a pair of texts with a tab between them, or
-words with spaces between them for tags. A line of the output is an object of JSON; the order
-is kept. What an object needs depends on the model's head: see jtx/inference/tasks.py.
+W is a workdir of jtx or a folder of Hugging Face. Of a run, F is read as its own data is, and what
+it has of labels is left out: a file that ends as one of the run's sources does, a line with the
+same columns, a text alone, or a .jsonl file. Other files may be given as a source, such as
+csv:F or conll:F. Of another folder a line is an object of JSON (in a file that ends in .jsonl) or
+text: a text, a pair of texts with a tab between them, or words with spaces between them for tags.
+A line of the output is an object of JSON; the order is kept. What an object needs depends on the
+model's head: see jtx/inference/tasks.py. What doesn't fit is an error that names file and line.
 
 Of a vision transformer the input is a folder of images, an image, or a text file with the path of
 one a line; the output has the path, and the five likeliest classes or a vector.
 """
 
+from collections.abc import Sequence
 import json
 
 from absl import flags
@@ -24,21 +28,35 @@ INPUT = flags.DEFINE_string(
     " list of their paths.")
 OUTPUT = flags.DEFINE_string("output", "-", "File to write; - is standard output.")
 MAX_LENGTH = flags.DEFINE_integer(
-    "max_length", 256, "Tokens that a text is cut to, and of the windows of a context.",
-    lower_bound=8)
+    "max_length", None, "Tokens that a text is cut to, and of the windows of a context; if not"
+    " given those that the run was trained with, or 256.", lower_bound=8)
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Texts or images at a time.", lower_bound=1)
 
 
-def read_inputs(path: str, by_word: bool) -> list[dict]:
-  """The lines of a file as inputs of `jtx.inference.tasks.predict`."""
+def read_inputs(saved, model) -> list[dict]:
+  """The input as those of `jtx.inference.tasks.predict`."""
+  from jtx.inference.tasks import by_word
+  from jtx.saved.trained import reader as reader_of
+  path, reader = INPUT.value, reader_of(saved)
+  if reader is None:
+    return plain_inputs(path, saved.labels() or (), by_word(model))
+  if path != "-" and (spec := reader.spec_of(path)):
+    return reader.of_file(spec)
+  return reader.of_lines(cli.read_lines(path), name_of(path))
+
+
+def plain_inputs(path: str, labels: Sequence[str], by_word: bool) -> list[dict]:
+  """Those of a model without a run: lines, or objects of a .jsonl file."""
+  from jtx.data import inputs
   from jtx.data.sources.text import JsonlSource
   if path.endswith(".jsonl"):
     source = JsonlSource(f"jsonl:{path}", path)
     return [source[i] for i in range(len(source))]
-  lines = cli.read_lines(path)
-  if by_word:
-    return [{"words": line.split()} for line in lines]
-  return [dict(zip(("text", "second"), line.split("\t", 1))) for line in lines]
+  return inputs.of_plain_lines(cli.read_lines(path), name_of(path), labels, by_word)
+
+
+def name_of(path: str) -> str:
+  return "standard input" if path == "-" else path
 
 
 def of_images(saved, model, params) -> list[dict]:
@@ -62,20 +80,18 @@ def of_images(saved, model, params) -> list[dict]:
 
 
 def main() -> None:
-  from jtx.inference import tasks, texts
+  from jtx.inference import tasks
   from jtx.inference.images import takes_images
   from jtx.saved.folder import open_saved
+  from jtx.saved.trained import trained
   saved = open_saved(WORKDIR.value)
   model, params = saved.load(step=STEP.value)
   tasks.check_predicts(model, f"--workdir={WORKDIR.value}")
   if takes_images(model):
     write(of_images(saved, model, params))
     return
-  inputs = read_inputs(INPUT.value, tasks.by_word(model))
-  trained = tasks.Trained(
-      model, params, saved.tokenizer_for(model), saved.labels() or (),
-      max_length=texts.longest(model, MAX_LENGTH.value), batch_size=BATCH_SIZE.value)
-  write(tasks.predict(trained, inputs))
+  ready = trained(saved, model, params, MAX_LENGTH.value, BATCH_SIZE.value)
+  write(tasks.predict(ready, read_inputs(saved, model)))
 
 
 def write(outputs: list[dict]) -> None:

@@ -154,6 +154,14 @@ class Dataset:
       self.shares = tuple(found.mean(0, dtype=np.float64).tolist())
     return self.shares
 
+  @property
+  def lengths(self) -> dict[str, int]:
+    """`max_length` of a text, in tokens; of windows `stride` and `max_question`, too."""
+    maker = recipes.maker_of(self.ops)
+    keys = ("max_length", "stride", "max_question")
+    return {"max_length": max(self.recipe.layout.lengths)} | {
+        key: getattr(maker, key) for key in keys if hasattr(maker, key)}
+
   def sources(self, specs: Sequence[str]) -> list[Source]:
     if not specs:
       raise ConfigError("data.train: no source is named")

@@ -60,6 +60,8 @@ class ExampleOp(Op):
   stage = Stage.EXAMPLE
   tokenizer_fields: ClassVar[tuple[str, ...]] = ()  # with a tokenizer each
   renames = False  # makes the fields that the ops after it read, of other keys
+  # Of an op that makes tokens: what a prediction needs, and the keys of an example that have it.
+  inputs: Mapping[str, str | tuple[str, ...]] = {}
 
   def __call__(self, examples: list[Example], tokenizers: Mapping[str, Any]) -> list[Example]:
     raise NotImplementedError
@@ -67,6 +69,11 @@ class ExampleOp(Op):
   def texts_of(self, example: Example, field: str) -> list[str]:
     """The texts of an example that a tokenizer of `field` is trained on."""
     raise NotImplementedError
+
+  def misfit(self, example: Example) -> str:
+    """Why an example to be predicted is not of the run's form, a clause; "" where it is."""
+    del example
+    return ""
 
 
 class FormOp(Op):

@@ -7,6 +7,7 @@ model and of batches, as of an objective; `check_model`, where it has one, tells
 """
 
 from jtx.evals.answers import Answers
+from jtx.evals.choices import Choices
 from jtx.evals.classification import Classification, MultiLabel
 from jtx.evals.images import Images, Probes, Throughput
 from jtx.evals.loss import Loss
@@ -17,6 +18,7 @@ from jtx.evals.translation import Translation
 
 EVALS = {
     "answers": Answers,
+    "choices": Choices,
     "classification": Classification,
     "images": Images,
     "loss": Loss,

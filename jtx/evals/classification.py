@@ -10,6 +10,7 @@ import numpy as np
 from jtx.data.dataset import spread
 from jtx.errors import ConfigError, nearest
 from jtx.evals import class_scores
+from jtx.evals.class_records import records
 from jtx.evals.class_scores import SCORES
 from jtx.evals.images import values
 from jtx.evals.task import Task
@@ -46,6 +47,8 @@ class Classification:
   def __call__(self, task: Task, params) -> Iterator[tuple[str, Any]]:
     examples, outputs = predicted(task, params, self.source)
     yield from self.score(examples, outputs, task.data.labels, task.model.head.threshold)
+    yield "predictions", records(examples, outputs, task.data.labels,
+                                 task.model.head.threshold)
 
   def score(self, examples: Sequence[Mapping[str, Any]], outputs: Sequence[np.ndarray],
             names: Sequence[str] = (), threshold: float = 0.5) -> Iterator[tuple[str, Any]]:

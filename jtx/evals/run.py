@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterator, Mapping
 
 from absl import logging
 import jax
@@ -11,7 +11,7 @@ from jtx.build import check_heads, check_keys
 from jtx.config import ConfigDict, build
 from jtx.evals import EVALS
 from jtx.evals.table import Table
-from jtx.evals.task import Task
+from jtx.evals.task import Record, Task
 from jtx.figures.figure import save_figure
 from jtx.parallel import processes
 
@@ -41,7 +41,8 @@ def make_evaluators(config: ConfigDict, model: Any = None,
 
 
 def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, workdir: str,
-             write: Callable[[int, Mapping[str, float]], None] | None = None) -> dict[str, Any]:
+             write: Callable[[int, Mapping[str, float]], None] | None = None,
+             records: dict[str, list[Record]] | None = None) -> dict[str, Any]:
   """Runs evaluators: numbers are written, texts logged, figures drawn into the workdir.
 
   Args:
@@ -51,6 +52,7 @@ def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, 
     step: of the parameters.
     workdir: for the figures.
     write: takes the step and each evaluator's numbers by `split/name`.
+    records: gets a record of each example, by split; None where they are not wanted.
 
   Returns:
     Numbers, signatures and tables by `split/name`.
@@ -67,6 +69,9 @@ def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, 
         elif isinstance(value, Table):
           results[key] = value.plain()
           lines += [f"{key}:", *value.lines()]
+        elif isinstance(value, Iterator):
+          if records is not None:
+            records[split] = list(value)
         elif not isinstance(value, str):
           if processes.is_main():
             save_figure(value, os.path.join(workdir, f"{split}_{name}.png"))

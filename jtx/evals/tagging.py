@@ -7,7 +7,7 @@ import numpy as np
 
 from jtx.errors import DataError
 from jtx.evals import scores
-from jtx.evals.task import Task
+from jtx.evals.task import Record, Task
 from jtx.inference.texts import Predictor
 
 
@@ -29,6 +29,7 @@ class Tagging:
     examples = task.data.encoded(self.source)
     outputs = Predictor(task.model, params, mesh=task.mesh)(examples)
     yield from self.score(examples, outputs, task.data.labels)
+    yield "predictions", records(examples, outputs, task.data.labels)
 
   def score(self, examples: Sequence[Mapping[str, Any]], outputs: Sequence[np.ndarray],
             names: Sequence[str]) -> Iterator[tuple[str, float]]:
@@ -36,12 +37,7 @@ class Tagging:
     if self.entities and "O" not in names:
       raise DataError(f"{', '.join(self.source)}: entities are scored of IOB tags, and the tags"
                       f" have no 'O': {', '.join(names)}")
-    predictions = []
-    for e, logits in zip(examples, outputs):
-      tags: list[str | None] = [None] * len(e["word_tags"])
-      for place in (e["tags"] >= 0).nonzero()[0]:
-        tags[e["text_words"][place]] = names[int(logits[place].argmax())]
-      predictions.append(tags)
+    predictions = [tags_of(e, logits, names) for e, logits in zip(examples, outputs)]
     references = [e["word_tags"] for e in examples]
     flat = lambda rows: [tag or "" for row in rows for tag in row]
     yield "accuracy", scores.accuracy(flat(predictions), flat(references))
@@ -50,3 +46,20 @@ class Tagging:
       yield from scores.entity_f1(filled, references).items()
     yield "sentences", len(examples)
     yield "words", sum(map(len, references))
+
+
+def tags_of(example: Mapping[str, Any], logits: np.ndarray,
+            names: Sequence[str]) -> list[str | None]:
+  """The likeliest tag of each word, by logits [T, tags]; None of a word without a token."""
+  tags: list[str | None] = [None] * len(example["word_tags"])
+  for place in (example["tags"] >= 0).nonzero()[0]:
+    tags[example["text_words"][place]] = names[int(logits[place].argmax())]
+  return tags
+
+
+def records(examples: Sequence[Mapping[str, Any]], outputs: Sequence[np.ndarray],
+            names: Sequence[str]) -> Iterator[Record]:
+  for e, logits in zip(examples, outputs):
+    tags = tags_of(e, logits, names)
+    yield {"id": e["id"], "words": list(e["words"]), "gold": e["word_tags"], "prediction": tags,
+           "correct": tags == e["word_tags"]}

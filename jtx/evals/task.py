@@ -9,6 +9,10 @@ from jax.sharding import Mesh
 from jtx.config import ConfigDict
 from jtx.data.dataset import Dataset
 
+# An example's `id`, its number in the split, `gold`, `prediction`, and where they are defined
+# `correct`, a bool, and `scores`, numbers by name.
+Record = dict[str, Any]
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:

@@ -29,12 +29,17 @@ class Translation:
     sources, references = [e["src"] for e in examples], [e["tgt"] for e in examples]
     translator = Translator(task.model, params, task.data.tokenizers, task.config.decode,
                             mesh=task.mesh)
-    outputs = [best[0].text for best in translator(sources)]
+    best = [hypotheses[0] for hypotheses in translator(sources)]
+    outputs = [hypothesis.text for hypothesis in best]
     yield from score(outputs, references, self.lowercase)
     shown = spread(range(len(examples)), self.samples)
     for i, place in enumerate(shown):
       wrong = "" if outputs[place] == references[place] else f" (not: {references[place]})"
       yield f"sample_{i}", f"{sources[place]} -> {outputs[place]}{wrong}"
+    yield "predictions", (
+        {"id": e["id"], "source": e["src"], "gold": e["tgt"], "prediction": h.text,
+         "correct": h.text == e["tgt"], "scores": {"log_probability": h.score}}
+        for e, h in zip(examples, best))
     if self.picture:
       place = max(shown, key=lambda i: len(sources[i]), default=0)
       with processes.alone(params) as params:

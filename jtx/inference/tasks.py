@@ -32,7 +32,8 @@ class Trained(NamedTuple):
   tokenizer: Tokenizer
   labels: Sequence[str]  # of classes or tags
   max_length: int = 256  # tokens; longer texts are cut, contexts go through in windows
-  stride: int = 128  # tokens that windows share
+  stride: int | None = None  # tokens that windows share; None is 128, or a quarter if it is less
+  max_question: int | None = None  # tokens; a longer question is cut
   batch_size: int = 64
 
   def run(self, examples: Sequence[Mapping[str, Any]], **options: Any) -> list[np.ndarray]:
@@ -140,9 +141,10 @@ def tags(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
 
 def answers(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
   """The best span of the context, and others; how much less likely it is to have no answer."""
+  stride = min(128, trained.max_length // 4) if trained.stride is None else trained.stride
   groups = trained.tokenizer.encode_windows(
       [x["question"] for x in inputs], [x["context"] for x in inputs],
-      max_length=trained.max_length, stride=min(trained.stride, trained.max_length // 4))
+      max_length=trained.max_length, stride=stride, max_first=trained.max_question)
   examples = [{"text": e.ids, "text_types": e.types, "context": x["context"],
                "text_offsets": np.where(e.text[:, None] == 1, e.offsets, -1)}
               for x, windows in zip(inputs, groups) for e in windows]

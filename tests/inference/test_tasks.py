@@ -189,8 +189,8 @@ def test_no_inputs():
 def test_lines_and_objects_become_inputs(tmp_path):
   (tmp_path / "a.txt").write_text("one text\na pair\tof texts\n")
   with command("predict") as module:
-    read_inputs = module.read_inputs
-  read = lambda name, by_word=False: read_inputs(str(tmp_path / name), by_word)
+    read_inputs = module.plain_inputs
+  read = lambda name, by_word=False: read_inputs(str(tmp_path / name), (), by_word)
   assert read("a.txt") == [{"text": "one text"}, {"text": "a pair", "second": "of texts"}]
   assert read("a.txt", True) == [{"words": ["one", "text"]},
                                  {"words": ["a", "pair", "of", "texts"]}]

@@ -35,6 +35,10 @@ class Encode(ExampleOp):
   def columns(self) -> dict[str, Column]:
     return {"text": Column("tokens"), "text_types": Column("aligned:text")}
 
+  @property
+  def inputs(self) -> dict[str, str]:
+    return dict(zip(("text", "second"), self.texts))
+
   def texts_of(self, example: Example, field: str) -> list[str]:
     del field  # one tokenizer has all texts
     return texts_at("encode", example, self.texts)
@@ -77,6 +81,7 @@ class EncodeWords(ExampleOp):
 
   named = True
   tokenizer_fields = (TOKENIZER,)
+  inputs = {"words": "words"}
 
   def __post_init__(self):
     check_names("encode_words", self.names)
@@ -186,6 +191,10 @@ class EncodeChoices(ExampleOp):
       columns |= {f"choice_{i}": Column("tokens"),
                   f"choice_{i}_types": Column(f"aligned:choice_{i}")}
     return {**columns, "label": Column("example")}
+
+  @property
+  def inputs(self) -> dict[str, str | tuple[str, ...]]:
+    return {"prompt": self.prompt, "choices": self.choices}
 
   def texts_of(self, example: Example, field: str) -> list[str]:
     del field

@@ -13,6 +13,8 @@ from jtx.data.example import Example
 from jtx.data.op import Column, ExampleOp
 from jtx.errors import ConfigError, DataError
 
+UNKNOWN = (None, "", "?", "-1", -1)  # labels of examples that are yet to be predicted
+
 
 @dataclasses.dataclass(frozen=True)
 class Label(ExampleOp):
@@ -36,6 +38,13 @@ class Label(ExampleOp):
     for e in examples:
       e["label"] = np.int32(class_of("label", e, self.key, self.names))
     return examples
+
+  def misfit(self, example: Example) -> str:
+    value = example.get(self.key)
+    if value in UNKNOWN or index_of(value, self.names) is not None:
+      return ""
+    return (f"{self.key!r} is {value!r}, but in the data of the run it is a label, one of"
+            f" {', '.join(self.names)}")
 
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
     return collected_names("label", self.key, sources, ops)
@@ -211,13 +220,23 @@ class Number(ExampleOp):
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
     for e in examples:
-      value = value_of("number", e, self.key)
-      try:
-        number = float(value)
-      except (TypeError, ValueError):
-        number = math.nan
+      number = number_of(value := value_of("number", e, self.key))
       if not math.isfinite(number):
         raise DataError(f"op number: example {e['id']} has {self.key}={value!r}, which is not a"
                         " finite number")
       e["label"] = np.float32(number * self.scale)
     return examples
+
+  def misfit(self, example: Example) -> str:
+    value = example.get(self.key)
+    if value in UNKNOWN or math.isfinite(number_of(value)):
+      return ""
+    return f"{self.key!r} is {value!r}, but in the data of the run it is a number"
+
+
+def number_of(value: Any) -> float:
+  """A number, or the text of one; NaN of others."""
+  try:
+    return float(value)
+  except (TypeError, ValueError):
+    return math.nan

@@ -29,6 +29,7 @@ class EncodeWindows(ExampleOp):
   max_question: int = 64  # tokens; a longer question is cut
 
   tokenizer_fields = (TOKENIZER,)
+  inputs = {"question": "question", "context": "context"}
 
   def __post_init__(self):
     if min(self.stride, self.max_question - 1) < 0:

@@ -1,0 +1,66 @@
+"""Records of predictions: what is right, what is predicted, and by which scores."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import choose as choose_config
+from configs import common
+from jtx.evals.answers import Answers
+from jtx.evals.choices import Choices
+from jtx.evals.class_records import records
+from jtx.evals.loss import Loss
+from jtx.evals.tagging import records as tag_records
+from jtx.saved.workdir import load_run
+from jtx.train import loop
+
+
+def test_classes_numbers_and_labels():
+  examples = [{"id": 3, "label": np.int32(1)}, {"id": 5, "label": np.int32(0)}]
+  outputs = [np.log([1.0, 3.0]), np.log([1.0, 4.0])]
+  first, second = records(examples, outputs, ("no", "yes"))
+  assert first.pop("scores") == pytest.approx({"no": 0.25, "yes": 0.75})
+  assert first == {"id": 3, "gold": "yes", "prediction": "yes", "correct": True}
+  assert (second["gold"], second["prediction"], second["correct"]) == ("no", "yes", False)
+  found, = records([{"id": 0, "label": np.float32(0.5)}], [np.array([2.0])])
+  assert found == {"id": 0, "gold": 0.5, "prediction": 2.0}
+  found, = records([{"id": 0, "label": np.array([1, 0, 1])}], [np.array([0.0, -1.0, -9.0])], "abc")
+  assert (found["gold"], found["prediction"], found["correct"]) == (["a", "c"], ["a"], False)
+  assert found["scores"]["a"] == 0.5
+
+
+@pytest.mark.slow
+def test_choices(tmp_path):
+  config = choose_config.get_config("tiny")
+  common.apply(config, {"steps": 1, "checkpoint.every": 1})
+  loop.run(config.lock(), str(tmp_path), jax.devices()[:1])
+  task, params, _ = load_run(str(tmp_path))
+  source = config.evals.dev.source
+  found = dict(Choices(source)(task, params))
+  loss = dict(Loss(source)(task, params))
+  assert found["accuracy"] == pytest.approx(loss["accuracy"])
+  rows = list(found["predictions"])
+  assert found["accuracy"] == pytest.approx(np.mean([row["correct"] for row in rows]))
+  assert set(rows[0]["scores"]) == {"0", "1"} and rows[3]["id"] == 3
+
+
+def test_tags_of_words():
+  example = {"id": 1, "words": ["Ann", "sat"], "word_tags": ["B", "O"],
+             "tags": np.array([-1, 1, -1, 0]), "text_words": np.array([-1, 0, 0, 1])}
+  logits = np.array([[9, 0], [0, 1], [9, 0], [0, 1]])
+  assert list(tag_records([example], [logits], ("O", "B"))) == [
+      {"id": 1, "words": ["Ann", "sat"], "gold": ["B", "O"], "prediction": ["B", "B"],
+       "correct": False}]
+
+
+def test_answers_of_two_windows():
+  window = lambda offsets: {"id": 7, "question": "who?", "context": "Ann sat",
+                            "answers": [{"text": "Ann", "answer_start": 0}],
+                            "text_offsets": np.array(offsets)}
+  windows = [window([[-1, -1], [0, 3]]), window([[-1, -1], [4, 7]])]
+  outputs = [np.array([[1.0, 1.0], [2.0, 2.0]]), np.array([[0.5, 0.5], [0.0, 0.0]])]
+  found, = Answers(("squad:x",)).records(windows, outputs)
+  assert found == {"id": 7, "question": "who?", "gold": ["Ann"], "prediction": "Ann",
+                   "correct": True, "scores": {"f1": 1.0, "no_answer": 1.0 - 4.0}}
+  found, = Answers(("squad:x",), no_answer=True, threshold=-5.0).records(windows, outputs)
+  assert (found["prediction"], found["correct"]) == ("", False)
