@@ -5,61 +5,145 @@
   classify = jtx.Classifier(DIR)
   classify(["a text"])  # [Prediction(label="1", scores={...})]
   classify(["cat.jpg"])  # likewise, where DIR has a vision transformer
+  jtx.Tagger(DIR)(["Ann sat"])  # [Tagged(words=["Ann", "sat"], tags=["B-PER", "O"])]
+  jtx.Answerer(DIR)(["Who sat?"], ["Ann sat."])  # [Answered(answer="Ann", ...)]
+  jtx.FillMask(DIR)(["Ann [MASK]."])  # [[{"sat": 0.4, ...}]], a dict for each mask of a text
+  jtx.Translator(DIR)(["one", "two"])  # ["eins", "zwei"]
+  jtx.attention(DIR, "Ann sat.")  # a figure of heads
+
+All are opened by a folder, a workdir of jtx or a Hugging Face directory; they take and give lists,
+whose order is kept. Texts may be of any number and length: they are put into batches, and run by a
+program that is compiled once a shape.
 """
 
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
-from jtx.errors import ConfigError
-from jtx.inference.images import ImageClassifier, takes_images
+from jtx.config import ConfigDict, edit, section
+from jtx.errors import ConfigError, DataError
+from jtx.evals import pictures
+from jtx.figures.panels import attention_panels
+from jtx.inference import attention as attention_lib
+from jtx.inference import tasks
+from jtx.inference.decode import METHODS
+from jtx.inference.images import ImageClassifier, ImagePredictor, takes_images
 from jtx.inference.predictions import Labels, Prediction
 from jtx.inference.texts import TextClassifier, TextEmbedder
-from jtx.saved.folder import open_saved
+from jtx.inference.translate import Hypothesis
+from jtx.inference.translate import Translator as TextTranslator
+from jtx.models.heads import TASKS
+from jtx.saved.folder import Run, open_saved
 from jtx.saved.pretrained import load_pretrained, load_tokenizer, save_pretrained
+from jtx.saved.trained import MAX_LENGTH, trained
 
-__all__ = ("Classifier", "Embedder", "load_pretrained", "load_tokenizer", "save_pretrained")
+__all__ = ("Answerer", "Classifier", "Embedder", "FillMask", "Tagger", "Translator", "attention",
+           "load_pretrained", "load_tokenizer", "save_pretrained")
+
+# The class for each task of a head.
+CLASS_OF = {"classes": "Classifier", "multi_label": "Classifier", "embedding": "Embedder",
+            "none": "Embedder", "tags": "Tagger", "span": "Answerer", "mlm": "FillMask",
+            "seq2seq": "Translator"}
 
 
-class Embedder(TextEmbedder):
+class Opened:
+  """The model of a folder; the classes below are each for a task.
+
+  Args:
+    directory: a Hugging Face directory or a jtx workdir.
+    step: of a run, the checkpoint: "best", "newest" or a number; None is the best where the run
+      keeps it, and else the newest.
+    max_length: tokens that a text is cut to; None is what the run was trained with, or 256.
+    batch_size: texts, or images, at a time.
+
+  Raises:
+    ConfigError: the model is for something else, or can't be used.
+  """
+  heads: tuple[str, ...] = ()  # of which the model must have one; none is any
+  told = "anything"
+  of_images = False  # as well
+
+  def __init__(self, directory: str, *, step: int | str | None = None,
+               max_length: int | None = None, batch_size: int = 64):
+    self.directory, self.batch_size = directory, batch_size
+    self.saved = open_saved(directory)
+    self.model, self.params = self.saved.load(step=step)
+    self.takes_images = takes_images(self.model)
+    self.translates = "seq2seq" in self.model.heads
+    if self.heads:
+      self._check()
+    if not self.takes_images and not self.translates:
+      self.trained = trained(self.saved, self.model, self.params, max_length, batch_size)
+
+  def _check(self) -> None:
+    """Raises ConfigError where the model is not for this class."""
+    task = "seq2seq" if self.translates else self.model.head.task
+    if task not in self.heads and not set(self.heads) & self.model.heads:
+      better = f"; jtx.{CLASS_OF[task]} takes it" if task in CLASS_OF else ""
+      raise ConfigError(f"{self.directory}: its head is for {task!r}, not for {self.told}{better}")
+    if self.takes_images and not self.of_images:
+      raise ConfigError(f"{self.directory} holds a model of images, and"
+                        f" jtx.{type(self).__name__} is for texts")
+
+  @property
+  def max_length(self) -> int:
+    return self.trained.max_length
+
+  def predict(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return tasks.predict(self.trained, inputs)
+
+
+def listed(inputs: Sequence[Any], second: Sequence[Any] | None = None) -> list[Any]:
+  """Inputs as a list.
+
+  Raises:
+    DataError: they are one text, or not as many as those of `second`.
+  """
+  for given in (inputs, second):
+    if isinstance(given, (str, bytes)):
+      raise DataError(f"inputs are lists: give [{given[:20]!r}] for {given[:20]!r}")
+  inputs = list(inputs)
+  if second is not None and len(second) != len(inputs):
+    raise DataError(f"{len(inputs)} inputs and {len(second)} second ones, of which each has one")
+  return inputs
+
+
+class Embedder(Opened):
   """Texts to vectors: the mean of the last hidden states, or that of the first token.
 
   Args:
     directory: a Hugging Face directory or a jtx workdir.
     pool: "mean" or "first".
     normalize: to length 1.
-    max_length: tokens that a text is cut to.
-    batch_size: texts at a time.
+    **options: of `Opened`: step, max_length, batch_size.
   """
+  heads, told = tuple(TASKS), "vectors"
 
-  def __init__(self, directory: str, *, pool: str = "mean", normalize: bool = True,
-               max_length: int = 256, batch_size: int = 64):
-    saved = open_saved(directory)
-    model, params = saved.load()
-    super().__init__(model, params, saved.tokenizer_for(model), pool=pool, normalize=normalize,
-                     max_length=max_length, batch_size=batch_size)
+  def __init__(self, directory: str, *, pool: str = "mean", normalize: bool = True, **options: Any):
+    super().__init__(directory, **options)
+    self._embed = TextEmbedder(
+        self.model, self.params, self.trained.tokenizer, pool=pool, normalize=normalize,
+        max_length=self.max_length, batch_size=self.batch_size)
+
+  def __call__(self, texts: Sequence[str]) -> Any:
+    """[N] texts to float32 [N, D]."""
+    return self._embed(listed(texts))
 
 
-class Classifier:
-  """Texts, pairs of texts, or images to their classes.
+class Classifier(Opened):
+  """Texts, pairs of texts, or images to their classes, or to labels that exclude no others."""
+  heads, told, of_images = ("classes", "multi_label"), "classes", True
 
-  Args:
-    directory: a Hugging Face directory or a jtx workdir with a head for classes.
-    max_length: tokens that a text or pair is cut to.
-    batch_size: texts or images at a time.
-  """
-
-  def __init__(self, directory: str, *, max_length: int = 256, batch_size: int = 64):
-    saved = open_saved(directory)
-    model, params = saved.load()
-    if model.head.task == "classes" and model.head.outputs == 1 or (
-        model.head.task not in ("classes", "multi_label")):
-      raise ConfigError(f"{directory}: its head is for {model.head.task!r}, not for classes")
-    self.labels = saved.labels() or tuple(f"LABEL_{i}" for i in range(model.head.outputs))
-    if takes_images(model):
-      self.classify = ImageClassifier(model, params, saved.image_ops(model), self.labels,
-                                      batch_size=batch_size)
+  def __init__(self, directory: str, **options: Any):
+    super().__init__(directory, **options)
+    model, params = self.model, self.params
+    if model.head.task == "classes" and model.head.outputs == 1:
+      raise ConfigError(f"{directory}: its head is for a number, not for classes")
+    self.labels = self.saved.labels() or tuple(f"LABEL_{i}" for i in range(model.head.outputs))
+    if self.takes_images:
+      self.classify = ImageClassifier(model, params, self.saved.image_ops(model), self.labels,
+                                      batch_size=self.batch_size)
     else:
-      self.classify = TextClassifier(model, params, saved.tokenizer_for(model), self.labels,
-                                     max_length=max_length, batch_size=batch_size)
+      self.classify = TextClassifier(model, params, self.trained.tokenizer, self.labels,
+                                     max_length=self.max_length, batch_size=self.batch_size)
 
   def __call__(self, inputs: Sequence[Any],
                second: Sequence[str] | None = None) -> list[Prediction | Labels]:
@@ -67,4 +151,124 @@ class Classifier:
 
     An image is a path, the bytes of a file, or a uint8 array [H, W, C].
     """
-    return self.classify(list(inputs), *([] if second is None else [second]))
+    return self.classify(listed(inputs, second), *([] if second is None else [second]))
+
+
+class Tagged(NamedTuple):
+  """The words of a text, and a tag each; None for a word that is cut off or has no token."""
+  words: list[str]
+  tags: list[str | None]
+
+
+class Tagger(Opened):
+  """Texts to a tag for every word."""
+  heads, told = ("tags",), "tags"
+
+  def __call__(self, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
+    """The tags of each text, which is a list of words, or is split into words at its spaces."""
+    words = [text.split() if isinstance(text, str) else list(text) for text in listed(texts)]
+    return [Tagged(**found) for found in self.predict([{"words": w} for w in words])]
+
+
+class Answered(NamedTuple):
+  """The answer to a question."""
+  answer: str  # "" where no span is one
+  no_answer_score: float  # of there being none, as the scores in n_best
+  n_best: list[dict[str, Any]]  # answers, best first: text, score, start and end in characters
+
+
+class Answerer(Opened):
+  """Questions and their contexts to answers, which are spans of the contexts."""
+  heads, told = ("span",), "answers"
+
+  def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answered]:
+    """The answer to each question, in its context, of any length."""
+    pairs = zip(listed(questions, contexts), contexts)
+    return [Answered(**found) for found in self.predict(
+        [{"question": question, "context": context} for question, context in pairs])]
+
+
+class FillMask(Opened):
+  """Texts to the likeliest tokens for each of their masks."""
+  heads, told = ("mlm",), "masked tokens"
+
+  def __call__(self, texts: Sequence[str]) -> list[list[dict[str, float]]]:
+    """For each mask of each text, written by its name, such as [MASK]: tokens by probability."""
+    return [found["masks"] for found in self.predict([{"text": text} for text in listed(texts)])]
+
+
+class Translator(Opened):
+  """Texts to their translations, of a jtx workdir.
+
+  Args:
+    directory: of the workdir.
+    beam: hypotheses of beam search, 1 is greedy; None is what the run's config says, or 4.
+    max_length: tokens that a text is cut to; None is what the run's config says, or 256.
+    batch_size: texts at a time.
+    **options: of `Opened`: step.
+  """
+  heads, told = ("seq2seq",), "translations"
+
+  def __init__(self, directory: str, *, beam: int | None = None, max_length: int | None = None,
+               batch_size: int = 64, **options: Any):
+    super().__init__(directory, batch_size=batch_size, **options)
+    decode = ConfigDict({"method": section(METHODS, "beam"), "max_source_length": MAX_LENGTH,
+                         "max_target_length": MAX_LENGTH})
+    if isinstance(self.saved, Run):
+      decode = self.saved.config.decode.copy_and_resolve_references()
+    with decode.unlocked():
+      decode.batch_size = batch_size
+      if max_length is not None:
+        decode.max_source_length = max_length
+      if beam is not None:
+        if decode.method.name != "beam":
+          decode.method = section(METHODS, "beam")
+        edit(decode.method, {"beam": beam}, "decode.method")
+    self.translator = TextTranslator(self.model, self.params, self.saved.tokenizers(), decode)
+
+  def __call__(self, texts: Sequence[str]) -> list[str]:
+    """The best translation of each text."""
+    return [best[0].text for best in self.hypotheses(texts)]
+
+  def hypotheses(self, texts: Sequence[str]) -> list[list[Hypothesis]]:
+    """The `decode.method.n_best` translations of each text, best first, with their scores."""
+    texts = listed(texts)
+    return self.translator(self.saved.data.clean(texts) if isinstance(self.saved, Run) else texts)
+
+
+def attention(model: Any, text: Any, second: str | None = None, *,
+              layers: Sequence[int] | None = None, heads: Sequence[int] | None = None,
+              mean: bool = False, kind: str = "cross") -> Any:
+  """A figure of what the heads of a model attend to.
+
+  Args:
+    model: the folder of a model, or one of the classes above, opened.
+    text: a text; or an image, of which the figure has the attention of all layers, rolled out.
+    second: the second of a pair of texts; of a translator the translation, None is its own.
+    layers: by number, from 1, and -1 is the last. None is all, or the last where all have more
+      than 16 heads.
+    heads: by number, from 1; None is all.
+    mean: draw the mean over the heads.
+    kind: of a translator, "cross", "encoder" or "decoder".
+
+  Returns:
+    A `matplotlib.figure.Figure`, at the width of a paper's column or page.
+
+  Raises:
+    ConfigError: there is no such layer or head.
+  """
+  if isinstance(model, str):
+    model = Opened(model)
+  if model.translates:
+    if second is None:
+      second = Translator(model.directory)([text])[0]
+    weights = attention_lib.of_translation(model.model, model.params, model.saved.tokenizers(),
+                                           source=text, target=second, kind=kind)
+  elif model.takes_images:
+    predictor = ImagePredictor(model.model, model.params, model.saved.image_ops(model.model))
+    return pictures.attention(model.model, model.params, predictor.array(text)[None])
+  else:
+    weights = attention_lib.of_text(model.model, model.params, model.trained.tokenizer, text,
+                                    second=second, max_length=model.max_length)
+  maps = attention_lib.panels(weights, layers, heads, mean)
+  return attention_panels(maps, weights.queries, weights.keys)

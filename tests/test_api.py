@@ -1,5 +1,7 @@
 """The classes and functions that `import jtx` gives."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -7,12 +9,13 @@ import jtx
 from jtx import api
 from jtx.api import Classifier, Embedder
 from jtx.data.tokenizers import kinds
-from jtx.data.tokenizers.files import save_tokenizers
-from jtx.errors import ConfigError
+from jtx.data.tokenizers.files import read_tokenizer, save_tokenizers
+from jtx.errors import ConfigError, DataError
+from jtx.inference import attention
 from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
 from jtx.saved import pretrained
-from tests.helpers import encoder
+from tests.helpers import encoder, run_command
 from tests.inference.test_texts import TEXTS, alone
 from tests.models.test_encoder import BLOCK, D, batch_of, drawn
 
@@ -88,6 +91,98 @@ def test_a_tokenizer_of_another_size(saved, tmp_path):
   save_tokenizers({"text": other.to_json()}, folder)
   with pytest.raises(ConfigError, match=f"{other.vocab_size} tokens.*{model.vocab_size}"):
     Embedder(folder)
+
+
+INPUTS = {
+    "tags": [{"words": text.split()} for text in TEXTS],
+    "span": [{"question": "a cat", "context": " ".join(TEXTS * 3)},
+             {"question": "dog", "context": TEXTS[1]}],
+    "mlm": [{"text": f"{text} [MASK]"} for text in TEXTS],
+    "classes": [{"text": text, "second": "mat"} for text in TEXTS],
+}
+USE = {  # what the command's output becomes
+    "tags": lambda d: [x._asdict() for x in jtx.Tagger(d, batch_size=2)(TEXTS)],
+    "span": lambda d: [x._asdict() for x in jtx.Answerer(d)(
+        *zip(*(x.values() for x in INPUTS["span"])))],
+    "mlm": lambda d: [{"masks": x} for x in jtx.FillMask(d)([x["text"] for x in INPUTS["mlm"]])],
+    "classes": lambda d: [x._asdict() for x in Classifier(d)(TEXTS, ["mat"] * len(TEXTS))],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", USE)
+def test_values_are_those_of_the_command(saved, task, tmp_path):
+  _, model, _, tokenizer = saved
+  head = HeadConfig() if task == "mlm" else HeadConfig(
+      task=task, outputs=2, **({"transform": "tanh"} if task == "classes" else {"pool": "none"}))
+  if task == "mlm":
+    (tmp_path / "vocab.txt").write_text("\n".join(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(" ".join(TEXTS).split()))]))
+    tokenizer = read_tokenizer(tmp_path / "vocab.txt")
+  model = model.clone(head=head, mlm=task == "mlm", vocab_size=tokenizer.vocab_size)
+  folder, lines, output = (str(tmp_path / name) for name in ("model", "in.jsonl", "out.jsonl"))
+  labels = ("O", "B") if task in ("tags", "classes") else None
+  pretrained.save_pretrained(folder, model, drawn(model, batch_of((1, 2))), tokenizer, "jtx",
+                             labels)
+  with open(lines, "w", encoding="utf-8") as f:
+    f.writelines(json.dumps(x) + "\n" for x in INPUTS[task])
+  run_command("predict", f"--workdir={folder}", f"--input={lines}", f"--output={output}")
+  found = json.loads(json.dumps(USE[task](folder)))
+  with open(output, encoding="utf-8") as f:
+    for ours, theirs in zip(found, map(json.loads, f), strict=True):
+      same(ours, theirs)
+
+
+def same(a, b):
+  """That values of JSON are equal, numbers up to the rounding of another batch."""
+  assert type(a) is type(b)
+  if isinstance(a, dict):
+    assert a.keys() == b.keys()
+    a, b = list(a.values()), list(b.values())
+  if isinstance(a, list):
+    assert len(a) == len(b)
+    for x, y in zip(a, b):
+      same(x, y)
+  else:
+    assert a == (pytest.approx(b, abs=1e-5) if isinstance(b, float) else b)
+
+
+def test_inputs_are_lists_and_heads_fit(saved):
+  folder, *_ = saved
+  with pytest.raises(ConfigError, match="its head is for 'classes', not for tags; jtx.Classifier"):
+    jtx.Tagger(folder)
+  classify = Classifier(folder)
+  with pytest.raises(DataError, match=r"inputs are lists: give \['a cat'\] for 'a cat'"):
+    classify("a cat")
+  with pytest.raises(DataError, match="2 inputs and 1 second ones"):
+    classify(["a", "b"], ["c"])
+
+
+def test_a_figure_of_heads(saved):
+  folder, model, params, tokenizer = saved
+  text = TEXTS[1]
+  weights = attention.of_text(model, params, tokenizer, text)
+  e, = tokenizer.encode_texts([text], max_length=32)
+  batch = {**batch_of(e.ids, length=len(e.ids)), "text_types": e.types[None]}
+  expected = model.apply({"params": params}, batch, method="attention_weights")["encoder"][:, 0]
+  np.testing.assert_allclose(weights.values, expected, atol=1e-6)
+  assert weights.queries == weights.keys == tokenizer.tokens(e.ids)
+  L, N = weights.values.shape[:2]
+  maps = attention.panels(weights, [-1], [1])
+  assert list(maps) == [f"layer {L}, head 1"]
+  np.testing.assert_array_equal(maps[f"layer {L}, head 1"], weights.values[-1, 0])
+  means = attention.panels(weights, mean=True)
+  assert list(means) == [f"layer {i + 1}" for i in range(L)]
+  np.testing.assert_allclose(means["layer 1"], weights.values[0].mean(0), atol=1e-7)
+  with pytest.raises(ConfigError, match=f"heads: there is no 9; valid are 1 to {N}"):
+    attention.panels(weights, heads=[9])
+  figure = jtx.attention(folder, text)
+  drawn_maps = [axes for axes in figure.axes if axes.images and axes.get_title()]
+  assert len(drawn_maps) == L * N and figure.get_size_inches()[0] in (3.4, 6.8)
+  for axes, values in zip(drawn_maps, weights.values.reshape(L * N, *weights.values.shape[2:])):
+    np.testing.assert_allclose(axes.images[0].get_array(), values, atol=1e-6)
+  assert drawn_maps[0].images[0].norm.vmax == pytest.approx(weights.values.max(), abs=1e-6)
+  assert (figure.get_supxlabel(), figure.get_supylabel()) == ("key", "query")
 
 
 def test_what_is_for_use_from_python_is_found_in_the_package():

@@ -6,6 +6,7 @@ import sys
 import jax
 import pytest
 
+import jtx
 from jtx.data.batching import bucket
 from jtx.errors import ConfigError
 from jtx.inference.translate import Translator
@@ -33,6 +34,21 @@ def loaded(trained):
 def test_predict_names_the_command_of_a_translator(trained):
   with pytest.raises(ConfigError, match=f"--workdir={trained} holds a translator, .* is translate"):
     run_command("predict", f"--workdir={trained}", "--step=newest")
+
+
+@pytest.mark.slow
+def test_python_translates_as_the_command_does(trained, tmp_path):
+  source, target = tmp_path / "in", tmp_path / "out"
+  source.write_text("".join(line + "\n" for line in LINES))
+  for beam in ((), (2,)):
+    run_command("translate", f"--workdir={trained}", f"--input={source}", f"--output={target}",
+                *(f"--beam={b}" for b in beam))
+    translate = jtx.Translator(str(trained), beam=beam[0] if beam else None, batch_size=3)
+    assert translate(LINES) == target.read_text().split("\n")[:-1]
+  figure = jtx.attention(str(trained), LINES[0], layers=[-1], mean=True)
+  pieces = [text.get_text() for text in figure.axes[0].get_xticklabels()]
+  assert pieces[-1] == translate.saved.tokenizers()["src"].tokens(
+      [translate.saved.tokenizers()["src"].eos_id])[0]
 
 
 LINES = ["three forty-five p.m.", "", "six oh one a.m.", "twelve o'clock p.m.", "   ",
