@@ -11,6 +11,7 @@ import numpy as np
 
 from jtx.errors import ConfigError
 from jtx.evals import scores
+from jtx.evals.class_records import records
 from jtx.evals.task import Task
 from jtx.parallel import processes, sharding
 
@@ -49,6 +50,8 @@ class Images:
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
     outputs, labels = values(task, params, self.source, "predict")
     yield from self.score(outputs[:, 0], labels)
+    examples = [{"id": i, "label": label} for i, label in enumerate(labels)]
+    yield "predictions", records(examples, outputs[:, 0], task.data.labels)
 
   def score(self, outputs: np.ndarray, labels: np.ndarray) -> Iterator[tuple[str, float]]:
     """Of scores [N, C] and classes [N]."""
