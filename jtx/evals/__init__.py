@@ -2,8 +2,10 @@
 
 An evaluator is a frozen dataclass of its config. Called with a `Task` and parameters, it goes over
 its split once and yields (name, value): numbers for the metrics, strings (samples, signatures) and
-tables for the log and the results, and figures. Its `heads` and `keys` are what it needs of the
-model and of batches, as of an objective; `check_model`, where it has one, tells what else it needs.
+tables for the log and the results, figures, and as `predictions` an iterator with a
+`jtx.evals.task.Record` of each example, for who asks for them. Its `heads` and `keys` are what it
+needs of the model and of batches, as of an objective; `check_model`, where it has one, tells what
+else it needs.
 """
 
 from jtx.evals.answers import Answers
