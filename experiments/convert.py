@@ -46,8 +46,7 @@ def from_hf() -> None:
   if not tokenizers:
     logging.warning("the workdir gets no tokenizer: there is neither %s nor %s",
                     *(os.path.join(FROM_HF.value, name) for name in TOKENIZER_FILES))
-  labels = saved.labels() if model.head.outputs else None
-  save_pretrained(WORKDIR.value, model, params, tokenizers, "jtx", labels)
+  save_pretrained(WORKDIR.value, model, params, tokenizers, format="jtx", like=saved)
 
 
 def to_hf() -> None:
@@ -55,8 +54,7 @@ def to_hf() -> None:
   from jtx.saved.pretrained import save_pretrained
   saved = open_saved(WORKDIR.value)
   model, params = saved.load(step=STEP.value, average=AVERAGE.value)
-  tokenizer = next(iter(saved.tokenizers().values()), None)
-  save_pretrained(TO_HF.value, model, params, tokenizer, "hf", saved.labels(), DTYPE.value)
+  save_pretrained(TO_HF.value, model, params, dtype=DTYPE.value, like=saved)
 
 
 def main() -> None:

@@ -123,11 +123,16 @@ def edits_of(value: Any) -> Any:
   """A dataclass as `edit` takes it: its fields, or a section where it is chosen by name."""
   if not dataclasses.is_dataclass(value):
     return value
-  edits = {key: edits_of(getattr(value, key)) for key in fields(type(value))}
-  if not hasattr(value, "registry"):
-    return edits
-  registry = value.registry()
-  return section(registry, next(n for n, c in registry.items() if c is type(value)), **edits)
+  if hasattr(value, "registry"):
+    return section_of(value.registry(), value)
+  return {key: edits_of(getattr(value, key)) for key in fields(type(value))}
+
+
+def section_of(registry: Registry, value: Any) -> ConfigDict:
+  """The section that builds a dataclass of the registry again."""
+  name = next(n for n, constructor in registry.items() if constructor is type(value))
+  return section(registry, name, **{key: edits_of(getattr(value, key))
+                                    for key in fields(type(value))})
 
 
 def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> ConfigDict:

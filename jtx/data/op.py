@@ -109,6 +109,11 @@ class ImageOp(Op):
   # Height and width, if it makes images of one size.
   output_size: ClassVar[tuple[int, int] | None] = None
 
+  @property
+  def evaluated(self) -> tuple["ImageOp", ...]:
+    """The ops that do what this one does in evaluation; none where it only draws at random."""
+    return ()
+
   def augment(self, example: Example, generator: np.random.Generator | None) -> Example:
     """The example after the op.
 

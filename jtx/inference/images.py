@@ -1,7 +1,6 @@
 """Predictions of a trained vision transformer for images: classes, or vectors.
 
-Images are paths, bytes of a file, or arrays; they go through the ops that evaluation used, or those
-of `ops_of`.
+Images are paths, bytes of a file, or arrays; they go through the ops that evaluation used.
 """
 
 import concurrent.futures
@@ -13,24 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx.data.ops.decode import DecodeImage
-from jtx.data.ops.image import Resize
-from jtx.data.ops.image_layout import Images
 from jtx.data.sources import files
 from jtx.data.sources.images import ENDINGS
 from jtx.errors import DataError
 from jtx.inference.predictions import Labels, Prediction, predicted
-from jtx.models.vit import ImageConfig
 
 Image = str | os.PathLike | bytes | np.ndarray
 THREADS = 4  # that decode
 TOP = 5  # classes that are given for an image
-
-
-def ops_of(image: ImageConfig) -> Sequence[Any]:
-  """The ops that make arrays of images for a model: decoding and a resize to its size."""
-  return (DecodeImage(channels=image.channels, names=("image",)), Resize(size=image.size),
-          Images(size=image.size, channels=image.channels))
 
 
 def takes_images(model: nn.Module) -> bool:
@@ -43,7 +32,7 @@ class ImagePredictor:
   Args:
     model: of images, such as a Vit.
     params: its parameters.
-    ops: that make arrays of images, such as those of `ops_of`, or of a run's data.
+    ops: that make arrays of images, such as those of a run's data.
     method: of the model, from a batch to [B, ...].
     batch_size: images at a time.
   """

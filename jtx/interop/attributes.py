@@ -9,6 +9,8 @@ of our fields, see each family.
 import numbers
 from typing import Any, Mapping
 
+from absl import logging
+
 from jtx.errors import ConfigError, nearest
 from jtx.interop.family import Attributes, task_of
 from jtx.models.heads import TASKS
@@ -149,6 +151,9 @@ def label_attributes(model: Any, labels: tuple[str, ...] | None) -> dict[str, An
   head = model.head
   if labels is None:
     labels = tuple(f"LABEL_{i}" for i in range(head.outputs))
+    if head.outputs > 1:
+      logging.warning("no names of the model's %d classes or tags are given (labels=, or like= the"
+                      " folder that has them): they are called LABEL_0 and so on", head.outputs)
   if len(labels) != head.outputs:
     raise ConfigError(f"labels has {len(labels)} names, and the model has"
                       f" head.outputs={head.outputs}")

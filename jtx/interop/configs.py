@@ -4,7 +4,7 @@ from typing import Any, Mapping
 
 from absl import logging
 
-from jtx.config import ConfigDict, build, edits_of, section
+from jtx.config import ConfigDict, build, section, section_of
 from jtx.errors import ConfigError
 from jtx.interop import trunks
 from jtx.interop.attributes import MULTI_LABEL, defaults, label_attributes, num_labels, read
@@ -75,8 +75,7 @@ def make_model(family: Family, model_fields: Mapping[str, Any], **more: Any) -> 
 
 def model_section(model: Any) -> ConfigDict:
   """The config section that builds `model` again."""
-  name = next(n for n, constructor in MODELS.items() if constructor is type(model))
-  return section(MODELS, name, **edits_of(model))
+  return section_of(MODELS, model)
 
 
 # ---------------------------------------------------------------------- jtx to config.json

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from typing import Any, Sequence
 
 from flax.traverse_util import flatten_dict
@@ -16,6 +17,7 @@ from jtx.interop import configs, tables
 from jtx.interop.families import FAMILIES
 from jtx.interop.family import Family
 from jtx.interop.files import CONFIG, DTYPES, WEIGHTS, NewDirectory
+from jtx.interop.preprocessor import evaluated, resized
 from jtx.interop.trunks import param_shapes
 from jtx.parallel.sharding import unbox
 
@@ -60,7 +62,8 @@ def tensors_of(family: Family, model: Any, params: Any) -> dict[str, np.ndarray]
 
 
 def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = None,
-         labels: Sequence[str] | None = None, dtype: str = "float32") -> None:
+         labels: Sequence[str] | None = None, dtype: str = "float32",
+         image_ops: Sequence[Any] | None = None) -> None:
   """Writes a directory that `transformers` loads; all of it, or nothing.
 
   Args:
@@ -70,9 +73,12 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     tokenizer: written as tokenizer.json, for AutoTokenizer.
     labels: names of classes or tags.
     dtype: of the tensors.
+    image_ops: that make arrays of images for the model, such as those of a run's data; None is a
+      resize to its size.
 
   Raises:
-    ConfigError: the model, tokenizer or labels can't be expressed, or the directory is in use.
+    ConfigError: the model, tokenizer, labels or ops can't be expressed, or the directory is in
+      use.
   """
   if dtype not in DTYPES:
     raise ConfigError(f"dtype={dtype!r}: valid are {', '.join(DTYPES)}")
@@ -81,7 +87,8 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
   tensors = {name: np.ascontiguousarray(x.astype(jnp.dtype(dtype)))
              for name, x in tensors_of(family, model, params).items()}
   if family.side_files is not None:
-    config, side_files = family.side_files.split(config)
+    ops = resized(model.image) if image_ops is None else evaluated(image_ops, model.image)
+    config, side_files = family.side_files.split(config, ops)
   texts = {CONFIG: config | {"dtype": dtype}, **side_files}
   if tokenizer is not None:
     texts |= tokenizer_files(model, tokenizer)
@@ -91,6 +98,8 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
         json.dump(content, f, indent=2, ensure_ascii=False)
         f.write("\n")
     safetensors.numpy.save_file(tensors, os.path.join(path, WEIGHTS), {"format": "pt"})
+    # The library makes it for its owner alone; others may read what the umask lets them.
+    shutil.copymode(os.path.join(path, CONFIG), os.path.join(path, WEIGHTS))
 
 
 def tokenizer_files(model: Any, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import Any, Callable, Mapping, NamedTuple, Set
+from typing import Any, Callable, Mapping, NamedTuple, Sequence, Set
 
 from jtx.interop.tables import Row
 from jtx.models.heads import TASKS
@@ -66,8 +66,10 @@ class Names:
 class SideFiles(NamedTuple):
   """Files beside config.json that have a part of what the model type's attributes are."""
   read: Callable[[str], dict[str, Any]]  # attributes, given the directory
-  split: Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]  # config.json, and
-  # the contents of the others by name, given all attributes
+  # config.json, and the contents of the others by name, given all attributes and the image ops
+  split: Callable[[Mapping[str, Any], Sequence[Any]], tuple[dict[str, Any], dict[str, Any]]]
+  # The ops that make a model's arrays of files, given the directory and the model's `image`.
+  image_ops: Callable[[str, Any], Sequence[Any]]
 
 
 @dataclasses.dataclass(frozen=True)

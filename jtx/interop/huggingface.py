@@ -5,7 +5,7 @@ model.safetensors.index.json. Files of pickles are refused: to read one is to ru
 """
 
 import os
-from typing import Any, Iterator, Mapping, NamedTuple
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from absl import logging
 from flax.traverse_util import unflatten_dict
@@ -263,6 +263,20 @@ def has_our_pretraining(family: Family, values: Mapping[str, Any], heads: Heads)
     logging.info("the head of pretraining is not taken: %s", e)
     return False
   return True
+
+
+def image_ops(directory: str, image: Any) -> Sequence[Any]:
+  """The ops that make a model's arrays of files of images, as the directory says.
+
+  Args:
+    directory: with config.json.
+    image: of the model, a `jtx.models.vit.ImageConfig`.
+
+  Raises:
+    ConfigError: what jtx can't compute.
+  """
+  source = open_source(directory)
+  return source.family.side_files.image_ops(directory, image)
 
 
 def label_names(directory: str) -> tuple[str, ...] | None:

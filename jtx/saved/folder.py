@@ -14,11 +14,11 @@ from jtx import config as config_lib
 from jtx import config_files, imports, storage
 from jtx.config import ConfigDict
 from jtx.data.dataset import Dataset
+from jtx.data.ops.registry import OPS
 from jtx.data.tokenizers import files as tokenizer_files
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
-from jtx.inference.images import ops_of
-from jtx.interop import configs, files, huggingface, trunks
+from jtx.interop import configs, files, huggingface, preprocessor, trunks
 from jtx.models import MODELS
 from jtx.models.heads import TASKS
 from jtx.saved import workdir
@@ -131,9 +131,13 @@ class Saved(abc.ABC):
                         f" its model's embedding {model.vocab_size}")
     return tokenizer
 
+  @abc.abstractmethod
   def image_ops(self, model: Any) -> Sequence[Any]:
-    """The ops that make arrays of images for the model: decoding and a resize to its size."""
-    return ops_of(model.image)
+    """The ops that make arrays of images for the model: decoding, a resize, a crop, the layout.
+
+    Raises:
+      ConfigError: the folder asks for what jtx can't compute.
+    """
 
 
 class HuggingFace(Saved):
@@ -165,6 +169,9 @@ class HuggingFace(Saved):
 
   def tokenizer(self):
     return tokenizer_files.read_tokenizer(self.directory)  # which says what is missing
+
+  def image_ops(self, model):
+    return huggingface.image_ops(self.directory, model.image)
 
 
 class Workdir(Saved):
@@ -253,6 +260,12 @@ class Converted(Workdir):
     texts = tokenizer_files.load_tokenizers(self.directory) or {}
     return {field: tokenizer_files.from_json(text) for field, text in texts.items()}
 
+  def image_ops(self, model):
+    if "image_ops" not in self.config:  # those of before had a resize
+      return preprocessor.resized(model.image)
+    return tuple(config_lib.build(OPS, section, what=f"image_ops[{i}]")
+                 for i, section in enumerate(self.config.image_ops))
+
 
 def open_saved(directory: str) -> Saved:
   """The trained model of a folder, as the kind of folder that its config.json says it is.
@@ -270,10 +283,13 @@ def open_saved(directory: str) -> Saved:
 
 
 def save_converted(directory: str, model: Any, params: Any, tokenizers: Mapping[str, Tokenizer],
-                   labels: Sequence[str] | None) -> None:
+                   labels: Sequence[str] | None, image_ops: Sequence[Any] | None) -> None:
   """Writes config.json with the model's section, the tokenizers, and checkpoints/0."""
   content = ConfigDict({"model": configs.model_section(model), "imports": tuple(imports.found_in)})
   content.labels = None if labels is None else tuple(labels)
+  if image_ops is not None:
+    content.image_ops = tuple(
+        config_lib.section_of(OPS, op) for op in preprocessor.evaluated(image_ops, model.image))
   texts = {field: tokenizer.to_json() for field, tokenizer in tokenizers.items()}
   with files.NewDirectory(directory) as path:
     workdir.write_config(content, path)

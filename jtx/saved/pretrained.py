@@ -2,7 +2,7 @@
 
   model, params = load_pretrained(DIR)
   hidden = model.apply({"params": params}, batch)
-  save_pretrained(NEW, model, params, tokenizer)
+  save_pretrained(NEW, model, params, like=DIR)
 """
 
 import os
@@ -12,10 +12,13 @@ from jtx import storage
 from jtx.data.tokenizers.files import read_tokenizer
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, nearest
+from jtx.inference.images import takes_images
 from jtx.interop import export
+from jtx.interop.family import task_of
 from jtx.interop.files import CONFIG
+from jtx.models.heads import TASKS
 from jtx.nn.layers import compute_dtype
-from jtx.saved.folder import open_saved, save_converted
+from jtx.saved.folder import Saved, open_saved, save_converted
 
 FORMATS = ("hf", "jtx")
 
@@ -48,7 +51,7 @@ def load_pretrained(directory: str, architecture: str | None = None,
 def save_pretrained(directory: str, model: Any, params: Any,
                     tokenizer: Tokenizer | Mapping[str, Tokenizer] | None = None,
                     format: str = "hf", labels: Sequence[str] | None = None,
-                    dtype: str = "float32") -> None:
+                    dtype: str = "float32", like: str | Saved | None = None) -> None:
   """Writes a model, whole or not at all, into a directory that holds nothing yet.
 
   Args:
@@ -58,24 +61,34 @@ def save_pretrained(directory: str, model: Any, params: Any,
     tokenizer: written beside the model; in format "jtx" also several, by the field that each is
       for, such as src and tgt.
     format: "hf", which `transformers` loads, or "jtx", a workdir without a run.
-    labels: names of classes or tags.
+    labels: names of classes or tags; without them `transformers` calls them LABEL_0 and so on.
     dtype: of the tensors in format "hf"; "jtx" is float32.
+    like: a folder, such as that which the model was loaded from, whose tokenizer, labels and way
+      to make arrays of images are taken where they are not given.
 
   Raises:
     ConfigError: what can't be written, and why.
   """
   if format not in FORMATS:
     raise ConfigError(f"format={format!r}: {nearest(format, FORMATS)}")
+  if isinstance(tokenizer, Tokenizer):
+    tokenizer = {"text": tokenizer}
+  elif format == "hf" and tokenizer:
+    raise ConfigError(f"tokenizer: format='hf' has one, and these are of {', '.join(tokenizer)}")
+  image_ops = None
+  if like is not None:
+    like = open_saved(like) if isinstance(like, str) else like
+    tokenizer = like.tokenizers() if tokenizer is None else tokenizer
+    if labels is None and TASKS[task_of(model.heads)].labelled:
+      labels = like.labels()
+    image_ops = like.image_ops(model) if takes_images(model) else None
   if format == "hf":
-    if isinstance(tokenizer, Mapping):
-      raise ConfigError(f"tokenizer: format='hf' has one, and these are of {', '.join(tokenizer)}")
-    export.save(directory, model, params, tokenizer, labels, dtype)
-    return
-  if dtype != "float32":
+    first = next(iter((tokenizer or {}).values()), None)
+    export.save(directory, model, params, first, labels, dtype, image_ops)
+  elif dtype != "float32":
     raise ConfigError(f"dtype={dtype!r}: format='jtx' has float32 only")
-  if not isinstance(tokenizer, Mapping):
-    tokenizer = {} if tokenizer is None else {"text": tokenizer}
-  save_converted(directory, model, params, tokenizer, labels)
+  else:
+    save_converted(directory, model, params, tokenizer or {}, labels, image_ops)
 
 
 def load_tokenizer(directory: str) -> Tokenizer:

@@ -9,10 +9,12 @@ import sys
 from flax.traverse_util import unflatten_dict
 import jax
 import numpy as np
+from PIL import Image
 import pytest
 
-from configs import common
+from configs import common, vit
 from experiments import cli
+from jtx.api import Classifier
 from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError
 from jtx.interop.trunks import param_shapes
@@ -119,3 +121,22 @@ def test_a_run_becomes_a_hugging_face_model(tmp_path):
   encoded = [t.encode_texts(TEXTS, max_length=12) for t in (ours, theirs)]
   for a, b in zip(*encoded, strict=True):
     assert a.ids.tolist() == b.ids.tolist() and a.types.tolist() == b.types.tolist()
+
+
+@pytest.mark.slow
+def test_a_vision_run_and_its_folder_answer_alike(tmp_path):
+  draw = np.random.default_rng(0)
+  for number in range(8):
+    path = tmp_path / "data" / "ab"[number % 2] / f"{number}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(draw.integers(256, size=(48, 144), dtype=np.uint8)).save(path)
+  c = vit.get_config(f"tiny,lr=0.1,train=images:{tmp_path}/data")
+  c.data.train, c.evals, c.steps = (f"images:{tmp_path}/data",), {}, 2
+  workdir, made, again = (str(tmp_path / name) for name in ("run", "made", "again"))
+  loop.run(c.lock(), workdir)
+  run(f"--workdir={workdir}", f"--to_hf={made}")
+  run(f"--from_hf={made}", f"--workdir={again}")
+  pictures = sorted(str(path) for path in (tmp_path / "data").rglob("*.png"))
+  ours = Classifier(workdir)(pictures)
+  assert len({str(answer.scores) for answer in ours}) == len(pictures)
+  assert ours == Classifier(made)(pictures) == Classifier(again)(pictures)

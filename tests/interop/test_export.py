@@ -15,10 +15,19 @@ from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.relative import Alibi
 from jtx.nn.rope import Linear, Rope
 from jtx.saved.folder import open_saved
-from jtx.saved.pretrained import load_pretrained, save_pretrained
+from jtx.saved.pretrained import load_pretrained, load_tokenizer, save_pretrained
 from tests.helpers import encoder
 from tests.interop.samples import (
-    BERT, CLASSES, MODERNBERT, POOLER, ROBERTA, TOKENIZER, change_block, message, random_params)
+  BERT,
+  CLASSES,
+  MODERNBERT,
+  POOLER,
+  ROBERTA,
+  TOKENIZER,
+  change_block,
+  message,
+  random_params,
+)
 
 
 @pytest.mark.parametrize("model, expected", [
@@ -109,6 +118,37 @@ def test_labels_are_kept(saved, tmp_path):
   assert open_saved(saved(BERT.clone(head=POOLER))[0]).labels() is None
 
 
+def test_labels_and_tokenizer_are_those_of_the_folder_like_which_it_is(tmp_path):
+  """The Python of README: a folder is loaded, and saved under another name."""
+  first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+  save_pretrained(first, BERT, random_params(BERT), TOKENIZER, labels=("a", "b", "c", "d"))
+  model, params = load_pretrained(first)
+  save_pretrained(second, model, params, load_tokenizer(first), like=first)
+  assert sorted(os.listdir(first)) == sorted(os.listdir(second))
+  for name in os.listdir(first):
+    assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+  save_pretrained(third, model, params, like=first, labels=("x", "b", "c", "d"))
+  assert open_saved(third).labels() == ("x", "b", "c", "d")
+  assert load_tokenizer(third) == load_tokenizer(first)
+
+
+def test_a_loss_of_labels_is_said(tmp_path, caplog):
+  save_pretrained(str(tmp_path / "new"), BERT, random_params(BERT))
+  assert "no names of the model's 4 classes or tags are given (labels=, or like=" in caplog.text
+
+
+@pytest.mark.parametrize("mask, mode", [(0o022, 0o644), (0o007, 0o660)])
+def test_files_follow_the_umask(mask, mode, tmp_path):
+  before = os.umask(mask)
+  try:
+    save_pretrained(str(tmp_path / "new"), BERT, random_params(BERT), TOKENIZER)
+  finally:
+    os.umask(before)
+  files = list((tmp_path / "new").iterdir())
+  assert {path.name: path.stat().st_mode & 0o777 for path in files} == {
+      path.name: mode for path in files}
+
+
 def test_one_output_is_a_regression(saved):
   model = BERT.clone(head=dataclasses.replace(CLASSES, outputs=1))
   directory, _ = saved(model)
@@ -120,7 +160,6 @@ def test_one_output_is_a_regression(saved):
 
 
 def test_a_tokenizer_is_saved_beside_the_model(tmp_path):
-  from jtx.saved.pretrained import load_tokenizer
   path = str(tmp_path / "new")
   save_pretrained(path, BERT, random_params(BERT), TOKENIZER)
   assert load_tokenizer(path).encode("the mat").tolist() == TOKENIZER.encode("the mat").tolist()

@@ -59,6 +59,11 @@ class DecodeImage(ImageOp):
     several = Column("example", "int8", (len(self.names),))
     return {"label": several if self.multi_label else Column("example"), "real": Column("example")}
 
+  @property
+  def evaluated(self) -> tuple[ImageOp, ...]:
+    # Without its classes: what is predicted has none.
+    return (dataclasses.replace(self, names=("image",), multi_label=False),)
+
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
     del ops  # it is the first
     tables = [source for source in sources if hasattr(source, "column")]

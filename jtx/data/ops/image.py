@@ -135,6 +135,11 @@ class InceptionCrop(MoveOp):
   def output_size(self) -> tuple[int, int]:
     return self.size, self.size
 
+  @property
+  def evaluated(self) -> tuple[ImageOp, ...]:
+    return (InceptionCrop(size=self.size, eval_resize=self.eval_resize,
+                          interpolation=self.interpolation),)
+
   def move(self, size: tuple[int, int], generator: Generator | None) -> Move:
     if generator is None:
       return Move(self.middle(*size), (self.size, self.size))
@@ -153,7 +158,7 @@ class InceptionCrop(MoveOp):
     short = min(width, height)
     scaled = [side * self.eval_resize // short for side in (width, height)]
     # Only what is kept is computed: the place of it in the image that is given.
-    places = [(round((n - self.size) / 2), side / n) for n, side in zip(scaled, (width, height))]
+    places = [((n - self.size) // 2, side / n) for n, side in zip(scaled, (width, height))]
     starts = [first * step for first, step in places]
     ends = [(first + self.size) * step for first, step in places]
     return *starts, *ends
@@ -183,6 +188,10 @@ class PadCrop(MoveOp):
   def output_size(self) -> tuple[int, int]:
     return self.size, self.size
 
+  @property
+  def evaluated(self) -> tuple[ImageOp, ...]:
+    return (CenterCrop(size=self.size),)
+
   def augment(self, example: Example, generator: Generator | None) -> Example:
     """The example with the crop.
 
@@ -198,14 +207,39 @@ class PadCrop(MoveOp):
 
   def move(self, size: tuple[int, int], generator: Generator | None) -> Move:
     if generator is None:
-      left, top = ((side - self.size) // 2 for side in size)
-    else:
-      left, top = (int(generator.integers(side + 2 * self.padding - self.size + 1)) - self.padding
-                   for side in size)
+      return CenterCrop(size=self.size).move(size, None)
+    left, top = (int(generator.integers(side + 2 * self.padding - self.size + 1)) - self.padding
+                 for side in size)
     return Move((left, top, left + self.size, top + self.size), (self.size, self.size))
 
   def pixels(self, image: Image.Image, move: Move, generator: Generator | None) -> Image.Image:
     del generator  # all is drawn
+    return image.crop(move.part)  # Pillow fills what lies beyond the image with zeros
+
+
+@dataclasses.dataclass(frozen=True)
+class CenterCrop(MoveOp):
+  """Cuts the middle out, in training too; around a smaller image there are zeros."""
+  size: int = 224
+
+  def __post_init__(self):
+    check_size("center_crop", self.size)
+
+  @property
+  def output_size(self) -> tuple[int, int]:
+    return self.size, self.size
+
+  @property
+  def evaluated(self) -> tuple[ImageOp, ...]:
+    return (self,)
+
+  def move(self, size: tuple[int, int], generator: Generator | None) -> Move:
+    del generator  # nothing is drawn
+    left, top = ((side - self.size) // 2 for side in size)
+    return Move((left, top, left + self.size, top + self.size), (self.size, self.size))
+
+  def pixels(self, image: Image.Image, move: Move, generator: Generator | None) -> Image.Image:
+    del generator
     return image.crop(move.part)  # Pillow fills what lies beyond the image with zeros
 
 
@@ -224,6 +258,10 @@ class Resize(MoveOp):
   @property
   def output_size(self) -> tuple[int, int]:
     return self.size, self.width or self.size
+
+  @property
+  def evaluated(self) -> tuple[ImageOp, ...]:
+    return (self,)
 
   def move(self, size: tuple[int, int], generator: Generator | None) -> Move:
     del generator  # nothing is drawn

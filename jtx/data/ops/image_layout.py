@@ -49,6 +49,10 @@ class Images(LayoutOp, ImageOp):
     return self.size, self.width or self.size
 
   @property
+  def evaluated(self) -> tuple[ImageOp, ...]:
+    return (dataclasses.replace(self, max_boxes=0),)
+
+  @property
   def columns(self) -> dict[str, Column]:
     columns = {"image": Column("array", "uint8", (*self.output_size, self.channels))}
     if self.pad:

@@ -47,6 +47,7 @@ OPS: dict[str, Callable[..., Op]] = {
     "decode_image": decode.DecodeImage,
     "inception_crop": image.InceptionCrop,
     "pad_crop": image.PadCrop,
+    "center_crop": image.CenterCrop,
     "resize": image.Resize,
     "flip": image.Flip,
     "images": image_layout.Images,

@@ -4,21 +4,19 @@ Its config.json names an architecture, such as vit_base_patch16_224 or deit3_sma
 whose sizes are known by that name; `model_args` may change a few.
 """
 
+import os
 import re
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from jtx.config import section
+from jtx.data.ops.image import CenterCrop, InceptionCrop, Resize
 from jtx.errors import ConfigError
-from jtx.interop.families.vit import (
-  IMAGENET,
-  as_channels,
-  convolution,
-  leading,
-  read_preprocessor,
-  split_preprocessor,
-)
-from jtx.interop.family import Attributes, Family, Heads, Names, SideFiles
+from jtx.interop import preprocessor
+from jtx.interop.families.vit import IMAGENET, SIDE_FILES, as_channels, convolution, leading
+from jtx.interop.family import Attributes, Family, Heads, Names
+from jtx.interop.files import read_config
 from jtx.interop.tables import VECTOR, Row, dense, matrix, norm
+from jtx.models.vit import ImageConfig
 from jtx.nn.attention import PROJECTIONS
 from jtx.nn.grid_positions import GRID_POSITIONS
 
@@ -30,6 +28,10 @@ ARGS = {"img_size": "image_size", "patch_size": "patch_size", "embed_dim": "widt
         "depth": "num_layers", "num_heads": "num_heads", "in_chans": "channels",
         "num_classes": "num_labels", "no_embed_class": "no_embed_class",
         "init_values": "layer_scale"}
+
+
+# Of evaluation, where the file does not say it.
+CROP = {"crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic"}
 
 
 def is_timm(config: Mapping[str, Any]) -> bool:
@@ -106,6 +108,29 @@ def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   }
 
 
+def image_ops(directory: str, image: ImageConfig) -> Sequence[Any]:
+  """As timm evaluates: the middle of the image, after the shorter side became size / crop_pct.
+
+  Raises:
+    ConfigError: a crop or an interpolation that jtx does not have.
+  """
+  if os.path.exists(os.path.join(directory, preprocessor.PREPROCESSOR)):
+    return preprocessor.read_ops(directory, image)
+  config = read_config(directory)
+  config |= config["pretrained_cfg"] if "pretrained_cfg" in config else {}
+  found = CROP | {key: config[key] for key in CROP if key in config}
+  resize = int(image.size / found["crop_pct"])
+  if found["crop_mode"] not in ("center", "squash"):
+    raise ConfigError(f"{directory}: crop_mode={found['crop_mode']!r} is not known to jtx; valid"
+                      " are center and squash")
+  if found["crop_mode"] == "squash":
+    return preprocessor.placed(
+        image, Resize(size=resize, interpolation=found["interpolation"]),
+        CenterCrop(size=image.size))
+  return preprocessor.placed(image, InceptionCrop(
+      size=image.size, eval_resize=resize, interpolation=found["interpolation"]))
+
+
 def head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   return {"task": "classes", "pool": "first", "distilled": "distilled" in heads}
 
@@ -153,5 +178,5 @@ FAMILY = Family(
     values=values,
     head=head,
     model="vit",
-    side_files=SideFiles(read_preprocessor, split_preprocessor),
+    side_files=SIDE_FILES._replace(image_ops=image_ops),
 )

@@ -4,25 +4,24 @@ The names are those in files, which `transformers` changes as it loads them. The
 deviation of pixels are read from preprocessor_config.json and written there.
 """
 
-import os
-from typing import Any, Mapping
+import functools
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
 from jtx.config import section
-from jtx.config_files import read_json
+from jtx.interop import preprocessor
 from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
 from jtx.interop.family import Attributes, Family, Heads, Names, SideFiles
+from jtx.interop.preprocessor import PIXELS, PREPROCESSOR
 from jtx.interop.tables import Layout, Row, dense, norm
 from jtx.models.vit import Vit
 from jtx.nn.attention import PROJECTIONS
 from jtx.nn.grid_positions import GRID_POSITIONS, LearnedGrid
 
-PREPROCESSOR = "preprocessor_config.json"
 # Mean and standard deviation of pixels, where no file tells them.
 HALF = (0.5,), (0.5,)
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-PIXELS = ("image_mean", "image_std")
 
 ATTRIBUTES = {
     "hidden_size": ("size", 768),
@@ -52,38 +51,11 @@ FIXED = {"qkv_bias": (True,)}
 FREE = frozenset({"encoder_stride"})  # of a head that jtx doesn't have
 
 
-# -------------------------------------------------------------------- preprocessor_config.json
-
-
-def read_preprocessor(directory: str) -> dict[str, Any]:
-  """The mean and standard deviation of pixels, where a directory tells them.
-
-  Raises:
-    ConfigError: it asks for pixels that are not scaled to 0 .. 1 and normalised.
-  """
-  path = os.path.join(directory, PREPROCESSOR)
-  if not os.path.exists(path):
-    return {}
-  content = read_json(path, missing="")
-  for key in ("do_rescale", "do_normalize"):
-    need(content[key] is True if key in content else True,
-         f"{path}: {key}={content[key] if key in content else None!r} is not what jtx computes,"
-         " which scales pixels to 0 .. 1 and normalises them")
-  factor = content["rescale_factor"] if "rescale_factor" in content else 1 / 255
-  need(isinstance(factor, float) and abs(factor * 255 - 1) < 1e-6,
-       f"{path}: rescale_factor={factor!r} is not 1/255")
-  return {key: content[key] for key in PIXELS if key in content}
-
-
-def split_preprocessor(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_preprocessor(config: Mapping[str, Any], image_ops: Sequence[Any],
+                       ) -> tuple[dict[str, Any], dict[str, Any]]:
   """The content of config.json, and of preprocessor_config.json by its name."""
-  size = config["image_size"]
-  preprocessor = {
-      "image_processor_type": "ViTImageProcessor", "do_resize": True,
-      "size": {"height": size, "width": size}, "resample": 2, "do_rescale": True,
-      "rescale_factor": 1 / 255, "do_normalize": True, **{key: config[key] for key in PIXELS}}
   return ({key: value for key, value in config.items() if key not in PIXELS},
-          {PREPROCESSOR: preprocessor})
+          {PREPROCESSOR: preprocessor.content(image_ops, config)})
 
 
 # ------------------------------------------------------------------------- fields and attributes
@@ -255,6 +227,8 @@ def pooler(prefix: str) -> tuple[Row, ...]:
   return dense(f"{prefix}.pooler.dense", "task_head/transform")
 
 
+SIDE_FILES = SideFiles(preprocessor.read_pixels, split_preprocessor, preprocessor.read_ops)
+
 VIT = Family(
     architectures={
         "ViTModel": {"embedding"},
@@ -271,7 +245,7 @@ VIT = Family(
     values=values,
     head=head,
     model="vit",
-    side_files=SideFiles(read_preprocessor, split_preprocessor),
+    side_files=SIDE_FILES,
 )
 
 DEIT = Family(
@@ -296,7 +270,8 @@ DEIT = Family(
     values=values,
     head=head_of_deit,
     model="vit",
-    side_files=SideFiles(read_preprocessor, split_preprocessor),
+    side_files=SIDE_FILES._replace(
+        image_ops=functools.partial(preprocessor.read_ops, kind="DeiT")),
 )
 
 MAE = Family(
@@ -323,5 +298,5 @@ MAE = Family(
     values=values_of_mae,
     head=head,
     model="vit",
-    side_files=SideFiles(read_preprocessor, split_preprocessor),
+    side_files=SIDE_FILES,
 )

@@ -99,12 +99,13 @@ def test_inception_crop_evaluates_on_the_middle():
 
 
 @pytest.mark.parametrize("size, scaled", [((97, 61), (101, 64)), ((61, 97), (64, 101)),
-                                          ((500, 375), (85, 64)), ((20, 20), (64, 64))])
+                                          ((500, 375), (85, 64)), ((20, 20), (64, 64)),
+                                          ((83, 64), (83, 64))])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_evaluation_is_scaling_and_then_cutting(size, scaled, interpolation):
   op = InceptionCrop(size=48, eval_resize=64, interpolation=interpolation)
   image = noise(*size)
-  left, top = (round((n - 48) / 2) for n in scaled)
+  left, top = ((n - 48) // 2 for n in scaled)
   expected = image.resize(scaled, image_ops.FILTERS[interpolation]).crop(
       (left, top, left + 48, top + 48))
   assert np.abs(array(op.apply(image, None)) - array(expected)).max() <= 1

@@ -10,7 +10,7 @@ from jtx import config
 from jtx.data.op import Column
 from jtx.data.ops.augment import ColorJitter, RandAugment, RandomErasing, ThreeAugment
 from jtx.data.ops.decode import DecodeImage
-from jtx.data.ops.image import Flip, InceptionCrop, PadCrop, Resize
+from jtx.data.ops.image import CenterCrop, Flip, InceptionCrop, PadCrop, Resize
 from jtx.data.ops.image_layout import Images
 from jtx.data.ops.registry import OPS
 from jtx.errors import ConfigError
@@ -40,6 +40,7 @@ CHANGES = {
     InceptionCrop: {"size": ({}, 9), "area": ({}, (0.1, 0.2)), "ratio": ({}, (1.0, 1.0)),
                     "eval_resize": ({}, 20), "interpolation": ({}, "bicubic")},
     PadCrop: {"size": ({}, 15), "padding": ({}, 2)},
+    CenterCrop: {"size": ({}, 15)},
     Resize: {"size": ({}, 9), "interpolation": ({}, "bicubic"), "width": ({}, 9)},
     Flip: {},
     RandAugment: {"num_ops": ({}, 3), "magnitude": ({}, 3.0)},
@@ -51,7 +52,8 @@ CHANGES = {
              "max_boxes": ({}, 2)},
 }
 REQUIRED = {DecodeImage: {"names": TEN}, InceptionCrop: {"size": 8, "eval_resize": 12},
-            PadCrop: {"size": 16}, Resize: {"size": 8}, RandomErasing: {"probability": 0.5},
+            PadCrop: {"size": 16}, CenterCrop: {"size": 16}, Resize: {"size": 8},
+            RandomErasing: {"probability": 0.5},
             Images: {"size": 16, "channels": 1}}
 EXEMPT = {(DecodeImage, "max_bad"): "what makes the examples reads it: see test_lazy.py"}
 

@@ -1,0 +1,202 @@
+"""preprocessor_config.json of Hugging Face: how a file of an image becomes a model's array.
+
+Here that is a list of image ops without draws: decoding, a resize, a crop of the middle, and the
+layout. A folder that jtx writes has those of the run's evaluation.
+"""
+
+import os
+import re
+from typing import Any, Mapping, Sequence
+
+from absl import logging
+import numpy as np
+
+from jtx.config_files import read_json
+from jtx.data.op import ImageOp
+from jtx.data.ops.decode import DecodeImage
+from jtx.data.ops.image import CenterCrop, InceptionCrop, Resize
+from jtx.data.ops.image_layout import Images
+from jtx.errors import ConfigError
+from jtx.interop.attributes import need
+from jtx.models.vit import ImageConfig
+
+PREPROCESSOR = "preprocessor_config.json"
+PIXELS = ("image_mean", "image_std")
+RESAMPLE = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+# What is not in the file, by the processor's class.
+SQUARE = {"do_resize": True, "size": 224, "resample": 2, "do_center_crop": False}
+CROPPED = {"do_resize": True, "size": {"shortest_edge": 224}, "resample": 3,
+           "do_center_crop": True, "crop_size": 224}
+DEFAULTS = {"ViT": SQUARE, "DeiT": CROPPED | {"size": 256}, "Bit": CROPPED, "CLIP": CROPPED}
+BOTH_SIDES = ("ViT", "DeiT")  # where a size of one number is the height and the width
+
+
+def resized(image: ImageConfig) -> Sequence[ImageOp]:
+  """Decoding, and a resize to the model's size: what is taken where nothing says more."""
+  return placed(image, Resize(size=image.size))
+
+
+def placed(image: ImageConfig, *ops: ImageOp) -> Sequence[ImageOp]:
+  """Ops on pixels between decoding and the layout."""
+  return (DecodeImage(channels=image.channels, names=("image",)), *ops,
+          Images(size=image.size, channels=image.channels))
+
+
+# ----------------------------------------------------------------------------------------- read
+
+
+def read_pixels(directory: str) -> dict[str, Any]:
+  """The mean and standard deviation of pixels, where a directory tells them.
+
+  Raises:
+    ConfigError: it asks for pixels that are not scaled to 0 .. 1 and normalised.
+  """
+  path = os.path.join(directory, PREPROCESSOR)
+  if not os.path.exists(path):
+    return {}
+  content = read_json(path, missing="")
+  for key in ("do_rescale", "do_normalize"):
+    need(content[key] is True if key in content else True,
+         f"{path}: {key}={content[key] if key in content else None!r} is not what jtx computes,"
+         " which scales pixels to 0 .. 1 and normalises them")
+  factor = content["rescale_factor"] if "rescale_factor" in content else 1 / 255
+  need(isinstance(factor, float) and abs(factor * 255 - 1) < 1e-6,
+       f"{path}: rescale_factor={factor!r} is not 1/255")
+  return {key: content[key] for key in PIXELS if key in content}
+
+
+def read_ops(directory: str, image: ImageConfig, kind: str = "ViT") -> Sequence[ImageOp]:
+  """The ops of a directory's preprocessor_config.json; `resized` where there is none.
+
+  Args:
+    directory: of the model.
+    image: that the model takes.
+    kind: of the processor, of DEFAULTS, where the file does not say it.
+
+  Raises:
+    ConfigError: what jtx can't compute, or what makes images of another size.
+  """
+  path = os.path.join(directory, PREPROCESSOR)
+  if not os.path.exists(path):
+    return resized(image)
+  content = read_json(path, missing="")
+  for key in ("image_processor_type", "feature_extractor_type"):
+    if content.get(key):
+      kind = re.sub("(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", content[key])
+      need(kind in DEFAULTS, f"{path}: {key}={content[key]!r} is not known to jtx; valid are "
+           + ", ".join(f"{name}ImageProcessor" for name in DEFAULTS))
+      break
+  content = DEFAULTS[kind] | {key: x for key, x in content.items() if x is not None}
+  try:
+    ops = _ops(content, both=kind in BOTH_SIDES)
+  except ConfigError as e:
+    raise ConfigError(f"{path}: {e}") from None
+  if ops:
+    height, width = ops[-1].output_size
+    need(height == width == image.size, f"{path}: makes images of {height} x {width} pixels, and"
+         f" the model takes {image.size} x {image.size}")
+  return placed(image, *ops)
+
+
+def _ops(content: Mapping[str, Any], both: bool) -> list[ImageOp]:
+  crop = _sides("crop_size", content["crop_size"], True) if content["do_center_crop"] else None
+  need(crop is None or crop[0] == crop[1], f"crop_size={content.get('crop_size')!r} is not square")
+  cuts = [] if crop is None else [CenterCrop(size=crop[0])]
+  if not content["do_resize"]:
+    return cuts
+  resample = content["resample"]
+  need(resample in RESAMPLE, f"resample={resample!r} is not what jtx computes, which is"
+       f" {' or '.join(f'{n} ({name})' for n, name in RESAMPLE.items())}")
+  size, filter = _sides("size", content["size"], both), RESAMPLE[resample]
+  if len(size) == 2:
+    height, width = size
+    width = None if width == height else width
+    return [Resize(size=height, width=width, interpolation=filter), *cuts]
+  need(crop is not None, f"size={content['size']!r} without do_center_crop makes images of"
+       " several shapes")
+  return [InceptionCrop(size=crop[0], eval_resize=size[0], interpolation=filter)]
+
+
+def _sides(key: str, value: Any, both: bool) -> tuple[int, ...]:
+  """A height and width, or the shorter side alone."""
+  is_size = lambda x: isinstance(x, int) and not isinstance(x, bool) and x > 0
+  if is_size(value):
+    return (value, value) if both else (value,)
+  if isinstance(value, Mapping) and all(map(is_size, value.values())):
+    if value.keys() == {"height", "width"}:
+      return value["height"], value["width"]
+    if value.keys() == {"shortest_edge"} and key == "size":
+      return (value["shortest_edge"],)
+  raise ConfigError(f"{key}={value!r} is neither a height and width nor a shortest_edge")
+
+
+# ---------------------------------------------------------------------------------------- write
+
+
+def evaluated(ops: Sequence[ImageOp], image: ImageConfig) -> Sequence[ImageOp]:
+  """What ops do in evaluation, as ops that draw nothing.
+
+  Raises:
+    ConfigError: an op changes images there and does not declare it.
+  """
+  result = tuple(step for op in ops for step in op.evaluated)
+  shape = (image.size + 3, 3 * image.size) + (3,) * (image.channels == 3)
+  picture = np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)
+  if not np.array_equal(_run(ops, picture), _run(result, picture)):
+    names = ", ".join(type(op).__name__ for op in ops if not op.evaluated)
+    raise ConfigError("data.ops: a folder of Hugging Face can't have what they do to images in"
+                      f" evaluation; of {names}, one changes pixels there and does not declare it"
+                      " (ImageOp.evaluated)")
+  return result
+
+
+def _run(ops: Sequence[ImageOp], picture: np.ndarray) -> np.ndarray:
+  example = {"image": picture, "label": 0, "path": "a picture"}
+  for op in ops:
+    example = op.augment(example, None)
+  return np.asarray(example["image"])
+
+
+def content(ops: Sequence[ImageOp], values: Mapping[str, Any]) -> dict[str, Any]:
+  """The content of preprocessor_config.json.
+
+  Args:
+    ops: as `evaluated` gives them.
+    values: the attributes of config.json, with the mean and standard deviation of pixels.
+
+  Raises:
+    ConfigError: they can't be expressed.
+  """
+  if ops[0].min_side:
+    logging.warning("preprocessor_config.json has no place for decode_image.min_side=%d: there"
+                    " JPEGs are decoded at their full size", ops[0].min_side)
+  steps: list[ImageOp] = []
+  for op in ops[1:-1]:
+    if not steps or isinstance(op, Resize) or op.output_size != steps[-1].output_size:
+      steps.append(op)
+  result = {**_steps(steps), "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
+            **{key: values[key] for key in PIXELS}}
+  return result | ({"do_convert_rgb": True} if values["num_channels"] == 3 else {})
+
+
+def _steps(steps: Sequence[ImageOp]) -> dict[str, Any]:
+  """A resize and a crop, by the class that has both in all versions of `transformers`."""
+  square = lambda op: dict(zip(("height", "width"), op.output_size))
+  code = {name: number for number, name in RESAMPLE.items()}
+  cut = {}
+  if steps and isinstance(steps[-1], (InceptionCrop, CenterCrop)):
+    cut = {"do_center_crop": True, "crop_size": square(steps[-1])}
+  match steps:
+    case []:
+      return {"image_processor_type": "ViTImageProcessor", "do_resize": False}
+    case [InceptionCrop() as op]:
+      return {"image_processor_type": "BitImageProcessor", "do_resize": True,
+              "size": {"shortest_edge": op.eval_resize}, "resample": code[op.interpolation], **cut}
+    case [CenterCrop()]:
+      return {"image_processor_type": "BitImageProcessor", "do_resize": False, **cut}
+    case [Resize() as op] | [Resize() as op, CenterCrop()]:
+      return {"image_processor_type": "DeiTImageProcessor" if cut else "ViTImageProcessor",
+              "do_resize": True, "size": square(op), "resample": code[op.interpolation], **cut}
+  names = ", ".join(type(op).__name__ for op in steps)
+  raise ConfigError("data.ops: a folder of Hugging Face has one resize and then one crop of the"
+                    f" middle, and evaluation does {names}")
