@@ -26,6 +26,7 @@ from ml_collections.config_flags import config_flags
 from jtx import imports
 from jtx.errors import RESTART, ConfigError, DataError
 
+from . import no_tpu
 from .config_files import find_file
 from .config_values import ConfigParser, TupleParser
 from .errors import UsageError, is_user_error, sentence
@@ -68,6 +69,7 @@ def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
         raise
       return status
 
+  no_tpu.quiet()
   app.run(main_or_sentence, flags_parser=parse_or_exit)
 
 

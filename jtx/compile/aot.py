@@ -80,8 +80,9 @@ def devices(topology: str, slices: int = 1) -> Sequence[Any]:
     raise ConfigError(f"--topology={topology}: a chip and its shape such as v5e:4x4 or v5p:4x4x4,"
                       f" or cpu:8 for simulated devices; {nearest(kind, [*CHIPS, 'cpu'])}")
   options = dict(CHIPS[kind].options) | ({"num_slices": slices} if slices > 1 else {})
-  if math.prod(map(int, shape.split("x"))) == 1:
-    options["chips_per_host_bounds"] = [1] * len(shape.split("x"))
+  sides = [*map(int, shape.split("x")), 1][:3]
+  if math.prod(sides) < 4:  # fewer chips than the smallest host of a pod has
+    options["chips_per_host_bounds"] = sides
   try:
     import libtpu  # noqa: F401
   except ImportError:

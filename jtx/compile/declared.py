@@ -1,15 +1,18 @@
 """A config's data as far as the config alone declares it, for compiles that read no data."""
 
+from jtx import storage
 from jtx.build import labelled
-from jtx.config import ConfigDict
+from jtx.config import ConfigDict, build
 from jtx.data import recipes
-from jtx.data.tokenizers.kinds import wordpiece
+from jtx.data.tokenizers.kinds import TOKENIZERS, wordpiece
 from jtx.errors import ConfigError
 
 
 def declared_data(config: ConfigDict, vocab_size: int | None = None,
                   outputs: int | None = None) -> tuple[recipes.Recipe, dict[str, int]]:
   """The recipe and the `info` of a config's data as far as the config tells; no source is read.
+
+  A tokenizer that is a file is read where it is there.
 
   Args:
     config: of a run.
@@ -18,6 +21,7 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
 
   Raises:
     ConfigError: one of them is needed and None.
+    DataError: the tokenizer's file is none.
   """
   # Of a tokenizer the ops need no more than that it has the special tokens.
   stand_in = wordpiece(iter(["a few words"]), vocab_size=40, min_frequency=1, mask=True)
@@ -26,6 +30,8 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
   if not recipe.augment:
     kind = config.tokenizer.kind
     size = kind.vocab_size if "vocab_size" in kind else vocab_size
+    if size is None and kind.name == "file" and storage.exists(kind.path):
+      size = build(TOKENIZERS, kind, iter(()), what="tokenizer.kind").vocab_size
     if size is None:
       raise ConfigError(f"vocab_size is needed: that of config.tokenizer.kind={kind.name} follows"
                         " from the data or a file")

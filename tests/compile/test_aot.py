@@ -1,11 +1,16 @@
 """Compiles for simulated devices, and what is told of a mesh without a compile."""
 
+import sys
+import types
+
 import jax
 import pytest
 
 from configs import bert_base, distilbert, mae, vit
 from jtx.compile import aot
 from jtx.compile.declared import declared_data
+from jtx.data.tokenizers.files import save_tokenizers
+from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError
 from jtx.parallel import sharding
 from tests.helpers import compiled, tiny_config
@@ -48,6 +53,27 @@ def test_nothing_is_read_of_the_data():
     declared_data(vit.get_config())
   assert declared_data(vit.get_config(), outputs=7)[1] == {"head.outputs": 7}
   assert declared_data(mae.get_config())[1] == {}  # which tells no classes
+
+
+def test_a_tokenizer_that_is_there_is_read(tmp_path):
+  tokenizer = wordpiece(iter(["some words to read"]), vocab_size=50, min_frequency=1)
+  save_tokenizers({"text": tokenizer.to_json()}, str(tmp_path))
+  config = bert_base.get_config()
+  config.tokenizer.kind = {"name": "file", "path": str(tmp_path)}
+  assert declared_data(config)[1]["vocab_size"] == tokenizer.vocab_size
+  assert declared_data(config, 70)[1]["vocab_size"] == 70
+
+
+@pytest.mark.parametrize("shape, bounds", [
+    ("1x1", [1, 1, 1]), ("2x1", [2, 1, 1]), ("1x1x1", [1, 1, 1]), ("2x2", None), ("4x4", None)])
+def test_a_shape_of_less_than_a_host_is_told_to_the_compiler(shape, bounds, monkeypatch):
+  monkeypatch.setitem(sys.modules, "libtpu", types.ModuleType("libtpu"))
+  asked = {}
+  description = types.SimpleNamespace(devices=("a chip",))
+  monkeypatch.setattr(aot.topologies, "get_topology_desc",
+                      lambda **options: asked.update(options) or description)
+  assert aot.devices(f"v5e:{shape}") == ("a chip",)
+  assert asked.get("chips_per_host_bounds") == bounds
 
 
 @pytest.mark.parametrize("topology,message", [

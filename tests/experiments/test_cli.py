@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_flags
 import pytest
 
-from experiments import cli, config_files
+from experiments import cli, config_files, no_tpu
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -276,3 +276,14 @@ def test_tracebacks(tmp_path, config_file, args, last):
   assert done.returncode == 1
   assert "Traceback" in done.stderr
   assert done.stderr.splitlines()[-1] == last
+
+
+@pytest.mark.parametrize("vendor, own, expected", [
+    ("0x8086", None, "localhost"), ("0x8086", "a,b", "a,b"), ("0x1ae0", None, None)])
+def test_the_tpu_runtime_is_told_that_there_is_no_tpu(vendor, own, expected, tmp_path, monkeypatch):
+  (tmp_path / "vendor").write_text(vendor + "\n")
+  environment = {} if own is None else {"TPU_WORKER_HOSTNAMES": own}
+  monkeypatch.setattr(no_tpu.os, "environ", environment)
+  no_tpu.quiet(str(tmp_path / "*"))
+  assert environment.get("TPU_WORKER_HOSTNAMES") == expected
+  assert environment.get("TPU_PROCESS_BOUNDS") == (None if vendor == "0x1ae0" else "1,1,1")

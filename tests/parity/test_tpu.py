@@ -1,8 +1,12 @@
 """What XLA's compiler for TPUs makes of train steps. No TPU is needed."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from tests.helpers import compiled
+from tests.helpers import ROOT, compiled
 
 pytest.importorskip("libtpu")
 
@@ -52,3 +56,18 @@ def test_a_row_over_eight_chips_leaves_each_a_fifth_of_its_activations_or_less()
     # Gradients are as large as parameters, and not activations.
     kept[context] = result["bytes"]["activations"] - result["bytes"]["parameters"]
   assert kept[8] < kept[1] / 5
+
+
+@pytest.mark.parametrize("topology, devices", [("v5e:1x1", 1), ("v5e:2x1", 2)])
+def test_less_than_a_host(topology, devices):
+  done, result = report("--config=configs/nmt_numbers.py:tiny", f"--topology={topology}")
+  assert result["devices"] == devices and result["device_kind"] == "TPU v5 lite"
+  assert "TPU" not in done.stderr  # no complaint of the runtime
+
+
+def test_commands_start_without_a_word_of_the_runtime():
+  start = "from experiments import cli; cli.run(lambda: print(__import__('jax').devices()[0]))"
+  environment = {key: value for key, value in os.environ.items() if key != "JAX_PLATFORMS"}
+  done = subprocess.run([sys.executable, "-c", start], cwd=ROOT, env=environment,
+                        capture_output=True, text=True, check=True)
+  assert "cpu" in done.stdout.lower() and done.stderr == ""
