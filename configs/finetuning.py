@@ -6,7 +6,7 @@ from typing import Callable
 
 from ml_collections import ConfigDict
 
-from jtx import storage
+from jtx import hub
 from jtx.errors import ConfigError
 from jtx.interop import huggingface, presets
 from jtx.interop.presets import ENCODERS
@@ -17,7 +17,8 @@ from .arguments import choose
 
 # Arguments that `finetune` reads; a config adds its own.
 FINETUNE_ARGS = dict(
-    init="",  # a Hugging Face folder or a workdir; "" is fresh parameters and tokenizer
+    # A Hugging Face folder, a name of its Hub, or a workdir; "" is fresh parameters and tokenizer
+    init="",
     model="",  # these are for: a key of ENCODERS; "" is bert_mini
     max_length=128,  # tokens
     batch=32,
@@ -74,7 +75,7 @@ def open_encoder(c: ConfigDict, args: ConfigDict, task: str) -> None:
   if args.init:
     if args.model:
       raise ConfigError("config arguments init and model exclude each other: init brings its model")
-    c.init_from = storage.absolute(args.init)
+    c.init_from = hub.place(args.init)
     fields = open_saved(args.init).finetuned_fields(task)
     c.tokenizer.kind = common.tokenizer("file", path=c.init_from)
   else:

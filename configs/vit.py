@@ -14,7 +14,7 @@ channels (1 for grey), crop (inception, pad: for small images, or none), scores 
 stem, or in every layer, each its own or shared. Here it also has sines, and 2-D RoPE.
 """
 
-from jtx import storage
+from jtx import hub
 
 from . import arguments, common, images
 
@@ -66,7 +66,7 @@ def build(c, args, size: str, patch: int, res: int, channels: int = 3, pool: str
     common.apply(c, {"model.image": dict(mean=(0.5,), std=(0.5,))})
   c.objective = common.objective("classify")
   if args.init:
-    images.from_trained(c, storage.absolute(args.init))
+    images.from_trained(c, hub.place(args.init))
   images.add_data(c, args)
 
 

@@ -1,10 +1,14 @@
-"""Converts between Hugging Face directories and workdirs.
+"""Converts between Hugging Face directories and workdirs, and writes programs of StableHLO.
 
   python -m experiments.convert --from_hf=DIR --workdir=W [--architecture=BertModel]
   python -m experiments.convert --workdir=W --to_hf=DIR [--step=best|newest|N] [--average=N]
+      [--push_to_hub=ORG/NAME]
+  python -m experiments.convert --workdir=W --to=stablehlo --output=DIR [--length=128]
 
 What is written must not exist yet. A workdir made from a Hugging Face model holds the model
-and its tokenizer, and no run; jtx.load_pretrained and --to_hf read it.
+and its tokenizer, and no run; jtx.load_pretrained and --to_hf read it. --from_hf, and --workdir
+where it is read, may also be a name of the Hugging Face Hub. --to=hf --output=DIR is --to_hf=DIR,
+which writes a model card where the run has scores.
 """
 
 import os
@@ -16,25 +20,49 @@ from . import cli
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run to read, or of a model to make.")
 FROM_HF = flags.DEFINE_string("from_hf", None, "Hugging Face directory to read.")
 TO_HF = flags.DEFINE_string("to_hf", None, "Hugging Face directory to make.")
+TO = flags.DEFINE_enum("to", None, ["hf", "stablehlo", "onnx"], "What to make in --output.")
+OUTPUT = flags.DEFINE_string("output", None, "Directory to make.")
+PUSH_TO_HUB = flags.DEFINE_string(
+    "push_to_hub", None, "Name on the Hugging Face Hub, ORG/NAME, that --to_hf is uploaded as.")
 ARCHITECTURE = flags.DEFINE_string(
     "architecture", None, "Class to open --from_hf as; the one its config.json names if not given.")
 STEP = cli.define_step()
 AVERAGE = flags.DEFINE_integer(
     "average", None, "Checkpoints to average, the newest ones; as the config says if not given.",
     lower_bound=1)
+LENGTH = flags.DEFINE_integer(
+    "length", None, "Tokens of a row of --to=stablehlo; 128 if not given.", lower_bound=1)
 DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "float16", "bfloat16"],
-                          "Of the tensors of --to_hf.")
+                          "Of the tensors of --to_hf, or the computation of --to=stablehlo.")
+
+NO_ONNX = ("--to=onnx: jtx writes no ONNX; write a Hugging Face folder, by --to_hf=DIR, of which"
+           " Optimum makes it: optimum-cli export onnx --model DIR NEW. --to=stablehlo writes a"
+           " program that runs with jax and numpy alone")
 
 
-def check_flags() -> None:
+def target() -> tuple[str, str] | None:
+  """The format to write and its directory; None is a workdir, from --from_hf.
+
+  Raises:
+    ConfigError: flags that do not go together.
+  """
   from jtx.errors import ConfigError
-  if (FROM_HF.value is None) == (TO_HF.value is None):
-    raise ConfigError("give either --from_hf=DIR, to make a workdir, or --to_hf=DIR, to read one")
-  wrong = (ARCHITECTURE,) if FROM_HF.value is None else (STEP, AVERAGE)
+  if TO.value == "onnx":
+    raise ConfigError(NO_ONNX)
+  if (TO.value is None) != (OUTPUT.value is None):
+    raise ConfigError("--to and --output go together: --to=hf or --to=stablehlo, and --output=DIR")
+  given = [flag.value for flag in (FROM_HF, TO_HF, TO) if flag.value is not None]
+  if len(given) != 1:
+    raise ConfigError("give either --from_hf=DIR, to make a workdir, or --to_hf=DIR, to read one;"
+                      " or --to=stablehlo --output=DIR")
+  to = ("hf", TO_HF.value) if TO_HF.value is not None else TO.value and (TO.value, OUTPUT.value)
+  wrong = {None: (STEP, AVERAGE, PUSH_TO_HUB, LENGTH), "hf": (ARCHITECTURE, LENGTH),
+           "stablehlo": (ARCHITECTURE, PUSH_TO_HUB)}[to and to[0]]
   for flag in wrong:
     if flag.value is not None:
-      raise ConfigError(f"--{flag.name} does not go with"
-                        f" --{'to_hf' if FROM_HF.value is None else 'from_hf'}")
+      used = "--from_hf" if to is None else "--to_hf" if TO_HF.value else f"--to={to[0]}"
+      raise ConfigError(f"--{flag.name} does not go with {used}")
+  return to
 
 
 def from_hf() -> None:
@@ -49,20 +77,25 @@ def from_hf() -> None:
   save_pretrained(WORKDIR.value, model, params, tokenizers, format="jtx", like=saved)
 
 
-def to_hf() -> None:
+def to_folder(format: str, directory: str) -> None:
   from jtx.saved.folder import open_saved
-  from jtx.saved.pretrained import save_pretrained
+  from jtx.saved.pretrained import push_to_hub, save_pretrained, save_program
   saved = open_saved(WORKDIR.value)
   model, params = saved.load(step=STEP.value, average=AVERAGE.value)
-  save_pretrained(TO_HF.value, model, params, dtype=DTYPE.value, like=saved)
+  if format == "stablehlo":
+    save_program(directory, model, params, saved, length=LENGTH.value or 128, dtype=DTYPE.value)
+    return
+  save_pretrained(directory, model, params, dtype=DTYPE.value, like=saved)
+  if PUSH_TO_HUB.value is not None:
+    logging.info("uploaded: %s", push_to_hub(directory, PUSH_TO_HUB.value))
 
 
 def main() -> None:
-  check_flags()
-  if FROM_HF.value is not None:
+  to = target()
+  if to is None:
     from_hf()
   else:
-    to_hf()
+    to_folder(*to)
 
 
 if __name__ == "__main__":

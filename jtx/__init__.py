@@ -7,7 +7,7 @@ __version__ = "0.1.0"
 
 # Of jtx.api, which is imported when one of them is asked for: it takes seconds.
 __all__ = ("Answerer", "Classifier", "Embedder", "FillMask", "Tagger", "Translator", "attention",
-           "load_pretrained", "load_tokenizer", "save_pretrained")
+           "load_pretrained", "load_tokenizer", "push_to_hub", "save_pretrained")
 
 
 def __getattr__(name: str) -> Any:

@@ -32,11 +32,11 @@ from jtx.inference.translate import Hypothesis
 from jtx.inference.translate import Translator as TextTranslator
 from jtx.models.heads import TASKS
 from jtx.saved.folder import Run, open_saved
-from jtx.saved.pretrained import load_pretrained, load_tokenizer, save_pretrained
+from jtx.saved.pretrained import load_pretrained, load_tokenizer, push_to_hub, save_pretrained
 from jtx.saved.trained import MAX_LENGTH, trained
 
 __all__ = ("Answerer", "Classifier", "Embedder", "FillMask", "Tagger", "Translator", "attention",
-           "load_pretrained", "load_tokenizer", "save_pretrained")
+           "load_pretrained", "load_tokenizer", "push_to_hub", "save_pretrained")
 
 # The class for each task of a head.
 CLASS_OF = {"classes": "Classifier", "multi_label": "Classifier", "embedding": "Embedder",

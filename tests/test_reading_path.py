@@ -19,6 +19,7 @@ SKIPPED = {
     "experiments.cli": "flags parsed, and mistakes told in a sentence",
     "jtx.errors": "exceptions",
     "jtx.storage": "files in folders and buckets",
+    "jtx.hub": "models of the Hugging Face Hub by name",
     "jtx.config": "`section` is a constructor's fields, `build` calls it with them",
     "jtx.config_files": "configs as JSON",
     "jtx.imports": "modules of users, by their names",

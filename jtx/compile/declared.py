@@ -1,6 +1,6 @@
 """A config's data as far as the config alone declares it, for compiles that read no data."""
 
-from jtx import storage
+from jtx import hub, storage
 from jtx.build import labelled
 from jtx.config import ConfigDict, build
 from jtx.data import recipes
@@ -30,7 +30,8 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
   if not recipe.augment:
     kind = config.tokenizer.kind
     size = kind.vocab_size if "vocab_size" in kind else vocab_size
-    if size is None and kind.name == "file" and storage.exists(kind.path):
+    if size is None and kind.name == "file" and (
+        storage.exists(kind.path) or hub.is_name(kind.path)):
       size = build(TOKENIZERS, kind, iter(()), what="tokenizer.kind").vocab_size
     if size is None:
       raise ConfigError(f"vocab_size is needed: that of config.tokenizer.kind={kind.name} follows"

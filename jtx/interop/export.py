@@ -3,13 +3,14 @@
 import json
 import os
 import shutil
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 from flax.traverse_util import flatten_dict
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
+from jtx import storage
 from jtx.data.tokenizers import encodings
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
@@ -63,7 +64,7 @@ def tensors_of(family: Family, model: Any, params: Any) -> dict[str, np.ndarray]
 
 def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = None,
          labels: Sequence[str] | None = None, dtype: str = "float32",
-         image_ops: Sequence[Any] | None = None) -> None:
+         image_ops: Sequence[Any] | None = None, more: Mapping[str, str] = {}) -> None:
   """Writes a directory that `transformers` loads; all of it, or nothing.
 
   Args:
@@ -75,6 +76,7 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     dtype: of the tensors.
     image_ops: that make arrays of images for the model, such as those of a run's data; None is a
       resize to its size.
+    more: texts of more files, by name.
 
   Raises:
     ConfigError: the model, tokenizer, labels or ops can't be expressed, or the directory is in
@@ -93,6 +95,8 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
   if tokenizer is not None:
     texts |= tokenizer_files(model, tokenizer)
   with NewDirectory(directory) as path:
+    for name, text in more.items():
+      storage.write_text(os.path.join(path, name), text)
     for name, content in texts.items():
       with open(os.path.join(path, name), "w", encoding="utf-8") as f:
         json.dump(content, f, indent=2, ensure_ascii=False)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jtx import config as config_lib
-from jtx import config_files, imports, storage
+from jtx import config_files, hub, imports, storage
 from jtx.config import ConfigDict
 from jtx.data.dataset import Dataset
 from jtx.data.ops.registry import OPS
@@ -21,7 +21,7 @@ from jtx.errors import ConfigError, DataError
 from jtx.interop import configs, files, huggingface, preprocessor, trunks
 from jtx.models import MODELS
 from jtx.models.heads import TASKS
-from jtx.saved import workdir
+from jtx.saved import card, workdir
 from jtx.saved.checkpoint import Checkpointer
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")  # of a Hugging Face folder
@@ -139,6 +139,10 @@ class Saved(abc.ABC):
       ConfigError: the folder asks for what jtx can't compute.
     """
 
+  def told(self) -> card.Told | None:
+    """What is known of how the loaded model was trained; None where it has no scores."""
+    return None
+
 
 class HuggingFace(Saved):
   """A directory of Hugging Face or timm: config.json and safetensors."""
@@ -217,6 +221,7 @@ class Workdir(Saved):
 
 class Run(Workdir):
   """The workdir of a training run."""
+  step = average = None  # what was loaded
 
   @functools.cached_property
   def data(self) -> Dataset:
@@ -227,7 +232,8 @@ class Run(Workdir):
     return data
 
   def _load(self, step, average):
-    task, params, _ = workdir.load_run(self.directory, step, average)
+    task, params, self.step = workdir.load_run(self.directory, step, average)
+    self.average = average
     return task.model, params
 
   def labels(self):
@@ -238,6 +244,9 @@ class Run(Workdir):
 
   def image_ops(self, model):
     return self.data.recipe.augment
+
+  def told(self):
+    return card.told(self.directory, self.config, self.step, self.average)
 
 
 class Converted(Workdir):
@@ -270,9 +279,13 @@ class Converted(Workdir):
 def open_saved(directory: str) -> Saved:
   """The trained model of a folder, as the kind of folder that its config.json says it is.
 
+  Args:
+    directory: the folder, or a name of the Hub; see `jtx.hub`.
+
   Raises:
     ConfigError: there is no folder, or nothing in it that is known.
   """
+  directory = hub.folder(directory)
   config = files.read_config(directory)
   if huggingface.is_hf(config):
     return HuggingFace(directory)

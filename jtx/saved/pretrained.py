@@ -8,17 +8,21 @@
 import os
 from typing import Any, Mapping, Sequence
 
-from jtx import storage
+import jax
+import numpy as np
+
+from jtx import hub, storage
 from jtx.data.tokenizers.files import read_tokenizer
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, nearest
 from jtx.inference.images import takes_images
-from jtx.interop import export
+from jtx.interop import export, stablehlo
 from jtx.interop.family import task_of
 from jtx.interop.files import CONFIG
 from jtx.models.heads import TASKS
 from jtx.nn.layers import compute_dtype
-from jtx.saved.folder import Saved, open_saved, save_converted
+from jtx.saved import card
+from jtx.saved.folder import HuggingFace, Run, Saved, open_saved, save_converted
 
 FORMATS = ("hf", "jtx")
 
@@ -29,7 +33,7 @@ def load_pretrained(directory: str, architecture: str | None = None,
 
   Args:
     directory: a Hugging Face model (config.json and model.safetensors), or the workdir of a
-      run or of `experiments.convert`.
+      run or of `experiments.convert`, or a name of the Hugging Face Hub; see `jtx.hub`.
     architecture: the class of `transformers` to open a Hugging Face model as, such as
       "BertModel"; None is the one that its config.json names.
     dtype: of the computation: "float32", "bfloat16", or "auto", which is what a workdir's
@@ -64,7 +68,8 @@ def save_pretrained(directory: str, model: Any, params: Any,
     labels: names of classes or tags; without them `transformers` calls them LABEL_0 and so on.
     dtype: of the tensors in format "hf"; "jtx" is float32.
     like: a folder, such as that which the model was loaded from, whose tokenizer, labels and way
-      to make arrays of images are taken where they are not given.
+      to make arrays of images are taken where they are not given. In format "hf" a run whose
+      parameters these are also gives a model card, README.md, where it has scores.
 
   Raises:
     ConfigError: what can't be written, and why.
@@ -75,20 +80,59 @@ def save_pretrained(directory: str, model: Any, params: Any,
     tokenizer = {"text": tokenizer}
   elif format == "hf" and tokenizer:
     raise ConfigError(f"tokenizer: format='hf' has one, and these are of {', '.join(tokenizer)}")
-  image_ops = None
+  image_ops = about = None
   if like is not None:
-    like = open_saved(like) if isinstance(like, str) else like
+    like, about = _opened(like, params)
     tokenizer = like.tokenizers() if tokenizer is None else tokenizer
     if labels is None and TASKS[task_of(model.heads)].labelled:
       labels = like.labels()
     image_ops = like.image_ops(model) if takes_images(model) else None
   if format == "hf":
     first = next(iter((tokenizer or {}).values()), None)
-    export.save(directory, model, params, first, labels, dtype, image_ops)
+    more = {}
+    if about is not None:
+      written = export.hf_config(model, first, labels)
+      more[card.CARD] = card.text(directory, written, params, labels, about)
+    export.save(directory, model, params, first, labels, dtype, image_ops=image_ops, more=more)
   elif dtype != "float32":
     raise ConfigError(f"dtype={dtype!r}: format='jtx' has float32 only")
   else:
     save_converted(directory, model, params, tokenizer or {}, labels, image_ops)
+
+
+def save_program(directory: str, model: Any, params: Any, like: Saved, *, length: int = 128,
+                 dtype: str = "float32") -> None:
+  """Writes a model's forward pass as StableHLO; see `jtx.interop.stablehlo`.
+
+  Args:
+    directory: to make.
+    model: a Linen module.
+    params: its parameters.
+    like: the folder that they are from.
+    length: tokens of a row.
+    dtype: of the computation.
+
+  Raises:
+    ConfigError: what can't be written, and why.
+  """
+  labels = like.labels() if TASKS[task_of(model.heads)].labelled else None
+  of_images = takes_images(model)
+  stablehlo.save(directory, model, params, length=length, labels=labels, dtype=dtype,
+                 tokenizer=next(iter(like.tokenizers().values()), None),
+                 image_ops=like.image_ops(model) if of_images else None)
+
+
+def _opened(like: str | Saved, params: Any) -> tuple[Saved, card.Told | None]:
+  """A folder, and what it tells of parameters if they are its own."""
+  if isinstance(like, Saved):
+    return like, like.told()
+  saved = open_saved(like)
+  if not isinstance(saved, Run):
+    return saved, None
+  theirs = saved.load()[1]
+  same = jax.tree.structure(theirs) == jax.tree.structure(params) and all(
+      np.array_equal(a, b) for a, b in zip(jax.tree.leaves(theirs), jax.tree.leaves(params)))
+  return saved, saved.told() if same else None
 
 
 def load_tokenizer(directory: str) -> Tokenizer:
@@ -104,3 +148,24 @@ def load_tokenizer(directory: str) -> Tokenizer:
   if not storage.exists(os.path.join(directory, CONFIG)):
     return read_tokenizer(directory)
   return open_saved(directory).tokenizer()
+
+
+def push_to_hub(directory: str, name: str, *, private: bool | None = None) -> str:
+  """Uploads a folder of a Hugging Face model, such as `save_pretrained` writes, to the Hub.
+
+  Args:
+    directory: whose files are uploaded.
+    name: ORG/NAME, or ORG/NAME@BRANCH; it is made unless it is there.
+    private: of a model that is made; None is what its owner has set.
+
+  Returns:
+    The address of the commit.
+
+  Raises:
+    ConfigError: it is no such folder, or the Hub does not take it.
+  """
+  if not isinstance(open_saved(directory), HuggingFace):
+    raise ConfigError(f"{directory} is a workdir of jtx, which the Hub's users can't open; make a"
+                      " Hugging Face folder of it first, by save_pretrained or"
+                      " experiments.convert --to_hf=DIR")
+  return hub.push(directory, name, private=private)

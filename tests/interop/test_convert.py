@@ -77,6 +77,11 @@ def test_an_architecture_and_a_dtype_can_be_chosen(tmp_path):
     (("--to_hf=a", "--architecture=BertModel"), "--architecture does not go with --to_hf"),
     (("--from_hf=nowhere",), "nowhere is not a directory"),
     (("--to_hf=a",), "config.json does not exist"),
+    (("--to=onnx",), "jtx writes no ONNX; write a Hugging Face folder, .* optimum-cli export onnx"),
+    (("--to=stablehlo",), "--to and --output go together"),
+    (("--to=hf", "--output=a", "--to_hf=b"), "give either --from_hf=DIR"),
+    (("--to=hf", "--output=a", "--length=3"), "--length does not go with --to=hf"),
+    (("--to=stablehlo", "--output=a", "--push_to_hub=a/b"), "--push_to_hub does not go with"),
 ])
 def test_flags_that_do_not_fit_are_named(argv, expected, tmp_path):
   with pytest.raises(ConfigError, match=expected):

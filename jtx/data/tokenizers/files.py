@@ -6,7 +6,7 @@ from typing import Any, Mapping
 
 import tokenizers as hf
 
-from jtx import storage
+from jtx import hub, storage
 from jtx.config_files import write_json
 from jtx.data.tokenizers.huggingface import HuggingFace
 from jtx.data.tokenizers.subword_nmt import SubwordNmt
@@ -29,7 +29,8 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
   """The tokenizer of a file: of jtx, a tokenizer.json of Hugging Face, or a vocab.txt of BERT.
 
   Args:
-    path: the file, or the folder of a tokenizer.json or, without one, of a vocab.txt. A
+    path: the file, or the folder of a tokenizer.json or, without one, of a vocab.txt, or a
+      name of the Hugging Face Hub, of a model that has one of these (see `jtx.hub`). A
       file that ends in .txt is a vocabulary: a WordPiece a line, the line number (from 0) is
       the id, "##" starts a piece inside a word. Whether it lowercases is set by
       `do_lower_case` in a tokenizer_config.json beside it (`strip_accents` and
@@ -39,7 +40,7 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
   Raises:
     DataError: the file is missing, is none of these, or is that of a run with several.
   """
-  path = os.fspath(path)
+  path = hub.tokenizer_folder(os.fspath(path))
   if storage.is_folder(path):
     path = _file_in(path)
   if path.endswith(".txt"):

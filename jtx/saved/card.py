@@ -1,0 +1,123 @@
+"""Model cards: the README.md of a folder, made of a run's config, data, scores and code.
+
+The Hugging Face Hub shows it as the page of a model.
+"""
+
+import json
+import os
+from typing import Any, Mapping, NamedTuple, Sequence
+
+import jax
+
+from jtx import storage
+from jtx.config import ConfigDict
+from jtx.saved.workdir import RESULTS_FILE
+
+CARD = "README.md"
+# What the Hub sorts models by, by the end of the architecture's name.
+PIPELINES = {
+    "ForSequenceClassification": "text-classification", "ForTokenClassification":
+    "token-classification", "ForQuestionAnswering": "question-answering", "ForMaskedLM":
+    "fill-mask", "ForPreTraining": "fill-mask", "ForMultipleChoice": "multiple-choice",
+    "ForImageClassification": "image-classification",
+    "ForImageClassificationWithTeacher": "image-classification"}
+HEAD = """---
+library_name: transformers
+pipeline_tag: {pipeline}
+tags:
+- jtx
+---
+
+# {name}
+
+{architecture} of {number:,} parameters, trained with jtx. `transformers` loads it:
+
+```python
+from transformers import pipeline
+
+predict = pipeline("{pipeline}", "{name}")
+```
+"""
+
+
+class Told(NamedTuple):
+  """Where a model is from, as its run tells."""
+  config: ConfigDict
+  step: int  # of the checkpoint
+  scores: Mapping[str, float]  # of that checkpoint, by split/name
+  environment: Mapping[str, Any]  # versions and revision of the code
+
+
+def told(directory: str, config: ConfigDict, step: int | None,
+         average: int | None) -> Told | None:
+  """What a run's folder tells of a checkpoint; None where it is not the one that was scored.
+
+  Args:
+    directory: of the run.
+    config: its.
+    step: that was loaded.
+    average: how many checkpoints were asked for; None is as the run evaluated.
+  """
+  results, environment = (_read(os.path.join(directory, name))
+                          for name in (RESULTS_FILE, "environment.json"))
+  if average is not None or results.get("step") != step:
+    return None
+  scores = {key: x for key, x in results.items() if "/" in key and isinstance(x, (int, float))}
+  return Told(config, step, scores, environment) if scores else None
+
+
+def _read(path: str) -> dict[str, Any]:
+  return json.loads(storage.read_text(path)) if storage.exists(path) else {}
+
+
+def text(directory: str, hf_config: Mapping[str, Any], params: Any, labels: Sequence[str] | None,
+         about: Told) -> str:
+  """The card.
+
+  Args:
+    directory: where it is written, whose name is the model's.
+    hf_config: the content of the directory's config.json.
+    params: of the model.
+    labels: names of classes or tags.
+    about: its run.
+  """
+  architecture = hf_config["architectures"][0]
+  pipeline = next((x for end, x in PIPELINES.items() if architecture.endswith(end)),
+                  "image-feature-extraction" if "image_size" in hf_config else "feature-extraction")
+  head = HEAD.format(
+      pipeline=pipeline, name=os.path.basename(os.path.abspath(directory)),
+      architecture=f"{'An' if architecture[0] in 'AEIOU' else 'A'} {architecture}",
+      number=sum(x.size for x in jax.tree.leaves(params)))
+  config = json.loads(about.config.to_json())
+  parts = [head, _scores(about), _data(config, labels), _training(config, about)]
+  return "\n".join(parts)
+
+
+def _scores(about: Told) -> str:
+  rows = "".join(f"| {key} | {value:.6g} |\n" for key, value in sorted(about.scores.items()))
+  return f"## Scores\n\nAt step {about.step:,}.\n\n| score | value |\n| --- | --- |\n{rows}"
+
+
+def _data(config: Mapping[str, Any], labels: Sequence[str] | None) -> str:
+  sources = {"training": config["data"]["train"]}
+  sources |= {split: evaluator["source"] for split, evaluator in config["evals"].items()
+              if evaluator.get("source")}
+  lines = [f"- {split}: {', '.join(f'`{name}`' for name in names)}\n"
+           for split, names in sources.items()]
+  if labels:
+    lines.append(f"- classes or tags: {', '.join(f'`{label}`' for label in labels[:50])}"
+                 + (f", and {len(labels) - 50} more" if len(labels) > 50 else "") + "\n")
+  return "## Data\n\n" + "".join(lines)
+
+
+def _training(config: Mapping[str, Any], about: Told) -> str:
+  facts = {"steps": config["steps"], "batch": config["batch_size"], "seed": config["seed"],
+           "optimizer": config["optim"]["optimizer"]["name"],
+           "learning rate": config["optim"]["lr"]}
+  if config["init_from"]:
+    facts["starts from"] = config["init_from"]
+  facts["revision of jtx"] = about.environment.get("git_revision")
+  facts |= about.environment.get("versions", {})
+  lines = [f"- {key}: {value}\n" for key, value in facts.items() if value is not None]
+  return ("## Training\n\n" + "".join(lines) + "\n<details><summary>The config of the run</summary>"
+          f"\n\n```json\n{json.dumps(config, indent=1, ensure_ascii=False)}\n```\n\n</details>\n")
