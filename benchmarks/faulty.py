@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -92,8 +93,10 @@ class Run:
 
 
 def lines(folder: pathlib.Path) -> list[str]:
-  """The lines of the metrics that have a loss, without what was not written to its end."""
+  """The lines of the metrics that have a loss, without times or a half-written last."""
   path = folder / "metrics.jsonl"
   if not path.exists():
     return []
-  return [line for line in path.read_text().split("\n")[:-1] if '"loss"' in line]
+  found = map(json.loads, path.read_text().split("\n")[:-1])
+  return [json.dumps({k: v for k, v in line.items() if not k.startswith("perf/")})
+          for line in found if "loss" in line]

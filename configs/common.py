@@ -44,6 +44,9 @@ def get_config() -> ConfigDict:
   c.batch_size = 64  # rows of a global batch, over all processes
   c.phases = ()  # of the run: (its share, tokens a row, rows a batch), such as BERT's last tenth
   c.log_every = 100  # steps
+  c.trackers = ("tensorboard",)  # beside metrics.jsonl; wandb and mlflow are to be installed
+
+  c.profile = ()  # first and last step of a trace for Perfetto and xprof, such as (10, 15)
 
   c.optim = optim.defaults()
 
@@ -57,6 +60,7 @@ def get_config() -> ConfigDict:
   c.checkpoint.keep = 3  # the newest
   c.checkpoint.keep_every = 0  # steps; these are kept for good; 0 is none
   c.checkpoint.best = ""  # such as "min:val/loss": kept for good, too
+  c.checkpoint.patience = 0  # checkpoints without a better one, after which a run ends; 0 is never
   c.checkpoint.average = 1  # checkpoints averaged for the final evaluation
 
   c.tokenizer = ConfigDict()

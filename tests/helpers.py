@@ -44,6 +44,11 @@ def logged(workdir) -> list[dict]:
   return [line for line in map(json.loads, lines) if "loss" in line]
 
 
+def steady(lines: list[dict]) -> list[dict]:
+  """Lines of metrics.jsonl without what differs from run to run: times, rates and memory."""
+  return [{k: v for k, v in line.items() if not k.startswith("perf/")} for line in lines]
+
+
 def losses(workdir) -> list[tuple[int, float]]:
   return [(line["step"], line["loss"]) for line in logged(workdir)]
 

@@ -9,7 +9,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).parent.parent
 # Packages of extras, that are imported where they are asked for.
-OPTIONAL = {"apache_beam": "beam", "libtpu": "aot", "flatbuffers": "stablehlo"}
+OPTIONAL = {"apache_beam": "beam", "libtpu": "aot", "flatbuffers": "stablehlo", "mlflow": "mlflow",
+            "wandb": "wandb"}
 NAMES = {"PIL": "pillow", "sklearn": "scikit-learn", "orbax": "orbax-checkpoint"}  # of two or more
 
 

@@ -55,8 +55,10 @@ SKIPPED = {
     "jtx.train.schedules": "learning rates",
     "jtx.train.metrics": "logging",
     "jtx.train.progress": "logging",
+    "jtx.train.profile": "traces of steps",
     "jtx.train.phases": "how many steps, of which length and batch",
     "jtx.train.states": "train states from and to checkpoints",
+    "jtx.train.trackers": "TensorBoard, W&B, MLflow",
     "jtx.train.teacher": "another model, for distillation",
     "jtx.train.program": "`train_step`, jitted and sharded over the mesh",
 }

@@ -96,6 +96,13 @@ class Stream:
     """Where planning may start for batch number `step`: (window, its first row)."""
     return self._locate(step * self.batch_size)
 
+  def epochs(self, step: int) -> float:
+    """Passes over the data in the batches before number `step`, to a row's share of its window."""
+    row = step * self.batch_size
+    w, first = self._locate(max(row - 1, 0))  # no window is planned ahead for it
+    share = (row - first) / max(len(self.plan(w).rows), 1)
+    return (w + share) * self.window / sum(self.order.counts)
+
   def batch(self, step: int) -> Batch:
     """This process's rows of batch number `step`; see `packing.assemble`."""
     plan, first_row = [], step * self.batch_size
@@ -127,6 +134,11 @@ class Phases:
     """This process's rows of batch number `step`."""
     phase = self.phase(step)
     return self.streams[phase].batch(step - self.starts[phase])
+
+  def epochs(self, step: int) -> float:
+    """Passes over the data in the batches before number `step`, within the phase of the last."""
+    phase = self.phase(max(step - 1, 0))
+    return self.streams[phase].epochs(step - self.starts[phase])
 
   def cursor(self, step: int) -> tuple[int, int]:
     """Where planning may start for batch number `step`, within its phase."""

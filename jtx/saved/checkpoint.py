@@ -54,7 +54,7 @@ class Checkpointer:
                every: int = 1, best: str = ""):
     self.directory = epath.Path(storage.absolute(os.fspath(directory)))
     self.scores: dict[int, float] = {}  # of steps, as far as they are known
-    self._best = best
+    self._best, self._every = best, every
     self._policy = retention.policy(keep, keep_every, every, best, self.scores)
 
   @functools.cached_property
@@ -73,6 +73,12 @@ class Checkpointer:
   def best_step(self) -> int | None:
     """The step on disk whose score is the best of those in `scores`; None where none has one."""
     return retention.best_of(self.all_steps(), self.scores, retention.SIGNS[self._best])
+
+  def scores_since_best(self) -> int:
+    """How many of the steps that are saved anyway have a score, and come after the best of them."""
+    steps = [s for s in self.scores if s % self._every == 0]
+    best = retention.best_of(steps, self.scores, retention.SIGNS[self._best])
+    return sum(s > best for s in steps)  # none, where there is no best
 
   def at_most(self, number: int, step: int | None) -> int:
     """`number`, or the checkpoints up to `step` where they are fewer; None is the newest."""

@@ -1,8 +1,8 @@
 """Configs of older workdirs, converted to today's keys when they are read.
 
 Until layers became nested sections, `model.block` had twenty flat keys, and an encoder-decoder had
-one width, block, position and pattern for both of its stacks. There was no `imports` before then
-and for a while after.
+one width, block, position and pattern for both of its stacks. Keys that came later have in older
+configs the value that changes nothing.
 """
 
 from typing import Any, Mapping
@@ -15,6 +15,8 @@ from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
 
 Section = dict[str, Any]
+
+LATER = {"imports": [], "trackers": ["tensorboard"], "profile": [], "checkpoint": {"patience": 0}}
 
 STACK = ("width", "num_layers", "block", "position", "position_at", "pattern", "window", "unroll",
          "remat")
@@ -38,7 +40,7 @@ def read(path: str) -> ConfigDict:
   Raises:
     ConfigError: the file is missing, is no config, or has what is no longer possible.
   """
-  plain = {"imports": [], **read_json(path, missing="no run was started there")}
+  plain = with_later(read_json(path, missing="no run was started there"))
   if not is_older(plain):
     return from_plain(plain)
   try:
@@ -59,6 +61,15 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
   if "data" in config:
     config.data.ops = tuple(full(OPS, op) for op in config.data.ops)
   return config
+
+
+def with_later(config: Mapping[str, Any]) -> Section:
+  """A config with the keys that it lacks, and those of a section that it has."""
+  result = {**LATER, **config}
+  for name, section in LATER.items():
+    if isinstance(section, dict) and name in config:
+      result[name] = {**section, **config[name]}
+  return result
 
 
 def is_older(config: Mapping[str, Any]) -> bool:

@@ -23,8 +23,8 @@ IMPORTS_FILE = "imports.json"  # the folders of the modules that the config name
 RESULTS_FILE = "results.json"  # of the final evaluation, which ends a run
 
 # Keys that do not change what is computed: a workdir may be resumed with others.
-FREE_KEYS = ("mesh", "log_every", "checkpoint", "evals", "decode", "data.threads", "data.workers",
-             "data.path", "init_from", "imports")
+FREE_KEYS = ("mesh", "log_every", "trackers", "profile", "checkpoint", "evals", "decode",
+             "data.threads", "data.workers", "data.path", "init_from", "imports")
 
 
 def read_config(workdir: str) -> ConfigDict:
@@ -88,6 +88,9 @@ def make_checkpoints(config: ConfigDict, workdir: str) -> Checkpointer:
     if not every or c.every % every:
       raise ConfigError(f"{where}: every checkpoint must be evaluated, but config.checkpoint.every="
                         f"{c.every} is no multiple of config.evals.{split}.every={every}")
+  if c.patience < 0 or c.patience and not c.best:
+    raise ConfigError(f"config.checkpoint.patience={c.patience}: a number of checkpoints without a"
+                      " better one, by config.checkpoint.best, after which the run ends; or 0")
   return Checkpointer(os.path.join(workdir, "checkpoints"), c.keep,
                       keep_every=c.keep_every, every=c.every, best=how)
 
@@ -123,6 +126,19 @@ def chosen_step(config: ConfigDict, checkpoints: Checkpointer,
     raise CheckpointError(f"step=best: no checkpoint of {checkpoints.directory} has a score of"
                           f" {config.checkpoint.best!r} yet; give newest or a number")
   return best
+
+
+def ended(config: ConfigDict, checkpoints: Checkpointer, step: int) -> bool:
+  """Whether no step comes after this one, since it is the last or checkpoints got no better.
+
+  It is a function of what the checkpoint of the step holds, so a run that goes on ends there too.
+  """
+  patience = config.checkpoint.patience
+  return step == config.steps or bool(patience) and checkpoints.scores_since_best() >= patience
+
+
+def read_results(workdir: str) -> dict[str, Any]:
+  return config_files.read_json(os.path.join(workdir, RESULTS_FILE), missing="")
 
 
 def has_results(workdir: str) -> bool:

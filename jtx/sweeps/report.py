@@ -163,7 +163,7 @@ def report(workdir: str, metrics: Sequence[str] = ()) -> str:
   """
   if storage.exists(os.path.join(workdir, SWEEP_FILE)):
     make = _report_sweep
-  elif storage.exists(os.path.join(workdir, "metrics.jsonl")):
+  elif any(storage.exists(os.path.join(workdir, f)) for f in ("metrics.jsonl", "results.json")):
     make = _report_run
   else:
     raise ConfigError(f"--workdir={workdir} holds neither a sweep ({SWEEP_FILE}) nor a run"

@@ -1,25 +1,22 @@
 """Training: one flat function from a config and a workdir to a trained model."""
 
-import json
-import os
 from typing import Any, Iterable, Mapping, Sequence
 
 from absl import logging
 import jax
 import numpy as np
 
-from jtx import build, config_files, imports, storage
+from jtx import build, imports, storage
 from jtx.config import ConfigDict
 from jtx.data import pipeline
 from jtx.data.tokenizers.files import save_tokenizers
-from jtx.errors import ConfigError
 from jtx.evals.run import evaluate, make_evaluators
 from jtx.evals.task import Task
 from jtx.objectives.sums import summarize
 from jtx.parallel import preemption, processes, sharding
 from jtx.saved import workdir as workdirs
-from jtx.saved.folder import open_saved
-from jtx.train import metrics, phases, states
+from jtx.train import metrics, phases, states, trackers
+from jtx.train.profile import Profile
 from jtx.train.program import Program
 from jtx.train.progress import Progress
 from jtx.train.teacher import with_teacher
@@ -55,10 +52,10 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
          watchdog: processes.Watchdog) -> dict[str, Any]:
   # ------------------------------------------------------------------ workdir
   asked = config  # what the workdir keeps: `steps` may follow from the data
-  for key in ("steps", "log_every", "checkpoint.every", "optim.accumulate"):
-    if (value := config_files.flatten(config)[key]) < 1:
-      raise ConfigError(f"config.{key}={value}: must be 1 or more")
+  phases.check_counts(config)
   imports.load(config.imports)
+  trackers.check(config.trackers)
+  profile = Profile(config.profile, workdir)
   jax.config.update("jax_default_prng_impl", config.prng)
   storage.make_folder(workdir)
   workdirs.check_workdir(config, workdir)
@@ -85,21 +82,12 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   banner("model", program.describe(model))
 
   # ------------------------------------------------------------------ restore
-  if checkpoints.latest_step() is None:
-    state, start, cursor, pending = program.init(), 0, (0, 0), ()
-    if config.init_from:
-      params = open_saved(config.init_from).params_for(model)[0]
-      state = states.with_params(program, state, params)
-  else:
-    state, meta, start = states.restore(program, checkpoints)
-    cursor = tuple(meta["cursor"])
-    pending = meta.get("pending", ())  # evaluations that were due; older checkpoints have none
-    if meta["config"]["checkpoint"].get("best") != config.checkpoint.best:
-      checkpoints.scores.clear()  # they are of another number
+  state, start, cursor, pending, totals = states.begin(program, checkpoints)
+  if start:
     banner("restore", f"step {start} of {checkpoints.directory}")
   stream = phases.train_stream(config, data, rows_sharding, start, cursor)
 
-  complete = start == config.steps and workdirs.has_results(workdir)
+  complete = workdirs.ended(config, checkpoints, start) and workdirs.has_results(workdir)
   missing = workdirs.unevaluated(asked, workdir) if complete else list(evaluators)
 
   # Only now, so that a config that can't be run does not claim the workdir.
@@ -110,10 +98,11 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     metrics.write_environment(workdir)
 
   # --------------------------------------------------------------------- loop
-  writer = metrics.MetricWriter(workdir, resume_step=start, pending=pending)
-  progress = Progress(config.steps, start, mesh.size, unit=objective.unit, flops=program.flops)
-  batches = pipeline.iterate(stream, start, config.steps, threads=config.data.threads,
-                             workers=config.data.workers)
+  idle = complete and not missing
+  writer = metrics.MetricWriter(workdir, resume_step=start, pending=pending,
+                                trackers=() if idle else config.trackers, config=config)
+  progress = Progress(config.steps, start, mesh.size, unit=objective.unit, flops=program.flops,
+                      before=totals)
 
   def evaluate_now(names: Iterable[str], step: int) -> None:
     params = state.ema if config.optim.ema else state.params
@@ -123,12 +112,15 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   if pending:
     evaluate_now(pending, start)
+  stop_at = start if workdirs.ended(config, checkpoints, start) else config.steps
+  batches = pipeline.iterate(stream, start, stop_at, threads=config.data.threads,
+                             workers=config.data.workers)
   watchdog.start()
   step, scored = start, workdirs.scored_by(config)
   for step, batch in enumerate(notice.reading(batches), start + 1):
     last = step == config.steps
     batch = sharding.to_device(without_ids(batch), stream.batch_size(step - 1), rows_sharding)
-    with progress.step(batch):
+    with profile.step(step), progress.step(batch):
       state = program.step(state, batch)
     watchdog.beat()
 
@@ -136,11 +128,11 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     if logged or progress.due():
       host = processes.to_host(state.sums)
       scalars = summarize(host)
-      progress.log(step, scalars, float(host["loss"][1]), logged)
+      measured = progress.log(step, scalars, float(host["loss"][1]), logged)
     if logged:
       states.check_finite(state, checkpoints)
-      scalars["lr"] = float(program.schedule(step - 1))
-      writer.write(step, scalars)
+      scalars |= {"lr": float(program.schedule(step - 1)), "seen/epochs": stream.epochs(step)}
+      writer.write(step, scalars | measured)
       state = state.replace(sums=program.jitted_zero_sums())
 
     # Before the save, so that a restart from it does not find the evaluation missing; but who is
@@ -155,20 +147,24 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
     if step % config.checkpoint.every == 0 or last or stop:
       with progress.pause(), watchdog.pause():
-        states.save(checkpoints, state, config, data, stream, step, pending=due)
-    if stop:
+        states.save(checkpoints, state, config, data, stream, step, pending=due,
+                    totals=progress.totals())
+    if stop or workdirs.ended(config, checkpoints, step):
       break
 
   if notice.reason:
-    states.save(checkpoints, state, config, data, stream, step)
+    states.save(checkpoints, state, config, data, stream, step, totals=progress.totals())
+  profile.stop()
   watchdog.stop()
   checkpoints.wait()
   notice.at_once()
 
   # --------------------------------------------------------- final evaluation
-  if complete and not missing:
+  if step < config.steps:
+    banner("stop", f"step {step}, {config.checkpoint.patience} checkpoints after the best")
+  if idle:
     banner("done", f"the run of {workdir} is complete")
-    results = json.loads(storage.read_text(os.path.join(workdir, workdirs.RESULTS_FILE)))
+    results = workdirs.read_results(workdir)
   else:
     params, at = states.final_params(program, checkpoints)
     named = {name: evaluators[name] for name in missing}

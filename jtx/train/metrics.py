@@ -7,13 +7,14 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from typing import Mapping, Sequence
 
 import jax
 import numpy as np
 
 from jtx import config_files, storage
+from jtx.config import ConfigDict
+from jtx.train.trackers import Run, open_trackers
 
 
 def write_environment(workdir: str) -> None:
@@ -64,7 +65,7 @@ def _git_revision() -> str | None:
 
 
 class MetricWriter:
-  """Writes metrics to `metrics.jsonl`, an object a call, and to TensorBoard's event files.
+  """Writes metrics to `metrics.jsonl`, an object a call, and to trackers.
 
   A line is on disk when `write` returns. In a multi-host run process 0 writes.
 
@@ -75,21 +76,19 @@ class MetricWriter:
       is there once.
     pending: evaluations of that step which are to come; what an earlier start wrote of them is
       dropped, too.
+    trackers: names of `jtx.train.trackers`.
+    config: of the run, for them.
   """
 
-  def __init__(self, workdir: str, resume_step: int = 0, pending: Sequence[str] = ()):
-    self._lines = None
+  def __init__(self, workdir: str, resume_step: int = 0, pending: Sequence[str] = (), *,
+               trackers: Sequence[str] = ("tensorboard",), config: ConfigDict = ConfigDict()):
+    self._lines, self._trackers = None, []
     if jax.process_index() != 0:
       return
-    import tensorboardX  # only here, since most commands write no metrics
-
     storage.make_folder(workdir)
     path = os.path.join(workdir, "metrics.jsonl")
+    self._trackers = open_trackers(trackers, Run(workdir, config, resume_step))
     self._lines = storage.Lines(path, _lines_until(path, resume_step, pending))
-    # The suffix, since a file's name has whole seconds: a quick restart would overwrite it.
-    self._events = tensorboardX.SummaryWriter(
-        workdir, purge_step=resume_step + 1, filename_suffix=f".{time.time_ns()}")
-    self._events.file_writer.flush()
 
   def write(self, step: int, scalars: Mapping[str, float]) -> None:
     """Writes numbers by name; JSON has no NaN and infinity, so they become null there."""
@@ -98,24 +97,24 @@ class MetricWriter:
     scalars = {name: float(value) for name, value in scalars.items()}
     line = {name: x if math.isfinite(x) else None for name, x in scalars.items()}
     self._lines.write(json.dumps({"step": int(step), **line}, allow_nan=False) + "\n")
-    for name, x in scalars.items():
-      self._events.add_scalar(name, x, step)
-    self._events.flush()
+    for tracker in self._trackers:
+      tracker.scalars(step, scalars)
 
   def write_text(self, step: int, name: str, text: str) -> None:
-    """Writes Markdown to TensorBoard."""
-    if self._lines is not None:
-      self._events.add_text(name, text, step)
+    """Hands Markdown to the trackers."""
+    for tracker in self._trackers:
+      tracker.text(step, name, text)
 
   def write_image(self, step: int, name: str, image: np.ndarray) -> None:
-    """Writes an image `[H, W, 3]` uint8 to TensorBoard."""
-    if self._lines is not None:
-      self._events.add_image(name, image, step, dataformats="HWC")
+    """Hands an image `[H, W, 3]` uint8 to the trackers."""
+    for tracker in self._trackers:
+      tracker.image(step, name, image)
 
   def close(self) -> None:
     if self._lines is not None:
       self._lines.close()
-      self._events.close()
+    for tracker in self._trackers:
+      tracker.close()
 
 
 def _lines_until(path: str, step: int, pending: Sequence[str]) -> list[str]:

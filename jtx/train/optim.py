@@ -111,6 +111,7 @@ def per_layer(tx: optax.GradientTransformation, stacked: Collection[str]
   return optax.GradientTransformation(init, update)
 
 
+@jax.named_scope("ema")
 def ema_update(ema: Any, params: Any, decay: float) -> Any:
   """decay * ema + (1 - decay) * params."""
   return jax.tree.map(lambda e, p: decay * e + (1 - decay) * p, ema, params)

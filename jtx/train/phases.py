@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 
 from jtx.config import ConfigDict
+from jtx.config_files import flatten
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
 from jtx.errors import ConfigError
@@ -52,6 +53,13 @@ def phases(config: ConfigDict) -> list[Phase]:
     result.append(Phase(round(done * config.steps), length, batch_size))
     done += share
   return result
+
+
+def check_counts(config: ConfigDict) -> None:
+  """Raises ConfigError where a number of steps or parts is none."""
+  for key in ("steps", "log_every", "checkpoint.every", "optim.accumulate"):
+    if (value := flatten(config)[key]) < 1:
+      raise ConfigError(f"config.{key}={value}: must be 1 or more")
 
 
 def check_batches(config: ConfigDict, mesh: jax.sharding.Mesh) -> None:

@@ -3,6 +3,8 @@
 import contextlib
 import datetime
 import re
+import resource
+import sys
 import time
 from typing import Any, Callable, Iterator, Mapping
 
@@ -41,17 +43,22 @@ class Progress:
     num_devices: that share them.
     unit: what the loss is a mean of.
     flops: of a step on a batch, on all devices.
+    before: `totals` of the checkpoint that it goes on from.
   """
 
   def __init__(self, total_steps: int, start: int, num_devices: int, *, unit: str = "tokens",
-               flops: Callable[[Any], float] = lambda batch: 0.0):
+               flops: Callable[[Any], float] = lambda batch: 0.0,
+               before: Mapping[str, float] | None = None):
     self._total_steps, self._num_devices, self._unit = total_steps, num_devices, unit
     self._count = flops
-    self._begin = self._shown = time.monotonic()
+    before = before or {"seconds": 0.0, "units": 0.0}  # of older checkpoints, too
+    self._shown = time.monotonic()
+    self._begin = self._shown - before["seconds"]
+    self._units = before["units"]  # up to the last logged step
     self._shapes: set[Any] = set()  # of batches, for which the step is compiled
     self._compiled = 0.0  # seconds since the last line
     self._first = True  # no line yet
-    self._mark(start, self._begin, 0.0)
+    self._mark(start, self._shown, 0.0)
 
   def _mark(self, step: int, now: float, number: float) -> None:
     """Rates are from here on."""
@@ -76,8 +83,8 @@ class Progress:
       self._flops += self._count(batch)
       return
     self._shapes.add(shapes)
-    logging.info("compiling the train step for a batch of %s",
-                 ", ".join(f"{name} {list(shape)}" for name, shape in sorted(shapes)))
+    logging.info("compiling the train step for arrays of %s", " and ".join(
+        sorted({str(list(shape)) for _, shape in shapes})))
     begin = time.monotonic()
     with self.pause():
       yield
@@ -88,8 +95,13 @@ class Progress:
     """Whether it is time for a line, after the first step and since the last line."""
     return self._first or time.monotonic() - self._shown >= INTERVAL
 
-  def log(self, step: int, scalars: Mapping[str, float], number: float, logged: bool) -> None:
-    """Logs a line.
+  def totals(self) -> dict[str, float]:
+    """What a checkpoint keeps: seconds of the run, and units up to the last logged step."""
+    return {"seconds": time.monotonic() - self._begin, "units": self._units}
+
+  def log(self, step: int, scalars: Mapping[str, float], number: float,
+          logged: bool) -> dict[str, float]:
+    """Logs a line, and gives its numbers as metrics.
 
     Args:
       step: that was made.
@@ -105,6 +117,13 @@ class Progress:
     if logged or self._first:
       self._mark(step, now, 0.0 if logged else number)
     self._first, self._shown, self._compiled = False, now, 0.0
+    unit = self._unit.replace(" ", "_")
+    seen = self._units + number
+    self._units = seen if logged else self._units
+    names = {"steps": "steps_per_second", "units": f"{unit}_per_second",
+             "flops": "device_flops_per_second", "mfu": "mfu"}
+    return {f"seen/{unit}": seen, "perf/seconds": now - self._begin,
+            **{f"perf/{names[key]}": x for key, x in rates.items()}, **memory()}
 
   def rates(self, step: int, number: float, seconds: float) -> dict[str, float]:
     """What was done in a second, when training took so many since rates are counted."""
@@ -130,6 +149,14 @@ class Progress:
     if rates.get("steps"):
       parts.append(f"{_clock((self._total_steps - step) / rates['steps'])} left")
     return " | ".join([*parts, f"{_clock(elapsed)} elapsed"])
+
+
+def memory() -> dict[str, float]:
+  """The most memory of this process so far in GiB, and of its first device where that is known."""
+  host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  found = {"perf/host_memory_gib": host * (1 if sys.platform == "darwin" else 1024) / 2**30}
+  device = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+  return found if device is None else {**found, "perf/device_memory_gib": device / 2**30}
 
 
 def _clock(seconds: float) -> datetime.timedelta:

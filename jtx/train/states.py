@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 from absl import logging
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -15,8 +15,35 @@ from jtx.data.dataset import Dataset
 from jtx.errors import TrainError
 from jtx.saved import workdir as workdirs
 from jtx.saved.checkpoint import Checkpointer
+from jtx.saved.folder import open_saved
 from jtx.train.program import Program
 from jtx.train.step import TrainState
+
+
+class Start(NamedTuple):
+  """Where a run begins or goes on."""
+  state: TrainState
+  step: int = 0
+  cursor: tuple[int, int] = (0, 0)  # where the stream of batches stands
+  pending: Sequence[str] = ()  # evaluations that are due
+  totals: Mapping[str, float] | None = None  # of `Progress`
+
+
+def begin(program: Program, checkpoints: Checkpointer) -> Start:
+  """The newest good checkpoint, or what a new run starts from."""
+  config = program.config
+  if checkpoints.latest_step() is None:
+    state = program.init()
+    if config.init_from:
+      params = open_saved(config.init_from).params_for(program.model)[0]
+      state = with_params(program, state, params)
+    return Start(state)
+  state, meta, step = restore(program, checkpoints)
+  if meta["config"]["checkpoint"].get("best") != config.checkpoint.best:
+    checkpoints.scores.clear()  # they are of another number
+  # Older checkpoints have neither evaluations that are due nor totals.
+  return Start(state, step, tuple(meta["cursor"]), pending=meta.get("pending", ()),
+               totals=meta.get("progress"))
 
 
 def with_params(program: Program, state: TrainState, params: Any) -> TrainState:
@@ -76,14 +103,26 @@ def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:
 
 
 def save(checkpoints: Checkpointer, state: TrainState, config: ConfigDict, data: Dataset,
-         stream: pipeline.Phases, step: int, pending: Iterable[str] = ()) -> None:
-  """Starts to write a checkpoint; `pending` are the names of evaluators that are due."""
+         stream: pipeline.Phases, step: int, pending: Iterable[str] = (),
+         totals: Mapping[str, float] | None = None) -> None:
+  """Starts to write a checkpoint.
+
+  Args:
+    checkpoints: of the run.
+    state: after `step` updates.
+    config: of the run.
+    data: whose tokenizers and labels it keeps.
+    stream: of training.
+    step: of the state.
+    pending: the names of evaluators that are due.
+    totals: of the run's progress.
+  """
   check_finite(state, checkpoints)
   checkpoints.save(step, to_dict(state), {
       "config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),
       "labels": list(data.labels), "shares": data.shares,
       "cursor": [int(i) for i in stream.cursor(step)],
-      "pending": list(pending)})
+      "pending": list(pending), "progress": totals})
 
 
 def to_dict(state: TrainState) -> dict[str, Any]:

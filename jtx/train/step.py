@@ -31,6 +31,7 @@ def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransform
   key = jax.random.fold_in(jax.random.key(config.seed), state.step)
   divisors = {k: jnp.where(w > 0, w, 1) for k, w in objective.weights(batch).items()}
 
+  @jax.named_scope("loss")  # regions have names in a profile; those of layers are inside of them
   def loss_fn(params, part, key):
     sums = objective(model, params, part, train=True, rngs={"dropout": key}, **extra)
     return sum(sums[k][0] / d for k, d in divisors.items()), sums
@@ -53,8 +54,9 @@ def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransform
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     (grads, sums), _ = jax.lax.scan(body, zeros, (parts, jnp.arange(accumulate)))
 
-  updates, opt_state = tx.update(grads, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
+  with jax.named_scope("optimizer"):
+    updates, opt_state = tx.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
   ema = state.ema
   if config.optim.ema:
     ema = optim.ema_update(ema, params, config.optim.ema)

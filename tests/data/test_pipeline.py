@@ -34,6 +34,22 @@ def batches(prepared):
   return batches
 
 
+def test_epochs(prepared):
+  """Rows of one example each are counted exactly, and packed ones at the ends of windows."""
+  stream = stream_of(prepared, PAD, counts=[70, 68])
+  assert [stream.epochs(step) for step in range(40)] == pytest.approx(
+      [step * 8 / 138 for step in range(40)])
+  packed = stream_of(prepared, counts=[70, 68])
+  epochs = [packed.epochs(step) for step in range(STEPS)]
+  assert epochs[0] == 0 and epochs == sorted(epochs)
+  for step in range(1, STEPS):
+    window, first = packed._locate(step * 8 - 1)
+    share = (step * 8 - first) / len(packed.plan(window).rows)
+    assert epochs[step] == pytest.approx((window + share) * 50 / 138)
+  resumed = stream_of(prepared, counts=[70, 68], cursor=packed.cursor(STEPS - 3))
+  assert [resumed.epochs(step) for step in range(STEPS - 2, STEPS)] == epochs[-2:]
+
+
 # ----------------------------------------------------------------- the same stream for all
 
 

@@ -371,6 +371,7 @@ def test_curves_of_a_sweep_are_means_over_seeds(tmp_path, monkeypatch):
   for i, (setting, steps) in enumerate(zip(SETTINGS, ((1, 2, 3), (1, 2), (2, 1), (5,), (), ()))):
     lines = [{"step": s, "loss": 10.0 * s + setting["seed"] ** 2, "val/bleu": 1.0} for s in steps]
     text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / f"i{i}").mkdir(exist_ok=True)
     (tmp_path / f"i{i}" / "metrics.jsonl").write_text(text)
   drawn = {}
   monkeypatch.setattr(report, "save_figure", lambda figure, path: drawn.update({path: figure}))

@@ -11,7 +11,7 @@ import pytest
 from jtx.parallel import processes
 from jtx.train import loop, progress
 from jtx.train.progress import Progress
-from tests.helpers import tiny_config
+from tests.helpers import steady, tiny_config
 
 
 @pytest.mark.parametrize("kind, peak", [
@@ -67,7 +67,15 @@ def test_lines_of_a_run(clock, lines, monkeypatch):
   assert report.due()
   clock(0.5)
   # 50 steps in 10 s: 5 a second, 4e14 / 10 / 4 = 10e12 FLOP/s a device; 850 / 5 = 170 s left.
-  report.log(150, {"loss": 2.0}, number=5000 + 123456, logged=True)
+  assert report.totals() == {"seconds": pytest.approx(612), "units": 0.0}
+  found = report.log(150, {"loss": 2.0}, number=5000 + 123456, logged=True)
+  assert found.pop("perf/host_memory_gib") > 0.01
+  assert found == {
+      name: pytest.approx(x) for name, x in {
+          "seen/tokens": 128456, "perf/seconds": 612, "perf/steps_per_second": 5,
+          "perf/tokens_per_second": 12345.6, "perf/device_flops_per_second": 1e13,
+          "perf/mfu": 0.25}.items()}
+  assert report.totals() == {"seconds": pytest.approx(612), "units": 128456.0}
   with report.step(BATCH):
     clock(2)
   report.log(151, {}, number=10, logged=True)  # from the last logged step on
@@ -95,6 +103,16 @@ def test_lines_by_time_are_of_all_steps_since_the_logged_one(clock, lines, monke
       " | 0:01:00 elapsed"]
 
 
+def test_totals_go_on_with_the_checkpoint(clock, lines):
+  report = Progress(100, start=50, num_devices=1, unit="masked tokens",
+                    before={"seconds": 3600.0, "units": 1000.0})
+  with report.step(BATCH):
+    clock(30)
+  found = report.log(51, {}, number=20.0, logged=True)
+  assert (found["seen/masked_tokens"], found["perf/seconds"]) == (1020, pytest.approx(3630))
+  assert lines() == ["step 51/100 | compiled in 30.0 s | 1:00:30 elapsed"]
+
+
 def test_another_shape_is_compiled_again(clock, lines, caplog):
   report = Progress(100, start=0, num_devices=1)
   for step, length in enumerate((8, 8, 16, 8, 16), 1):
@@ -103,7 +121,7 @@ def test_another_shape_is_compiled_again(clock, lines, caplog):
   report.log(5, {}, number=1.0, logged=True)
   assert "compiled in 60.0 s" in lines()[0]
   assert [m for m in caplog.messages if "compiling" in m] == [
-      f"compiling the train step for a batch of tokens [4, {length}]" for length in (8, 16)]
+      f"compiling the train step for arrays of [4, {length}]" for length in (8, 16)]
 
 
 def run_shown(workdir, monkeypatch, interval):
@@ -115,14 +133,15 @@ def run_shown(workdir, monkeypatch, interval):
     patch.setattr(progress, "INTERVAL", interval)
     config = tiny_config(steps=4, log_every=4, **{"checkpoint.every": 2})
     loop.run(config, str(workdir), jax.devices()[:1])
-  return (workdir / "metrics.jsonl").read_text(), len(fetched)
+  line, = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+  return line, len(fetched)
 
 
 def test_lines_of_a_real_run(tmp_path, monkeypatch, lines, caplog):
   metrics, fetched = run_shown(tmp_path, monkeypatch, interval=0.0)
   assert [int(re.match(r"step (\d+)/4 ", line)[1]) for line in lines()] == [1, 2, 3, 4]
   assert re.search(r"loss \d.* \| compiled in [\d.]+ s \| 0:\d\d:\d\d elapsed$", lines()[0])
-  assert f"loss {json.loads(metrics)['loss']:.4f} |" in lines()[-1]  # there is one object
+  assert f"loss {metrics['loss']:.4f} |" in lines()[-1]
   assert fetched == 4  # nothing else comes from the device
   assert [m for m in caplog.messages if m.startswith("checkpoint of")] == [
       f"checkpoint of step {step}: writing {tmp_path}/checkpoints/{step}" for step in (2, 4)]
@@ -132,4 +151,5 @@ def test_lines_of_a_real_run(tmp_path, monkeypatch, lines, caplog):
 def test_what_is_shown_changes_nothing_that_is_logged(tmp_path, monkeypatch):
   always, _ = run_shown(tmp_path / "always", monkeypatch, interval=0.0)
   rarely, fetched = run_shown(tmp_path / "rarely", monkeypatch, interval=1e9)
-  assert rarely == always and fetched == 2  # after the first step and at the logged one
+  assert steady([rarely]) == steady([always])
+  assert fetched == 2  # after the first step and at the logged one
