@@ -23,7 +23,7 @@ def test_build_ops():
 
 
 TEXT = {"fields": ("text",), "lengths": (24,)}
-MAKERS = ("'tokenize', 'label', 'number', 'encode', 'encode_words', 'encode_windows',"
+MAKERS = ("'tokenize', 'label', 'multi_label', 'number', 'encode', 'encode_words', 'encode_windows',"
           " 'encode_choices', 'encode_sentences'")
 
 

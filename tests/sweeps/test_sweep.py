@@ -296,6 +296,7 @@ def test_table_against_numpy(tmp_path):
 def test_tables_of_a_run_stand_below_its_numbers(tmp_path):
   table = {"a": {"f1": 0.5, "support": 3}, "b": {"f1": 1.0, "support": 12}}
   (tmp_path / "results.json").write_text(json.dumps({"dev/report": table, "dev/accuracy": 0.75}))
+  (tmp_path / "metrics.jsonl").write_text("")
   assert report.report(str(tmp_path)) == (
       "| metric | value |\n| --- | ---: |\n| dev/accuracy | 0.75 |\n\n"
       "| dev/report | f1 | support |\n| --- | ---: | ---: |\n| a | 0.5 | 3 |\n| b | 1 | 12 |\n")
