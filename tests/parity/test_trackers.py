@@ -32,7 +32,7 @@ def run_in_parts(workdir, tracker) -> dict[tuple[str, int], float]:
 
 
 def test_mlflow(tmp_path, monkeypatch):
-  import mlflow
+  mlflow = pytest.importorskip("mlflow")
   monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/store")
   monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
   monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "numbers")
@@ -64,7 +64,7 @@ def records(path: pathlib.Path) -> Iterator[bytes]:
 
 
 def test_wandb_offline(tmp_path, monkeypatch):
-  from wandb.proto import wandb_internal_pb2
+  wandb_internal_pb2 = pytest.importorskip("wandb.proto.wandb_internal_pb2")
   monkeypatch.setenv("WANDB_MODE", "offline")
   monkeypatch.setenv("WANDB_SILENT", "true")
   numbers = run_in_parts(tmp_path / "run", "wandb")

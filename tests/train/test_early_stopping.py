@@ -39,7 +39,7 @@ def config_of(patience=2):
 
 
 def test_a_run_ends_and_gives_its_best(tmp_path, evaluated, caplog):
-  caplog.set_level("INFO")
+  caplog.set_level("INFO", logger="absl")
   run = lambda: loop.run(config_of(), str(tmp_path), jax.devices()[:1])
   assert run() == {"step": 2, "val/loss": 3.0}
   assert evaluated == [1, 2, 3, 4, 2]
