@@ -40,6 +40,7 @@ def alone(folder, **inputs):
   return np.load(f"{folder}/outputs.npy")
 
 
+@pytest.mark.slow
 def test_texts(tmp_path):
   folder, params = str(tmp_path / "program"), random_params(BERT)
   stablehlo.save(folder, BERT, params, length=9, labels=tuple("abcd"), tokenizer=TOKENIZER)

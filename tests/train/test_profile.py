@@ -16,6 +16,7 @@ from jtx.train.program import Program
 from tests.helpers import tiny_config
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_run_are_traced(tmp_path):
   config = tiny_config(steps=4, log_every=4, profile=(2, 3))
   loop.run(config, str(tmp_path), jax.devices()[:1])
