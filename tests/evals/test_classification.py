@@ -147,7 +147,8 @@ def test_labels_are_learned_and_balanced_weights_stay_with_the_checkpoint(folder
   (folder / "train.jsonl").rename(folder / "elsewhere.jsonl")  # an evaluation does not need it
   try:
     task, params, step = load_run(str(tmp_path))
-    assert isinstance(task.objective, MultiLabel) and task.objective.pos_weight[0] == pytest.approx(0.75)
+    assert isinstance(task.objective, MultiLabel)
+    assert task.objective.pos_weight[0] == pytest.approx(0.75)
     again = evaluate(task, params, make_evaluators(task.config, task.model), step, str(tmp_path))
     assert again["all/loss"] == pytest.approx(results["all/loss"], rel=1e-5)
   finally:
