@@ -93,7 +93,8 @@ def test_another_file_is_evaluated_and_each_prediction_told(files, run, tmp_path
   other.write_text("a good film\tyes\na bad film\tno\nlong and old\tyes\n")
   results = evaluated(run, capsys, f"--source={other}", "--scores=f1,accuracy",
                       f"--output={output}")
-  assert results.keys() == {"step", "other_one/f1", "other_one/accuracy", "other_one/examples"}
+  assert results.keys() == {"step", *(f"other_one/{name}" for name in (
+      "f1", "accuracy", "examples", "report", "confusion"))}
   rows = [json.loads(line) for line in output.read_text().splitlines()]
   found = predicted(run, capsys, f"--input={other}")
   for i, (row, x, line) in enumerate(zip(rows, found, other.read_text().splitlines(),
