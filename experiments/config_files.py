@@ -50,8 +50,9 @@ def find_file(path: str) -> str:
 def load_module(path: str) -> types.ModuleType:
   """The config file at `path` as a module.
 
-  Its folder comes first among those where Python looks, as for a script. A file of a package, such
-  as the configs that come with jtx, may import others of the package by relative imports.
+  Python looks for modules in its folder last, so that a config file named as a package does not
+  hide it. A file of a package, such as the configs that come with jtx, may import others of the
+  package by relative imports.
 
   Raises:
     UsageError: an exception while it ran.
@@ -71,7 +72,7 @@ def _module_name(path: str) -> str:
     folder, package = os.path.split(folder)
     parts.insert(0, package)
   if folder not in sys.path:
-    sys.path.insert(len(sys.path) if parts else 0, folder)
+    sys.path.append(folder)
   if parts:
     package = importlib.import_module(".".join(parts))
     own = os.path.realpath(os.path.dirname(path))

@@ -38,11 +38,6 @@ from jtx.saved.trained import MAX_LENGTH, trained
 __all__ = ("Answerer", "Classifier", "Embedder", "FillMask", "Tagger", "Translator", "attention",
            "load_pretrained", "load_tokenizer", "push_to_hub", "save_pretrained")
 
-# The class for each task of a head.
-CLASS_OF = {"classes": "Classifier", "multi_label": "Classifier", "embedding": "Embedder",
-            "none": "Embedder", "tags": "Tagger", "span": "Answerer", "mlm": "FillMask",
-            "seq2seq": "Translator"}
-
 
 class Opened:
   """The model of a folder; the classes below are each for a task.
@@ -77,7 +72,9 @@ class Opened:
     """Raises ConfigError where the model is not for this class."""
     task = "seq2seq" if self.translates else self.model.head.task
     if task not in self.heads and not set(self.heads) & self.model.heads:
-      better = f"; jtx.{CLASS_OF[task]} takes it" if task in CLASS_OF else ""
+      # Embedder, the first, takes any head of texts; another is made for it.
+      takers = [c.__name__ for c in Opened.__subclasses__() if task in c.heads]
+      better = f"; jtx.{takers[-1]} takes it" if takers else ""
       raise ConfigError(f"{self.directory}: its head is for {task!r}, not for {self.told}{better}")
     if self.takes_images and not self.of_images:
       raise ConfigError(f"{self.directory} holds a model of images, and"

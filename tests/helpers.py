@@ -1,5 +1,6 @@
 """What tests of several files share."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import importlib
@@ -57,6 +58,12 @@ def one_device(**variables: str) -> dict[str, str]:
   """The environment of a process that has the machine's CPU as its one device."""
   flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
   return {**os.environ, "XLA_FLAGS": flags, **variables}
+
+
+def in_threads(work, number: int = 4) -> None:
+  """Calls `work` with 0, 1, ... in as many threads at once."""
+  with concurrent.futures.ThreadPoolExecutor(number) as pool:
+    list(pool.map(work, range(number)))
 
 
 def one_fast(first, *others) -> list:

@@ -31,10 +31,14 @@ def patched(name: str, folder: pathlib.Path) -> pathlib.Path:
     shutil.copytree(ROOT / part, folder / part)
   (folder / "tests").mkdir()
   shutil.copy(ROOT / "tests" / "helpers.py", folder / "tests")
+  apply(name, folder)
+  return folder
+
+
+def apply(name: str, folder: pathlib.Path) -> None:
   # Outside of any repository, whose files git would look for.
   subprocess.run(["git", "apply", str(ROOT / "examples" / f"{name}.diff")], cwd=folder, check=True,
                  env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)})
-  return folder
 
 
 @pytest.mark.parametrize("name", one_fast(
@@ -54,6 +58,14 @@ def test_every_example_has_its_row_and_its_check():
   assert names == list(FILES)
   assert sorted(names) == list(DIFFS)
   assert sorted(path.stem for path in (ROOT / "examples").glob("*.py")) == list(DIFFS)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_diff_applies(tmp_path, name):
+  for file in re.findall(r"^--- a/(.+)$", DIFFS[name], re.MULTILINE):
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / file, tmp_path / file)
+  apply(name, tmp_path)
 
 
 @pytest.mark.parametrize("name", FILES)

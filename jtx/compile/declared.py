@@ -38,7 +38,7 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
                         " from the data or a file")
     info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}
   names = recipe.names
-  if names is not None and labelled(config.model.get("head", {})):
+  if names is not None and "head" in config.model and labelled(config.model.head):
     if not names and outputs is None:
       raise ConfigError("outputs is needed: the names of classes or tags follow from the data")
     if not names:

@@ -16,7 +16,8 @@ from jtx.objectives import OBJECTIVES
 
 Section = dict[str, Any]
 
-LATER = {"imports": [], "trackers": ["tensorboard"], "profile": [], "checkpoint": {"patience": 0}}
+LATER = {"imports": [], "trackers": ["tensorboard"], "profile": [],
+         "checkpoint": {"best": "", "patience": 0}}
 
 STACK = ("width", "num_layers", "block", "position", "position_at", "pattern", "window", "unroll",
          "remat")

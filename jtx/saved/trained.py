@@ -52,5 +52,5 @@ def reader_of(config: ConfigDict, data: Dataset) -> Reader | None:
   maker = recipes.maker_of(data.ops)
   if maker is None or not maker.inputs:
     return None
-  evaluated = (source for e in config.evals.values() for source in e.get("source", ()))
+  evaluated = (source for e in config.evals.values() if "source" in e for source in e.source)
   return Reader([*config.data.train, *evaluated], data.ops)

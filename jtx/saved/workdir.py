@@ -153,7 +153,7 @@ def unevaluated(config: ConfigDict, workdir: str) -> list[str]:
     ConfigError: the config asks for another best checkpoint, which comes too late.
   """
   theirs, ours = config_files.flatten(read_config(workdir)), config_files.flatten(config)
-  best, asked = theirs.get("checkpoint.best", ""), config.checkpoint.best
+  best, asked = theirs["checkpoint.best"], config.checkpoint.best
   if asked != best:
     raise ConfigError(f"config.checkpoint.best={asked!r}: the run of {workdir} is complete, and its"
                       f" checkpoints were kept by {best!r}; leave it so, and try another by"
@@ -190,7 +190,7 @@ def save_results(config: ConfigDict, workdir: str, results: Mapping[str, Any]) -
     with theirs.unlocked():
       theirs.evals.update(config.evals)
       theirs.decode, theirs.checkpoint.average = config.decode, config.checkpoint.average
-      theirs.imports = tuple(dict.fromkeys((*theirs.get("imports", ()), *config.imports)))
+      theirs.imports = tuple(dict.fromkeys((*theirs.imports, *config.imports)))
     write_config(theirs, workdir)
   return dict(results)
 
@@ -251,7 +251,7 @@ def opened_checkpoints(config: ConfigDict, workdir: str) -> Checkpointer:
   """
   c = config.checkpoint
   checkpoints = Checkpointer(os.path.join(workdir, "checkpoints"), c.keep, c.keep_every,
-                             every=c.every, best=c.get("best", "").partition(":")[0])
+                             every=c.every, best=c.best.partition(":")[0])
   if checkpoints.latest_step() is None:
     raise CheckpointError(f"--workdir={workdir} has no checkpoint yet")
   newest = checkpoints.read_manifest()

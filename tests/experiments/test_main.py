@@ -87,6 +87,15 @@ def get_config():
   assert config_files.load_config(f"{tmp_path}/my_config.py").width == 24
 
 
+def test_a_config_file_named_as_a_package_does_not_hide_it(tmp_path, monkeypatch):
+  monkeypatch.setattr(sys, "path", list(sys.path))
+  monkeypatch.delitem(sys.modules, "six", raising=False)  # which dateutil, pandas and more import
+  (tmp_path / "six.py").write_text(
+      "import six\nfrom ml_collections import ConfigDict\n"
+      "get_config = lambda: ConfigDict({'file': six.__file__})\n")
+  assert "site-packages" in config_files.load_config(f"{tmp_path}/six.py").file
+
+
 def test_a_config_file_of_a_package_imports_its_neighbours(tmp_path, monkeypatch):
   monkeypatch.setattr(sys, "path", list(sys.path))
   package = tmp_path / "package_of_configs"

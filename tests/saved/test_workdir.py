@@ -124,7 +124,7 @@ def test_scores_of_another_number_are_forgotten(tmp_path):
   scores = dict(Checkpointer(tmp_path / "checkpoints").read_manifest().scores)
   accuracies = {line["step"]: line["val/accuracy"] for line in map(
       json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()) if "val/accuracy" in line}
-  assert scores == {step: accuracies[step] for step in scores} and sorted(scores)[-1] == 3
+  assert scores == {step: accuracies[step] for step in scores} and sorted(scores)[-1] == 4
 
 
 def test_what_a_checkpoint_holds(tmp_path, capsys):

@@ -2,7 +2,6 @@
 
 import pathlib
 import pickle
-import threading
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from jtx.data.corpus import reader
 from jtx.errors import ConfigError, DataError
 from tests.data.corpus.corpora import (
     assert_same, dataset, prepare, small_config, windows_config, with_prepared)
+from tests.helpers import in_threads
 
 
 def write_documents(path, number, seed=0):
@@ -144,19 +144,13 @@ def test_many_threads_share_few_open_files(tmp_path, monkeypatch):
   prepare(config, tmp_path / "D", shard_size=2)
   files = dataset(with_prepared(config, tmp_path / "D")).prepared_train
   memory = dataset(config).prepared_train
-  wrong = []
 
   def read(seed):
     for i in np.random.default_rng(seed).integers(len(memory), size=300):
-      if files.example(i)["text"].tolist() != memory.example(i)["text"].tolist():
-        wrong.append(i)
+      assert files.example(i)["text"].tolist() == memory.example(i)["text"].tolist()
 
-  threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
-  for t in threads:
-    t.start()
-  for t in threads:
-    t.join()
-  assert not wrong and files._reader.cache_info().currsize == 2
+  in_threads(read)
+  assert files._reader.cache_info().currsize == 2
 
 
 def test_a_pickle_is_small_and_reads_the_same(documents, tmp_path):

@@ -4,7 +4,6 @@ import json
 import pickle
 import random
 import sys
-import threading
 
 import pyarrow as pa
 import pyarrow.feather
@@ -15,6 +14,7 @@ from jtx.data.sources import arrow, columns
 from jtx.data.sources.registry import open_source
 from jtx.errors import DataError
 from tests.data.sources.text_files import all_of
+from tests.helpers import in_threads
 
 ROWS = [{"text": f"text {i}", "label": i % 3, "pair": {"en": f"e{i}", "de": None},
          "answers": [{"text": "t", "start": i}] * (i % 2)} for i in range(1000)]
@@ -84,19 +84,13 @@ def test_only_the_columns_that_are_named_are_decoded(folder, monkeypatch):
 
 
 def test_threads_share_a_source(folder):
-  source, wrong = open_source("parquet:a.parquet", str(folder)), []
+  source = open_source("parquet:a.parquet", str(folder))
 
   def work(seed):
     for i in random.Random(seed).sample(range(1000), 60):
-      if source[i] != ROWS[i]:
-        wrong.append(i)
+      assert source[i] == ROWS[i]
 
-  threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  assert not wrong
+  in_threads(work)
 
 
 def test_several_files_and_few_pieces_in_memory(tmp_path):

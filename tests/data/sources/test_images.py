@@ -6,7 +6,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 import zipfile
 
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 from jtx.data.sources.registry import open_source
 from jtx.errors import BadExample, ConfigError, DataError
 from tests.data.image_files import all_of, error_of, png, write_tree
+from tests.helpers import in_threads
 
 
 def write_zip(path, names, method=zipfile.ZIP_DEFLATED):
@@ -93,19 +93,12 @@ def test_threads_share_an_archive(tmp_path, method):
   names = {f"c/{i:03}.png": rng.bytes(int(rng.integers(1, 30000))) for i in range(100)}
   write_zip(tmp_path / "a.zip", names, method)
   source, expected = open_source("images:a.zip", str(tmp_path)), list(names.values())
-  wrong = []
 
   def read(seed):
     for i in np.random.default_rng(seed).integers(100, size=300):
-      if source[int(i)]["image"] != expected[i]:
-        wrong.append(i)
+      assert source[int(i)]["image"] == expected[i]
 
-  threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  assert not wrong
+  in_threads(read)
 
 
 def test_a_forked_process_reads_beside_its_parent(tmp_path):
