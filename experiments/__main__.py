@@ -14,6 +14,8 @@ import sys
 
 from jtx.errors import nearest
 
+from .errors import output_closed
+
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -45,7 +47,10 @@ def main() -> int | None:
   """Runs the command that `sys.argv` names as `python -m` would; its exit status is ours."""
   words = sys.argv[1:]
   if not words or words[0] in ("help", "-h", "-help", "--help", "--helpshort", "--helpfull"):
-    print(usage())
+    try:
+      print(usage(), flush=True)
+    except BrokenPipeError:
+      return output_closed()
     return 0 if words else 2
   if words[0] == "--version":
     import jtx

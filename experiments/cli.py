@@ -29,7 +29,7 @@ from jtx.errors import RESTART, ConfigError, DataError
 from . import no_tpu
 from .config_files import find_file
 from .config_values import ConfigParser, TupleParser
-from .errors import UsageError, is_user_error, sentence
+from .errors import UsageError, is_user_error, output_closed, sentence
 
 flags.disclaim_key_flags()  # those that are defined here are of the entry point that asks for them
 
@@ -56,7 +56,11 @@ def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
 
   def main_or_sentence(_: None) -> int | None:
     try:
-      return main()
+      status = main()
+      sys.stdout.flush()
+      return status
+    except BrokenPipeError:
+      return output_closed()
     except Exception as error:
       expected, status = is_user_error(error), getattr(error, "status", 1)
       try:

@@ -1,6 +1,8 @@
 """Errors that the user can put right, and the sentences that tell them."""
 
 import os
+import signal
+import sys
 
 from jtx.errors import CheckpointError, ConfigError, DataError, Preempted, TrainError
 
@@ -24,3 +26,9 @@ def sentence(error: Exception) -> str:
   if isinstance(error, FILE_ERRORS) and error.filename is not None:
     return f"{os.fsdecode(error.filename)}: {error.strerror.lower()}"
   return " ".join(str(error).split())
+
+
+def output_closed() -> int:
+  """The exit status where what read our standard output has ended, as `head` does."""
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed at the exit
+  return 128 + signal.SIGPIPE

@@ -57,14 +57,20 @@ def main() -> None:
 
 def write(task, reader, evals, records) -> None:
   """An object of JSON a line for each record, with what it was predicted of."""
+  read = reader.of_file if reader else paths_of
   lines = []
   for split, rows in records.items():
-    inputs = [] if reader is None else [
-        x for spec in evals[split].source for x in reader.of_file(spec, task.data.data.path)]
-    for row in rows:
-      made = inputs[row["id"]] if inputs else {}
-      lines.append(json.dumps({"split": split, **made, **plain(row)}, ensure_ascii=False) + "\n")
+    inputs = [x for spec in evals[split].source for x in read(spec, task.data.data.path)]
+    lines += [json.dumps({"split": split, **inputs[row["id"]], **plain(row)}, ensure_ascii=False)
+              + "\n" for row in rows]
   cli.write_text(OUTPUT.value, "".join(lines))
+
+
+def paths_of(spec: str, path: str) -> list[dict]:
+  """The file of each image of a source that has them in files."""
+  from jtx.data.sources.registry import open_source
+  source = open_source(spec, path)
+  return [{"path": source.path(i)} if hasattr(source, "path") else {} for i in range(len(source))]
 
 
 def plain(value):

@@ -9,6 +9,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 from absl import flags
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 
 from configs import nmt_numbers
 from experiments import cli
+from experiments.errors import is_user_error, sentence
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.vit import Vit
@@ -74,23 +76,34 @@ def one_fast(first, *others) -> list:
 @contextlib.contextmanager
 def command(name: str):
   """The entry point `experiments.NAME`; its flags, which others define too, are taken back."""
-  before = set(flags.FLAGS)
+  before, modules = set(flags.FLAGS), set(sys.modules)
   module = importlib.import_module(f"experiments.{name}")
   own = set(flags.FLAGS) - before  # packages that it imports later keep theirs
   try:
     yield module
   finally:
     flags.FLAGS.unparse_flags()
-    for flag in own:
+    keys = {flag for flag in flags.FLAGS if flag.startswith("config.")}  # made by a command line
+    for flag in own | keys - before:
       delattr(flags.FLAGS, flag)
-    del sys.modules[module.__name__]
+    for imported in set(sys.modules) - modules:
+      if imported.startswith("experiments."):
+        del sys.modules[imported]
 
 
 def run_command(name: str, *argv: str) -> None:
   """`python -m experiments.NAME ARGV` in this process; its errors are raised."""
-  with command(name) as module:
-    cli.parse([name, *argv])
+  with command(name) as module, mock.patch.object(sys, "argv", [name, *argv]):
+    cli.parse(sys.argv)  # where flags of configs look for their keys, too
     module.main()
+
+
+def refused(name: str, *argv: str) -> tuple[int, str]:
+  """The exit status of a command line that is refused, and its sentence, in this process."""
+  with pytest.raises(Exception) as caught:
+    run_command(name, *argv)
+  assert is_user_error(caught.value), caught.value
+  return getattr(caught.value, "status", 1), sentence(caught.value)
 
 
 def chi_square(counts, expected=None):

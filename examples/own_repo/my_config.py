@@ -12,6 +12,8 @@ def get_config(arg: str = "tiny"):
   # "tiny" is a small model on texts that come with jtx. For train.tsv and dev.tsv of a folder:
   # --config=my_config.py:names=no+yes --config.data.path=FOLDER
   c = classify.get_config(arg)
+  if arg == "tiny":
+    c.steps, c.optim.lr = 100, 3e-3
   c.imports = ("my_parts",)  # all that opens the workdir imports it
   c.model.stack.position = common.position("kerple", slope=0.5)
   c.model.stack.pattern, c.model.stack.window = ("strided", "global"), 4

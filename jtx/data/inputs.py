@@ -15,16 +15,14 @@ from jtx.data.op import ExampleOp
 from jtx.data.ops.text import Fields
 from jtx.data.sources.registry import open_source
 from jtx.errors import DataError
+from jtx.storage import join
 
 Input = dict[str, Any]
 
 NAMES = ("text", "second", "words", "question", "context", "prompt", "choices")
 OPTION = r":(\w+)\[([^\]]*)\]"  # after the file of a spec
 FORMAT = ("columns", "delimiter", "header")  # options that say how a file is read, not how much
-# Kinds of sources that are read from one file, and the number of the line of the first example.
-FIRST_LINES: Mapping[str, int | None] = {
-    "tsv": 1, "table": 2, "jsonl": 1, "csv": None, "parquet": None, "arrow": None, "conll": None,
-    "conllu": None, "squad": None}
+FILES = ("tsv", "table", "jsonl", "csv", "parquet", "arrow", "conll", "conllu", "squad")
 KINDS = {".jsonl": "jsonl", ".conll": "conll", ".conllu": "conllu", ".csv": "csv",
          ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}  # by the endings of files
 HEADED = ("table", "csv")
@@ -44,7 +42,7 @@ class Reader:
     self.keys = flat(self.inputs.values())  # of an example
     self._labels = [op for op in ops if op is not maker]
     self._ops = [narrowed(op, self.keys) for op in recipes.text_ops(ops) if not op.columns]
-    self._specs = [spec for spec in sources if spec.partition(":")[0] in FIRST_LINES]
+    self._specs = [spec for spec in sources if spec.partition(":")[0] in FILES]
 
   def spec_of(self, file: str, whole: bool = False) -> str | None:
     """The spec of a file that is read as one of the run's with this ending; None for plain lines.
@@ -53,7 +51,7 @@ class Reader:
       file: or a spec, which stays as it is.
       whole: with labels, and of any ending.
     """
-    if file.partition(":")[0] in FIRST_LINES:
+    if file.partition(":")[0] in FILES:
       return file
     alike = [spec for spec in self._specs if ending(file_of(spec)) == ending(file)]
     if not alike and ending(file) in KINDS:
@@ -80,12 +78,18 @@ class Reader:
       DataError: an example that is not of the run's form; the sentence names its file and line.
     """
     kind, file, source = spec.partition(":")[0], file_of(spec), open_source(spec, path)
-    first = FIRST_LINES.get(kind)
-    line = (lambda i: first + i) if first else getattr(source, "line", None)
-    where = lambda i: (f"{os.path.join(path, file)}:{line(i)}" if line
-                       else f"{spec}: example {i}")
+    line = getattr(source, "line", lambda i: None)
     read = self._of_object if kind == "jsonl" else self._of_example
-    return [read(source[i], where(i)) for i in range(len(source))]
+    results = []
+    for i in range(len(source)):
+      example = source[i]
+      try:
+        results.append(read(example))
+      except DataError as e:
+        number = line(i)
+        where = f"{spec}: example {i}" if number is None else f"{join(path, file)}:{number}"
+        raise DataError(f"{where}: {e}") from e
+    return results
 
   def of_lines(self, lines: Sequence[str], file: str) -> list[Input]:
     """The inputs of lines, in order: columns with tabs between them, or words and spaces.
@@ -104,12 +108,14 @@ class Reader:
       names = [str(i) for i in range(len(rows[0]))] if rows else []
     results = []
     for number, row in enumerate(rows, 1):
-      where = f"{file}:{number}"
       if len(row) != len(names):
         told = ("line 1 has " + str(len(names)) if kind == "tsv" else
                 f"the run was trained on {len(names)} a line: {', '.join(names)}")
-        raise DataError(f"{where}: {len(row)} columns, with tabs between them, but {told}")
-      results.append(self._of_example(dict(zip(names, row)), where, renamed=kind != "tsv"))
+        raise DataError(f"{file}:{number}: {len(row)} columns, with tabs between them, but {told}")
+      try:
+        results.append(self._of_example(dict(zip(names, row)), renamed=kind != "tsv"))
+      except DataError as e:
+        raise DataError(f"{file}:{number}: {e}") from e
     return results
 
   def _headed(self, lines: Sequence[str], file: str) -> list[Input] | None:
@@ -125,33 +131,30 @@ class Reader:
       except DataError as e:
         raise DataError(str(e).replace(path, file)) from e
 
-  def _of_object(self, example: Mapping[str, Any], where: str) -> Input:
+  def _of_object(self, example: Mapping[str, Any]) -> Input:
     """The input of an object, whose keys are the run's or those of inputs."""
     named = [name for name in NAMES if name in example]
     if set(self._sources_of(self.keys)) <= example.keys() or not named:
-      return self._of_example(example, where)
+      return self._of_example(example)
     if more := [name for name in named if name not in self.inputs]:
-      raise DataError(f"{where}: has {', '.join(more)}, but the run was trained on"
+      raise DataError(f"has {', '.join(more)}, but the run was trained on"
                       f" {', '.join(self.inputs)}")
     if less := [name for name in self.inputs if name not in example]:
-      raise DataError(f"{where}: has no {', '.join(less)}; it has {', '.join(example)}")
+      raise DataError(f"has no {', '.join(less)}; it has {', '.join(example)}")
     return {name: example[name] for name in self.inputs}
 
-  def _of_example(self, example: Mapping[str, Any], where: str, renamed: bool = False) -> Input:
+  def _of_example(self, example: Mapping[str, Any], renamed: bool = False) -> Input:
     """The input of an example with the keys of the run's data; `renamed` where an op has done."""
     for op in self._labels:
       if reason := op.misfit(example):
-        raise DataError(f"{where}: {reason}")
+        raise DataError(reason)
     examples = [{**example, "id": 0}]
-    try:
-      for op in self._ops:
-        if not (renamed and op.renames):
-          examples = op(examples, None)
-    except DataError as e:
-      raise DataError(f"{where}: {e}") from e
+    for op in self._ops:
+      if not (renamed and op.renames):
+        examples = op(examples, None)
     found = examples[0] if examples else dict.fromkeys(self.keys, "")  # an op drops empty texts
     if missing := [key for key in self.keys if key not in found]:
-      raise DataError(f"{where}: has no {', '.join(map(repr, missing))}, of which the run makes its"
+      raise DataError(f"has no {', '.join(map(repr, missing))}, of which the run makes its"
                       f" texts; it has {', '.join(example)}")
     return {name: found[key] if isinstance(key, str) else [found[k] for k in key]
             for name, key in self.inputs.items()}

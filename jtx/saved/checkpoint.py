@@ -20,7 +20,6 @@ from etils import epath
 import jax
 from jax.experimental import multihost_utils
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
 
 from jtx import storage
 from jtx.errors import CheckpointError
@@ -34,6 +33,12 @@ _MANIFEST = "manifest"
 
 # Arrays that are waiting for the rest of a file are in memory a second time.
 _FILE_BYTES = 64 << 20
+
+
+def _orbax() -> Any:
+  """Orbax, whose import takes a third of a second, for which a mistyped key need not wait."""
+  import orbax.checkpoint
+  return orbax.checkpoint
 
 
 class Checkpointer:
@@ -58,7 +63,8 @@ class Checkpointer:
     self._policy = retention.policy(keep, keep_every, every, best, self.scores)
 
   @functools.cached_property
-  def _manager(self) -> ocp.CheckpointManager:
+  def _manager(self) -> Any:
+    ocp = _orbax()
     return ocp.CheckpointManager(
         self.directory, options=ocp.CheckpointManagerOptions(preservation_policy=self._policy))
 
@@ -107,6 +113,7 @@ class Checkpointer:
     """
     if step in self._manager.all_steps():
       return
+    ocp = _orbax()
     items = {name: flatten(name, tree) for name, tree in state.items()}
     content = manifests.content_of(items, json.loads(json.dumps(meta)), self.scores)
     args = {name: ocp.args.PyTreeSave(item, ocdbt_target_data_file_size=_FILE_BYTES)
@@ -245,6 +252,7 @@ class Checkpointer:
     return state, content
 
   def _read_manifest(self, step: int) -> dict[str, Any]:
+    ocp = _orbax()
     args = ocp.args.Composite(**{_MANIFEST: ocp.args.JsonRestore()})
     manifest = self._manager.restore(step, args=args)[_MANIFEST]
     if crc(manifest["content"]) != manifest["crc32"]:
@@ -254,7 +262,7 @@ class Checkpointer:
   def _read_arrays(
       self, step: int, wanted: Mapping[str, dict[str, Any]], saved: Mapping[str, Any]
   ) -> dict[str, jax.Array]:
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    ocp, here = _orbax(), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     args = {}
     for name, item in wanted.items():
       targets = {

@@ -1,9 +1,10 @@
-"""Which checkpoints of a run stay on disk: the newest, every n-th, and the best."""
+"""Which checkpoints of a run stay on disk: the newest, every n-th, and the best.
+
+The policies are of Orbax's protocol `PreservationPolicy`.
+"""
 
 import dataclasses
 from typing import Any, Iterable, Mapping, Sequence
-
-import orbax.checkpoint as ocp
 
 from jtx.errors import ConfigError
 
@@ -11,7 +12,7 @@ SIGNS = {"min": -1, "max": 1}
 
 
 @dataclasses.dataclass
-class Newest(ocp.checkpoint_managers.PreservationPolicy):
+class Newest:
   """The newest `number` of the newest step and those divisible by `every`."""
   number: int
   every: int
@@ -22,7 +23,7 @@ class Newest(ocp.checkpoint_managers.PreservationPolicy):
 
 
 @dataclasses.dataclass
-class Best(ocp.checkpoint_managers.PreservationPolicy):
+class Best:
   """The best score's, or the first of equal ones, among the steps divisible by `every`."""
   scores: Mapping[int, float]
   sign: int
@@ -32,6 +33,25 @@ class Best(ocp.checkpoint_managers.PreservationPolicy):
     regular = (c.step for c in checkpoints if c.step % self.every == 0)
     best = best_of(regular, self.scores, self.sign)
     return [c.step == best for c in checkpoints]
+
+
+@dataclasses.dataclass
+class EveryN:
+  """The steps divisible by `number`, which 0 has none of."""
+  number: int
+
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+    return [self.number > 0 and c.step % self.number == 0 for c in checkpoints]
+
+
+@dataclasses.dataclass
+class AnyOf:
+  """Those that any of the policies keeps."""
+  policies: Sequence[Any]
+
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+    kept = [p.should_preserve(checkpoints, context=context) for p in self.policies]
+    return [any(reasons) for reasons in zip(*kept)]
 
 
 def best_of(steps: Iterable[int], scores: Mapping[int, float], sign: int) -> int | None:
@@ -46,8 +66,8 @@ def best_of(steps: Iterable[int], scores: Mapping[int, float], sign: int) -> int
              key=lambda step: (sign * scores[step], -step), default=None)
 
 
-def policy(keep: int, keep_every: int, every: int, best: str, scores: Mapping[int, float]
-           ) -> ocp.checkpoint_managers.PreservationPolicy:
+def policy(keep: int, keep_every: int, every: int, best: str,
+           scores: Mapping[int, float]) -> AnyOf:
   """A checkpoint stays where any of its reasons holds; see `Checkpointer`.
 
   Args:
@@ -64,9 +84,5 @@ def policy(keep: int, keep_every: int, every: int, best: str, scores: Mapping[in
     raise ConfigError(f"keep={keep}: at least 1 checkpoint must stay")
   if keep_every < 0:
     raise ConfigError(f"keep_every={keep_every}: it is a number of steps, or 0 for none")
-  policies = [Newest(keep, every)]
-  if keep_every:
-    policies.append(ocp.checkpoint_managers.EveryNSteps(keep_every))
-  if best:
-    policies.append(Best(scores, SIGNS[best], every))
-  return ocp.checkpoint_managers.AnyPreservationPolicy(policies)
+  best_too = [Best(scores, SIGNS[best], every)] if best else []
+  return AnyOf([Newest(keep, every), EveryN(keep_every), *best_too])

@@ -75,6 +75,17 @@ def test_tables_with_a_header(tmp_path):
     read(r, written(tmp_path, "a.tsv", "text\tstars\ngood film\t2\n"))
 
 
+def test_lines_of_records_and_of_some_rows_are_counted_in_the_file(tmp_path):
+  r = classes("csv:train.csv:columns[text=review+label=stars]", ("text",), "label", ("1", "2"))
+  path = written(tmp_path, "a.csv", 'review,stars\n"two\nlines",1\ngood,2\nbad,7\n')
+  with pytest.raises(DataError, match="a.csv:5: 'label' is '7'"):
+    r.of_file(f"csv:{path}:columns[text=review+label=stars]:rows[1:]")
+  r = classes("tsv:train.tsv", names=("1", "2"))
+  path = written(tmp_path, "a.tsv", "good\t2\nbad\t1\nbad\t7\n")
+  with pytest.raises(DataError, match="a.tsv:3: '1' is '7'"):
+    r.of_file(f"tsv:{path}:rows[1:]")
+
+
 def test_objects_have_the_runs_keys_or_those_of_inputs(tmp_path):
   r = reader("jsonl:t.jsonl", common.op("fields", keep=("text=review.body", "label=stars")),
              common.op("clean", fields=("text",)), common.op("encode", texts=("text",)),

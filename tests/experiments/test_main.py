@@ -61,6 +61,18 @@ def test_mistakes_need_no_jax(tmp_path, args, sentence):
   assert done.stderr.startswith(sentence)
 
 
+def test_output_that_nobody_reads_is_no_error(tmp_path):
+  (tmp_path / "long.py").write_text(
+      "import sys\nfrom experiments import cli\n"
+      "cli.run(lambda: print('line\\n' * 100_000))\n")
+  for command in ("-m experiments --help", f"{tmp_path}/long.py"):
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {sys.executable} {command} | true"],
+                          cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+                          capture_output=True)
+    assert (done.returncode, done.stderr) in ((0, ""), (141, ""))
+  assert done.returncode == 141
+
+
 def test_shipped_configs_by_the_name_of_their_module(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   config = config_files.load_config("jtx.configs.nmt_numbers:tiny")

@@ -8,9 +8,10 @@ import sys
 import jsonschema
 import pytest
 
+from experiments import cli
 from jtx.errors import ConfigError
 from jtx.launch import clusters
-from tests.helpers import losses
+from tests.helpers import command, losses
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMMAND = ("python", "-m", "experiments.train", "--config=c.py:a,b", "--workdir=/w/it's mine")
@@ -35,6 +36,15 @@ def launched(launcher, *args, env=None):
   command = [sys.executable, "-m", f"experiments.launch.{launcher}", *args]
   return subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
                         env={**os.environ, **(env or {})})
+
+
+def launch(launcher, *argv):
+  """The same in this process: the status; errors are raised."""
+  at = argv.index("--")
+  with command(f"launch.{launcher}") as module:
+    module.common.ARGUMENTS[:] = argv[at + 1:]
+    cli.parse([launcher, *argv[:at]])
+    return module.main()
 
 
 def test_the_slurm_script(tmp_path):
@@ -168,25 +178,22 @@ TRAIN = ("--config=configs/nmt_numbers.py:tiny", "--workdir=w")
     ("tpu", ("--name=pod", "--zone=z"), "gcloud compute tpus tpu-vm ssh pod --zone=z"),
     ("gke", ("--name=run", "--image=i", "--topology=v5e:4x4"), '"kind": "JobSet"'),
 ])
-def test_dry_runs(launcher, flags, found):
-  done = launched(launcher, *flags, "--dry_run", "--", *TRAIN)
-  assert done.returncode == 0 and found in done.stdout, done.stderr
-  done = launched(launcher, *flags, "--dry_run", "--", TRAIN[0])
-  assert done.returncode == 2
-  assert done.stderr.startswith("error: --workdir=... must be given behind `--`")
+def test_dry_runs(launcher, flags, found, capsys):
+  assert launch(launcher, *flags, "--dry_run", "--", *TRAIN) == 0
+  assert found in capsys.readouterr().out
+  with pytest.raises(cli.UsageError, match=r"^--workdir=\.\.\. must be given behind `--`"):
+    launch(launcher, *flags, "--dry_run", "--", TRAIN[0])
 
 
 def test_a_config_that_is_wrong_is_not_submitted():
-  done = launched("slurm", "--nodes=1", "--", *TRAIN, "--config.stesp=3")
-  assert done.returncode == 2 and "config.steps" in done.stderr
+  with pytest.raises(cli.UsageError, match="config.steps"):
+    launch("slurm", "--nodes=1", "--", *TRAIN, "--config.stesp=3")
 
 
-def test_what_is_not_installed():
-  done = launched("gke", "--name=run", "--image=i", "--topology=v5e:4x4", "--", *TRAIN,
-                  env={"PATH": ""})
-  assert done.returncode == 2
-  assert done.stderr.strip() == ("error: kubectl is not installed here; --dry_run prints what it"
-                                 " would be given")
+def test_what_is_not_installed(monkeypatch):
+  monkeypatch.setenv("PATH", "")
+  with pytest.raises(cli.UsageError, match="^kubectl is not installed here; --dry_run prints"):
+    launch("gke", "--name=run", "--image=i", "--topology=v5e:4x4", "--", *TRAIN)
 
 
 SRUN = f"""#!{sys.executable}

@@ -54,10 +54,13 @@ class ImagesSource:
   def __len__(self) -> int:
     return len(self._files)
 
+  def path(self, i: int) -> str:
+    """The file of an example."""
+    return os.path.join(self._path, self._files[i])
+
   def __getitem__(self, i: int) -> dict[str, Any]:
-    file = self._files[i]
-    path = os.path.join(self._path, file)
-    image = self._archive.read(file) if self._archive else files.read(path)
+    path = self.path(i)
+    image = self._archive.read(self._files[i]) if self._archive else files.read(path)
     return {"image": image, "label": self.classes[self._labels[i]], "path": path}
 
 

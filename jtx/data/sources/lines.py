@@ -23,7 +23,11 @@ class Lines:
     ends = []
     self.data = files.File(file)
     with self.data.stream() as f, files.told(file):
-      self._skip = 3 if f.read(3) == b"\xef\xbb\xbf" else 0
+      head = f.read(3)
+      if head.startswith(b"\x1f\x8b"):
+        raise DataError(f"{file}: is compressed by gzip, but its lines are read in any order;"
+                        " unpack it first (gunzip)")
+      self._skip = 3 if head == b"\xef\xbb\xbf" else 0
       f.seek(self._skip)
       ends.extend(self.sizes(self._checked(f)))
     self._ends = self._skip + np.cumsum(ends, dtype=np.int64)

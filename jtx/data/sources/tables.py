@@ -41,6 +41,10 @@ class TsvSource:
                       f"but line 1 has {len(self.columns)}")
     return dict(zip(self.columns, columns))
 
+  def line(self, i: int) -> int:
+    """The number of an example's line in the file, from 1."""
+    return range(len(self))[i] + self._header + 1
+
 
 def named(file: str, first: Sequence[str], header: bool) -> tuple[str, ...]:
   """The names of columns: those of the first line, or their numbers.
@@ -197,3 +201,7 @@ class CsvSource:
                       f" but line 1 has {len(self.columns)}; a column that holds the delimiter"
                       f" {self._delimiter!r} stands in quotes")
     return dict(zip(self.columns, columns))
+
+  def line(self, i: int) -> int:
+    """The number of an example's first line in the file, from 1."""
+    return self._records.line(range(len(self))[i] + self._header)

@@ -54,6 +54,10 @@ class ConllSource:
       tags.append(tag)
     return {"words": words, "tags": tags}
 
+  def line(self, i: int) -> int:
+    """The number of a sentence's first line in the file, from 1."""
+    return self._starts[i] + 1
+
 
 def _columns(line: str) -> list[str]:
   """The columns of a line of words; none of a blank line."""

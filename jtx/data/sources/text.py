@@ -45,3 +45,7 @@ class JsonlSource:
     if not isinstance(example, dict):
       raise DataError(f"{self._lines.file}:{i + 1}: a line must be a JSON object")
     return example
+
+  def line(self, i: int) -> int:
+    """The number of an example's line in the file, from 1."""
+    return range(len(self))[i] + 1

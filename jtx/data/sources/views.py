@@ -51,6 +51,11 @@ class View:
       value = value[part]
     return value
 
+  def line(self, i: int) -> int | None:
+    """The number of an example's line in the file, from 1, where the other source knows it."""
+    line = getattr(self._source, "line", None)
+    return line(self._rows[i]) if line else None
+
   def column(self, key: str) -> Iterator[Any]:
     """The values of a column in order; of a source that can, without the others'."""
     path = key if self._columns is None else self._columns.get(key)

@@ -1,7 +1,6 @@
 """The wheel in an environment and a folder of its own: command, configs, Python interface."""
 
 import json
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -9,56 +8,8 @@ import sysconfig
 
 import pytest
 
-from tests.helpers import ROOT, one_device
-
-pytestmark = pytest.mark.slow
-
-
-def sources(folder: pathlib.Path) -> pathlib.Path:
-  """A copy of what the package is made of, in which no earlier build has left anything."""
-  for name in ("jtx", "configs", "experiments"):
-    shutil.copytree(ROOT / name, folder / name, symlinks=True,
-                    ignore=shutil.ignore_patterns("__pycache__"))
-  for name in ("setup.py", "pyproject.toml"):
-    shutil.copy(ROOT / name, folder)
-  return folder
-
-
-def environment(folder: pathlib.Path) -> pathlib.Path:
-  """An environment that has what jtx requires, but not jtx; its folder of commands."""
-  subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-  own, = folder.glob("lib/python*/site-packages")
-  # Read without the .pth files in it, by which an editable jtx is found.
-  (own / "required.pth").write_text(sysconfig.get_path("purelib") + "\n")
-  return folder / "bin"
-
-
-def pip(*args: str) -> None:
-  done = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *args],
-                        text=True, capture_output=True)
-  assert done.returncode == 0, done.stderr[-3000:]
-
-
-def run(*args, cwd: pathlib.Path, status: int = 0, text: str = "") -> str:
-  """What a command prints, in a process that knows nothing of the clone."""
-  env = {key: value for key, value in one_device().items() if key != "PYTHONPATH"}
-  done = subprocess.run([*map(str, args)], cwd=cwd, env=env, text=True, capture_output=True,
-                        input=text)
-  assert done.returncode == status, done.stderr[-3000:]
-  return done.stdout if status == 0 else done.stderr
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-  """The folder of commands of an environment with the wheel."""
-  folder = tmp_path_factory.mktemp("wheel")
-  pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(sources(folder / "clone")))
-  bin_folder = environment(folder / "env")
-  wheel, = folder.glob("jtx-*.whl")
-  pip("--python", str(bin_folder / "python"), "install", "--quiet", "--no-deps", "--no-compile",
-      str(wheel))
-  return bin_folder
-
+from tests.helpers import ROOT
+from tests.parity.wheel import pip, run, sources
 
 THREE_LINES = """\
 from jtx.configs import classify
@@ -77,6 +28,10 @@ def test_a_config_of_three_lines_in_an_empty_folder(installed, tmp_path):
   run(jtx, "convert", "--workdir=w", "--to_hf=hf", cwd=tmp_path)
   again = json.loads(run(jtx, "predict", "--workdir=hf", cwd=tmp_path, text="a good one\n"))
   assert again["scores"] == pytest.approx(line["scores"], abs=1e-6)
+  transformers = pytest.importorskip("transformers", reason="make test-parity installs it")
+  theirs = transformers.pipeline("text-classification", str(tmp_path / "hf"), top_k=None)
+  assert {x["label"]: x["score"] for x in theirs("a good one")} == pytest.approx(
+      line["scores"], abs=1e-6)
   # py.typed, by which type checkers read the annotations.
   run(installed / "python", "-c", "import os, jtx; os.stat(jtx.__path__[0] + '/py.typed')",
       cwd=tmp_path)
@@ -125,7 +80,11 @@ def test_the_template_of_an_own_repository(installed, tmp_path):
 def test_python_beside_a_clone_that_is_installed_editably(tmp_path):
   """The clone is then a folder called jtx in the working directory, which is no package."""
   clone = sources(tmp_path / "jtx")
-  bin_folder = environment(tmp_path / "env")
+  subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+  own, = tmp_path.glob("env/lib/python*/site-packages")
+  # The packages of this environment, without its .pth files, by which an editable jtx is found.
+  (own / "required.pth").write_text(sysconfig.get_path("purelib") + "\n")
+  bin_folder = tmp_path / "env" / "bin"
   pip("--python", str(bin_folder / "python"), "install", "--quiet", "--no-deps", "--no-compile",
       "--editable", str(clone))
   printed = run(bin_folder / "python", "-c", "import jtx; print(jtx.__version__, jtx.__file__)",
