@@ -1,5 +1,6 @@
 """Errors that the user can put right, and the sentences that tell them."""
 
+import errno
 import os
 import signal
 import sys
@@ -7,7 +8,10 @@ import sys
 from jtx.errors import CheckpointError, ConfigError, DataError, Preempted, TrainError
 
 USER_ERRORS = (CheckpointError, ConfigError, DataError, Preempted, TrainError)
-FILE_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+# Of files that are not there or not what they should be, and of machines that are full.
+FILE_ERRORS = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM,
+               errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE,
+               errno.ENAMETOOLONG)
 
 
 class UsageError(Exception):
@@ -18,13 +22,18 @@ class UsageError(Exception):
 
 def is_user_error(error: Exception) -> bool:
   """Whether the user can put it right, so that it needs no traceback."""
-  return isinstance(error, (UsageError, *USER_ERRORS, *FILE_ERRORS))
+  return isinstance(error, (UsageError, *USER_ERRORS)) or is_of_files(error)
+
+
+def is_of_files(error: Exception) -> bool:
+  return isinstance(error, OSError) and error.errno in FILE_ERRORS
 
 
 def sentence(error: Exception) -> str:
   """The error's message in one line."""
-  if isinstance(error, FILE_ERRORS) and error.filename is not None:
-    return f"{os.fsdecode(error.filename)}: {error.strerror.lower()}"
+  if is_of_files(error) and error.strerror:
+    where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    return f"{where}{error.strerror.lower()}"
   return " ".join(str(error).split())
 
 

@@ -26,6 +26,8 @@ PROCESS_ID = flags.DEFINE_integer("process_id", -1, "Of this process, from 0.")
 
 
 def main() -> None:
+  from jtx.parallel import preemption
+  preemption.end_at_once()
   import jax
 
   from jtx.parallel import processes

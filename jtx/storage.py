@@ -56,9 +56,16 @@ def is_folder(path: str) -> bool:
 
 
 def make_folder(path: str) -> None:
-  """Makes a folder and those it is in, where they do not exist."""
+  """Makes a folder and those it is in, where they do not exist.
+
+  Raises:
+    ConfigError: it can't be made.
+  """
   with opened(path) as p:
-    p.mkdir(parents=True, exist_ok=True)
+    try:
+      p.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as e:
+      raise ConfigError(f"{path}: it, or what it would lie in, is a file and no folder") from e
 
 
 def read_text(path: str, errors: str = "strict") -> str:

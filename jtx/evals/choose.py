@@ -40,7 +40,7 @@ def chosen(config: ConfigDict, heads: frozenset[str], sources: Sequence[str] = (
       of_split = next((e.source for e in evals.values() if "source" in e), ())
       evals["predictions"] = edit(default(heads)["val"], {"source": of_split})
     if scores:
-      _set_scores(evals, scores)
+      _set_scores(evals, scores, heads)
   return evals
 
 
@@ -80,11 +80,28 @@ def there(spec: str) -> str:
   return spec.replace(",".join(files), ",".join(map(storage.absolute, files)), 1)
 
 
-def _set_scores(evals: ConfigDict, scores: Sequence[str]) -> None:
-  scored = [name for name, evaluation in evals.items() if "scores" in evaluation]
+def _set_scores(evals: ConfigDict, scores: Sequence[str], heads: frozenset[str]) -> None:
+  """Sets the scores of all evaluations that have some, or scores those of the model's head."""
+  if not _scored(evals):
+    _by_scores(evals, heads)
+  scored = _scored(evals)
   if not scored:
     have = ", ".join(f"{name} ({evaluation.name})" for name, evaluation in evals.items())
     raise ConfigError(f"--scores={','.join(scores)}: no evaluation can have scores; config.evals"
                       f" has {have or 'none'}")
   for name in scored:
     edit(evals[name], {"scores": tuple(scores)}, f"evals.{name}")
+
+
+def _scored(evals: ConfigDict) -> list[str]:
+  return [name for name, evaluation in evals.items() if "scores" in evaluation]
+
+
+def _by_scores(evals: ConfigDict, heads: frozenset[str]) -> None:
+  """Makes evaluations of the head, such as that of images, ones that have scores."""
+  of_head = lambda make: bool(make.heads) and make.heads <= heads
+  scored = [name for name, make in EVALS.items()
+            if of_head(make) and "scores" in section(EVALS, name)]
+  for name, evaluation in evals.items() if scored else ():
+    if of_head(EVALS[evaluation.name]):
+      evals[name] = edit(section(EVALS, scored[0]), {"source": evaluation.source})

@@ -1,6 +1,7 @@
-"""Preemption (SIGTERM, time limits): a run saves, and ends with a status for "start me again".
+"""Preemption (signals, time limits): a run saves, and ends with a status for "start me again".
 
 Machines of a cloud are taken back, and jobs of a cluster run out of time; both say so by SIGTERM.
+Who closes a terminal sends SIGHUP, and who types ctrl-C SIGINT.
 JAX is imported only where a run is under way, since launchers use this module without it.
 """
 
@@ -12,15 +13,28 @@ from typing import Any, Iterable, Iterator
 
 from absl import logging
 
-from jtx.errors import Preempted
+from jtx.errors import RESTART, Preempted
+
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+def end_at_once() -> None:
+  """Lets signals end the process at once, as long as there is nothing to save."""
+  for number in SIGNALS:
+    signal.signal(number, lambda number, _: os._exit(_status(number)))
+
+
+def _status(number: int) -> int:
+  """The exit status of a run that a signal has stopped."""
+  return 128 + number if number == signal.SIGINT else RESTART
 
 
 class Notice:
   """Whether the run should stop after this step; every process gets the same answer.
 
-  As a context it catches SIGTERM. The first one is a notice, the second ends the process at once.
-  With several processes JAX's coordination service catches it instead, and chooses the step after
-  which all of them stop.
+  As a context it catches SIGNALS. The first one is a notice, the second ends the process at once.
+  With several processes JAX's coordination service catches SIGTERM instead, as which the others are
+  passed on, and chooses the step after which all of them stop.
 
   Args:
     max_seconds: from now on, after which the run stops as if it were told to; 0 is no limit.
@@ -35,24 +49,33 @@ class Notice:
   def __enter__(self) -> "Notice":
     import jax
     self._several = jax.process_count() > 1
+    self._before: dict[signal.Signals, Any] = {}
     # Only the main thread may set handlers; a run in another one is not told.
-    self._catches = (not self._several
-                     and threading.current_thread() is threading.main_thread())
-    if self._catches:
-      self._before = signal.signal(signal.SIGTERM, self._on_signal)
+    if threading.current_thread() is threading.main_thread():
+      for number in SIGNALS[1:] if self._several else SIGNALS:
+        self._before[number] = signal.signal(number, self._on_signal)
     return self
 
   def __exit__(self, *_: Any) -> None:
-    if self._catches:
-      signal.signal(signal.SIGTERM, self._before)
+    for number, handler in self._before.items():
+      signal.signal(number, handler)
 
   def _on_signal(self, number: int, _: Any) -> None:
-    self.reason = signal.Signals(number).name
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # for the second one
+    for caught in self._before:  # for the second one
+      signal.signal(caught, signal.SIG_DFL)
+    name = signal.Signals(number).name
+    logging.warning("%s: stopping after this step; once more ends the process at once", name)
+    if self._several:
+      os.kill(os.getpid(), signal.SIGTERM)  # tells the coordination service
+      return
+    self.reason = name
     if self._at_once:
-      raise Preempted(f"stopped by {self.reason}; the same command goes on")
-    logging.warning("%s: stopping after this step; once more ends the process at once",
-                    self.reason)
+      raise self._stopped()
+
+  def _stopped(self) -> Preempted:
+    error = Preempted(f"stopped by {self.reason}; the same command goes on")
+    error.status = _status(signal.SIGINT) if self.reason == "SIGINT" else RESTART
+    return error
 
   def due(self, step: int) -> bool:
     """Whether the run should stop, having made `step` updates."""
@@ -84,11 +107,11 @@ class Notice:
       yield batch
 
   def at_once(self) -> None:
-    """From here on nothing is left to save: SIGTERM raises Preempted wherever the run is.
+    """From here on nothing is left to save: a signal raises Preempted wherever the run is.
 
     Raises:
       Preempted: it came before.
     """
     if self.reason:
-      raise Preempted(f"stopped by {self.reason}; the same command goes on")
+      raise self._stopped()
     self._at_once = True

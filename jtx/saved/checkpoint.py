@@ -26,7 +26,7 @@ from jtx.errors import CheckpointError
 from jtx.saved import manifest as manifests
 from jtx.saved import retention
 from jtx.saved.checksums import crc, digests
-from jtx.saved.damage import Damaged, problem_of, raise_together
+from jtx.saved.damage import Damaged, problem_of, raise_together, reason_of
 from jtx.saved.manifest import Manifest, flatten, scores_of
 
 _MANIFEST = "manifest"
@@ -90,6 +90,17 @@ class Checkpointer:
     """`number`, or the checkpoints up to `step` where they are fewer; None is the newest."""
     return min(number, sum(step is None or s <= step for s in self.all_steps()))
 
+  def check_none_lost(self):
+    """Raises CheckpointError where there is no checkpoint since all were damaged."""
+    if self._aside.exists():
+      raise CheckpointError(f"{self.directory} has no checkpoint, since all were damaged: they are in"
+                            f" {self._aside}; remove that folder to begin at step 0")
+
+  @property
+  def _aside(self) -> epath.Path:
+    """Where damaged checkpoints are."""
+    return self.directory.parent / "corrupt"
+
   def rate(self, step: int, score: float) -> None:
     """Tells the score of a step's checkpoint, which may come later; `save` keeps all that it knows.
 
@@ -109,16 +120,18 @@ class Checkpointer:
       meta: what JSON can hold: the config, tokenizers, the position in the data.
 
     Raises:
-      Exception: whatever went wrong with the write that an earlier call started.
+      CheckpointError: this one can't be written, or the one before could not be.
     """
+    self._check_writable()
     if step in self._manager.all_steps():
       return
     ocp = _orbax()
     items = {name: flatten(name, tree) for name, tree in state.items()}
-    content = manifests.content_of(items, json.loads(json.dumps(meta)), self.scores)
+    content = manifests.content_of(step, items, json.loads(json.dumps(meta)), self.scores)
     args = {name: ocp.args.PyTreeSave(item, ocdbt_target_data_file_size=_FILE_BYTES)
             for name, item in items.items() if item}
     args[_MANIFEST] = ocp.args.JsonSave({"crc32": crc(content), "content": content})
+    self.wait()  # for the one before
     # Forced: Orbax skips a step older than its newest, without a word.
     self._manager.save(step, args=ocp.args.Composite(**args), force=True)
     logging.info("checkpoint of step %d: writing %s", step, self.directory / str(step))
@@ -188,8 +201,28 @@ class Checkpointer:
     return self.read_manifest(step).meta
 
   def wait(self):
-    """Returns when everything that `save` started is on disk; raises what went wrong."""
-    self._manager.wait_until_finished()
+    """Returns when everything that `save` started is on disk.
+
+    Raises:
+      CheckpointError: something could not be written.
+    """
+    try:
+      self._manager.wait_until_finished()
+    except Exception as e:  # Orbax and TensorStore raise a dozen types here, too
+      raise CheckpointError(f"{self.directory}: a checkpoint could not be written:"
+                            f" {reason_of(e)}") from e
+
+  def _check_writable(self):
+    """Raises CheckpointError where no folder can be made, for which Orbax would wait for minutes."""
+    if jax.process_index() != 0 or storage.is_remote(str(self.directory)):
+      return
+    probe = self.directory / ".probe"
+    try:
+      probe.mkdir(parents=True, exist_ok=True)
+      probe.rmdir()
+    except OSError as e:
+      raise CheckpointError(f"{self.directory}: no checkpoint can be written there:"
+                            f" {e.strerror.lower()}") from e
 
   def close(self):
     """Waits, and ends the threads that write."""
@@ -257,7 +290,10 @@ class Checkpointer:
     manifest = self._manager.restore(step, args=args)[_MANIFEST]
     if crc(manifest["content"]) != manifest["crc32"]:
       raise Damaged("the checksum of its manifest is wrong")
-    return manifest["content"]
+    content = manifest["content"]
+    if content.get("step", step) != step:  # older ones have none
+      raise Damaged(f"it is of step {content['step']}")
+    return content
 
   def _read_arrays(
       self, step: int, wanted: Mapping[str, dict[str, Any]], saved: Mapping[str, Any]
@@ -285,14 +321,13 @@ class Checkpointer:
 
   def _set_aside(self, step: int) -> epath.Path:
     """Moves a step's folder into `corrupt/`, once, in a multi-host run by process 0."""
-    source, folder = self.directory / str(step), self.directory.parent / "corrupt"
-    target = folder / str(step)
+    source, target = self.directory / str(step), self._aside / str(step)
     if jax.process_index() == 0:
-      folder.mkdir(parents=True, exist_ok=True)
+      self._aside.mkdir(parents=True, exist_ok=True)
       copies = 0
       while target.exists():  # the same step can be written, and damaged, again
         copies += 1
-        target = folder / f"{step}.{copies}"
+        target = self._aside / f"{step}.{copies}"
       if source.exists():  # a run in another process may have deleted it by now
         source.rename(target)
     if jax.process_count() > 1:

@@ -4,6 +4,8 @@ import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
+from jtx.errors import CheckpointError
+
 # Errors that say nothing about the bytes on disk: to set checkpoints aside because the
 # machine is short of memory would lose all of them, one after the other.
 _NOT_DAMAGE = (MemoryError, PermissionError, jax.errors.JaxRuntimeError)
@@ -17,6 +19,13 @@ def problem_of(e: Exception) -> str:
   """Says on one line what an exception found damaged; raises those about something else."""
   if isinstance(e, _NOT_DAMAGE) or "RESOURCE_EXHAUSTED" in str(e):
     raise e
+  if "PERMISSION_DENIED" in str(e) or "Permission denied" in reason_of(e):
+    raise CheckpointError(f"a checkpoint can't be read: {reason_of(e)}") from e
+  return reason_of(e)
+
+
+def reason_of(e: Exception) -> str:
+  """An exception of Orbax or TensorStore in one line."""
   while e.__cause__ is not None:  # the first one names the file or the array
     e = e.__cause__
   text = " ".join(str(e).split())

@@ -34,11 +34,12 @@ def _show(spec: Mapping[str, Any]) -> str:
   return f"{spec['dtype']}{spec['shape']}"
 
 
-def content_of(items: Mapping[str, Mapping[str, jax.Array]], meta: Any,
+def content_of(step: int, items: Mapping[str, Mapping[str, jax.Array]], meta: Any,
                scores: Mapping[int, float]) -> dict[str, Any]:
   """The content of a manifest; waits for the arrays.
 
   Args:
+    step: of the checkpoint, whose folder could be renamed.
     items: of the state, by name, as `flatten` gives them.
     meta: what JSON can hold.
     scores: of steps.
@@ -46,7 +47,7 @@ def content_of(items: Mapping[str, Mapping[str, jax.Array]], meta: Any,
   checksums = digests({path: x for item in items.values() for path, x in item.items()})
   arrays = {name: {path: _spec(x) | {"digest": checksums[path]} for path, x in item.items()}
             for name, item in items.items()}
-  return {"meta": meta, "scores": sorted(scores.items()), "arrays": arrays}
+  return {"step": step, "meta": meta, "scores": sorted(scores.items()), "arrays": arrays}
 
 
 def scores_of(content: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:

@@ -1,10 +1,13 @@
 """The workdir of a run: whose it is, its checkpoints, its data, and its trained model."""
 
+import contextlib
+import fcntl
 import functools
-import json
 import os
-from typing import Any, Mapping
+import platform
+from typing import Any, Iterator, Mapping
 
+from absl import logging
 import jax
 
 from jtx import build, config_files, imports, storage
@@ -20,6 +23,7 @@ from jtx.saved.checkpoint import Checkpointer
 CONFIG_FILE = "config.json"
 SOURCE_FILE = "config.py"  # a copy of the config file
 IMPORTS_FILE = "imports.json"  # the folders of the modules that the config names
+LOCK_FILE = ".lock"  # held while a process trains
 RESULTS_FILE = "results.json"  # of the final evaluation, which ends a run
 
 # Keys that do not change what is computed: a workdir may be resumed with others.
@@ -54,6 +58,32 @@ def write_config(config: ConfigDict, workdir: str, source: str = "") -> None:
                             os.path.join(workdir, IMPORTS_FILE))
   if source:
     storage.write_text(os.path.join(workdir, SOURCE_FILE), storage.read_text(source))
+
+
+@contextlib.contextmanager
+def claimed(workdir: str) -> Iterator[None]:
+  """Makes a workdir, in which no other process of this machine trains meanwhile.
+
+  Raises:
+    ConfigError: another does, or the folder can't be made.
+  """
+  storage.make_folder(workdir)
+  if not processes.is_main() or storage.is_remote(workdir):
+    yield
+    return
+  with open(os.path.join(workdir, LOCK_FILE), "a+") as lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      lock.seek(0)
+      raise ConfigError(f"--workdir={workdir}: {lock.read() or 'another process'} trains there;"
+                        " wait for its end, or choose another workdir") from None
+    except OSError as e:
+      logging.warning("%s can't be locked (%s): do not train there twice at once", workdir, e)
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} of {platform.node()}")
+    lock.flush()
+    yield
 
 
 def check_workdir(config: ConfigDict, workdir: str) -> None:
@@ -143,7 +173,11 @@ def read_results(workdir: str) -> dict[str, Any]:
 
 def has_results(workdir: str) -> bool:
   """Whether a workdir holds a run whose final evaluation is done."""
-  return storage.exists(os.path.join(workdir, RESULTS_FILE))
+  try:
+    return storage.exists(os.path.join(workdir, RESULTS_FILE)) and bool(read_results(workdir))
+  except ConfigError as e:  # half of it, as a power cut leaves files
+    logging.warning("%s; the final evaluation is made anew", e)
+    return False
 
 
 def unevaluated(config: ConfigDict, workdir: str) -> list[str]:
@@ -180,7 +214,7 @@ def save_results(config: ConfigDict, workdir: str, results: Mapping[str, Any]) -
   path, complete = os.path.join(workdir, RESULTS_FILE), has_results(workdir)
   if complete:
     computed = {key.partition("/")[0] for key in results}
-    old = json.loads(storage.read_text(path))
+    old = read_results(workdir)
     results = {**results, **{key: value for key, value in old.items()
                              if key.partition("/")[0] not in computed}}
   if processes.is_main():

@@ -6,7 +6,7 @@ from absl import logging
 import jax
 import numpy as np
 
-from jtx import build, imports, storage
+from jtx import build, imports
 from jtx.config import ConfigDict
 from jtx.data import pipeline
 from jtx.data.tokenizers.files import save_tokenizers
@@ -41,9 +41,10 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
   Raises:
     ConfigError: the config can't be used, or the workdir holds another config's run.
     TrainError: the loss is no longer finite.
-    Preempted: it was told to stop, by SIGTERM or `max_seconds`, and has saved.
+    Preempted: it was told to stop, by a signal or `max_seconds`, and has saved.
   """
-  with preemption.Notice(max_seconds) as notice, processes.Watchdog(stuck_seconds) as watchdog:
+  with (workdirs.claimed(workdir), preemption.Notice(max_seconds) as notice,
+        processes.Watchdog(stuck_seconds) as watchdog):
     return _run(config, workdir, devices, config_file, notice, watchdog)
 
 
@@ -57,7 +58,6 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   trackers.check(config.trackers)
   profile = Profile(config.profile, workdir)
   jax.config.update("jax_default_prng_impl", config.prng)
-  storage.make_folder(workdir)
   workdirs.check_workdir(config, workdir)
   checkpoints = workdirs.make_checkpoints(config, workdir)
 

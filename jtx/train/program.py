@@ -1,5 +1,6 @@
 """The jitted program of a run: its state and train step, sharded over a mesh."""
 
+import collections
 import functools
 import math
 from typing import Any, Mapping
@@ -12,6 +13,10 @@ from jtx.config import ConfigDict
 from jtx.parallel import sharding
 from jtx.train import flops, optim
 from jtx.train.step import TrainState, train_step
+
+# Steps that the host may be ahead of the devices: enough to keep them busy. Each more is one that a
+# run which is told to stop still has to wait for.
+AHEAD = 2
 
 
 class Program:
@@ -60,6 +65,8 @@ class Program:
         ema=param_shardings if config.optim.ema else {},
         sums={name: everywhere for name in self.metric_names}, bad_step=everywhere)
     self.jitted_init = jax.jit(init, out_shardings=self.shardings)
+    self._marks: collections.deque[jax.Array] = collections.deque()  # of steps under way
+    self._mark = jax.jit(jnp.copy)
     self.jitted_zero_sums = jax.jit(self.zero_sums, out_shardings=self.shardings.sums)
     self.jitted_step = jax.jit(functools.partial(train_step, config, model, objective, self.tx),
                                donate_argnums=0, out_shardings=self.shardings,
@@ -70,9 +77,14 @@ class Program:
     return self.jitted_init(self.config.seed)
 
   def step(self, state: TrainState, batch: Mapping[str, jax.Array]) -> TrainState:
+    """Starts a step, at most AHEAD others before it being under way."""
     # Without the mesh in scope the constraints on activations would silently do nothing.
     with jax.set_mesh(self.mesh):
-      return self.jitted_step(state, batch, self.extra)
+      state = self.jitted_step(state, batch, self.extra)
+      self._marks.append(self._mark(state.step))  # a copy, since the next step takes the state
+    if len(self._marks) > AHEAD:
+      self._marks.popleft().block_until_ready()
+    return state
 
   def zero_sums(self) -> dict[str, jax.Array]:
     return {name: jnp.zeros(2) for name in self.metric_names}

@@ -33,6 +33,7 @@ def begin(program: Program, checkpoints: Checkpointer) -> Start:
   """The newest good checkpoint, or what a new run starts from."""
   config = program.config
   if checkpoints.latest_step() is None:
+    checkpoints.check_none_lost()
     state = program.init()
     if config.init_from:
       params = open_saved(config.init_from).params_for(program.model)[0]

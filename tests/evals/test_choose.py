@@ -52,6 +52,16 @@ def test_scores_that_nothing_has():
     choose.chosen(config(val=LOSS), frozenset(), (), ["f1"])
 
 
+def test_scores_of_images_whose_evaluation_has_none():
+  c = config(val=common.evaluator("images", source=("images:val",)), loss=LOSS)
+  found = choose.chosen(c, frozenset({"classes"}), ["images:test"], ["macro_f1"])
+  assert {name: e.name for name, e in found.items()} == {
+      "test_val": "classification", "test_loss": "loss"}
+  assert (found.test_val.source, found.test_val.scores) == (("images:test",), ("macro_f1",))
+  with pytest.raises(ConfigError, match="no evaluation can have scores"):
+    choose.chosen(c, frozenset({"mae"}), ["images:test"], ["macro_f1"])
+
+
 def test_predictions_where_there_is_only_a_loss():
   c = config(dev=common.evaluator("loss", source=("tsv:dev.tsv",)))
   found = choose.chosen(c, frozenset({"choice"}), predictions=True)

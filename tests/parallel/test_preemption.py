@@ -1,5 +1,6 @@
 """A run that is told to stop has saved its last step, and goes on as if nothing had been."""
 
+import collections
 import json
 import os
 import signal
@@ -13,25 +14,38 @@ import pytest
 
 from configs.common import evaluator
 from jtx.errors import Preempted
+from jtx.parallel import preemption, sharding
 from jtx.parallel.preemption import Notice
 from jtx.saved.checkpoint import Checkpointer
 from jtx.train import loop
 from jtx.train.program import Program
+from jtx.train.step import TrainState
 from tests.helpers import losses, steady, tiny_config
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def test_the_first_signal_is_a_notice_and_the_second_is_not_caught():
-  before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number,status", [(signal.SIGTERM, 75), (signal.SIGHUP, 75),
+                                           (signal.SIGINT, 130)])
+def test_the_first_signal_is_a_notice_and_the_second_is_not_caught(number, status):
+  before = [signal.getsignal(s) for s in preemption.SIGNALS]
   with Notice() as notice:
     assert not notice.due(1)
-    signal.raise_signal(signal.SIGTERM)
-    assert notice.due(2) and notice.reason == "SIGTERM"
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    with pytest.raises(Preempted, match="stopped by SIGTERM; the same command goes on"):
+    signal.raise_signal(number)
+    assert notice.due(2) and notice.reason == number.name
+    assert {signal.getsignal(s) for s in preemption.SIGNALS} == {signal.SIG_DFL}
+    with pytest.raises(Preempted, match=f"stopped by {number.name}; the same command goes on") as e:
       notice.at_once()
-  assert signal.getsignal(signal.SIGTERM) is before
+    assert e.value.status == status
+  assert [signal.getsignal(s) for s in preemption.SIGNALS] == before
+
+
+@pytest.mark.parametrize("number,status", [("SIGTERM", 75), ("SIGINT", 130)])
+def test_before_there_is_anything_to_save_a_signal_ends_the_process(number, status):
+  script = ("import signal\nfrom jtx.parallel import preemption\npreemption.end_at_once()\n"
+            f"signal.raise_signal(signal.{number})\n")
+  done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True)
+  assert (done.returncode, done.stderr) == (status, b"")
 
 
 def test_the_limit_of_seconds():
@@ -73,6 +87,27 @@ def test_readers_that_end_with_the_notice():
       list(notice.reading(batches()))
     signal.raise_signal(signal.SIGTERM)
     assert list(notice.reading(batches())) == [1]
+
+
+def test_the_host_is_few_steps_ahead(monkeypatch):
+  """Between two logged steps nothing else waits for the devices."""
+  program, waited = object.__new__(Program), []
+
+  class Mark:
+    def __init__(self, step):
+      self.step = step
+
+    def block_until_ready(self):
+      waited.append(self.step)
+
+  program.mesh = sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), jax.devices()[:1])
+  program.extra, program._mark = {}, Mark
+  program._marks = collections.deque()
+  program.jitted_step = lambda state, batch, extra: state.replace(step=state.step + 1)
+  state = TrainState(step=0, params={}, opt_state={}, ema={}, sums={}, bad_step=-1)
+  for done in range(1, 6):
+    state = program.step(state, {})
+    assert waited == list(range(1, done - 1))
 
 
 @pytest.mark.slow

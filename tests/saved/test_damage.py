@@ -1,6 +1,7 @@
 """Damaged checkpoints are never restored: they are noticed, named and set aside."""
 
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -99,6 +100,48 @@ def test_all_damaged_and_none_deleted(run):
   with pytest.raises(CheckpointError, match="no good checkpoint"):
     restore(run)
   assert sorted(p.name for p in (run / "corrupt").iterdir()) == ["1", "2"]
+
+
+def test_a_run_that_lost_all_does_not_begin_anew_without_a_word(run):
+  for step in "12":
+    (run / "checkpoints" / step / "manifest" / "metadata").unlink()
+  with pytest.raises(CheckpointError):
+    restore(run)
+  checkpoints = Checkpointer(run / "checkpoints")
+  with pytest.raises(CheckpointError, match="all were damaged: they are in .*corrupt; remove that"):
+    checkpoints.check_none_lost()
+  shutil.rmtree(run / "corrupt")
+  checkpoints.check_none_lost()
+  checkpoints.close()
+
+
+def test_a_folder_of_another_step(run, caplog):
+  shutil.copytree(run / "checkpoints" / "2", run / "checkpoints" / "7")
+  assert restore(run)[2] == 2
+  assert "checkpoints/7 is damaged" in caplog.text and "it is of step 2" in caplog.text
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_checkpoint_of_another_user_is_not_damage(run):
+  for path in (run / "checkpoints").rglob("*"):
+    path.chmod(0o700 if path.is_dir() else 0o600)
+  for path in (run, *run.parents):
+    if path != path.parent and path.owner() == "root":
+      path.chmod(path.stat().st_mode | 0o055)
+  os.seteuid(65534)
+  try:
+    with pytest.raises((CheckpointError, PermissionError)):
+      restore(run)
+  finally:
+    os.seteuid(0)
+  assert not (run / "corrupt").exists() and restore(run)[2] == 2
+
+
+def test_where_nothing_can_be_written_it_is_told_at_once(tmp_path):
+  checkpoints = Checkpointer(tmp_path / "w" / "checkpoints")
+  (tmp_path / "w").write_text("")
+  with pytest.raises(CheckpointError, match="checkpoints: no checkpoint can be written there: not a"):
+    checkpoints.save(1, make_state(1), {})
 
 
 def test_written_again_and_damaged_again(run):

@@ -60,6 +60,29 @@ def test_a_field_that_came_later_has_its_default(tmp_path):
     workdirs.check_workdir(other.lock(), str(tmp_path))
 
 
+def test_a_workdir_is_one_process_s(tmp_path):
+  folder = str(tmp_path / "a" / "b")
+  with workdirs.claimed(folder):
+    with pytest.raises(ConfigError, match=f"process {os.getpid()} of .* trains there; wait for its"):
+      with workdirs.claimed(folder):
+        pass
+  with workdirs.claimed(folder):
+    pass
+  (tmp_path / "file").write_text("")
+  for path in ("file", "file/w"):
+    with pytest.raises(ConfigError, match="is a file and no folder"):
+      with workdirs.claimed(str(tmp_path / path)):
+        pass
+
+
+def test_half_a_file_of_results(tmp_path, caplog):
+  (tmp_path / "results.json").write_text('{"step": 4, "val/lo')
+  assert not workdirs.has_results(str(tmp_path))
+  assert "results.json is not valid JSON" in caplog.text and "made anew" in caplog.text
+  (tmp_path / "results.json").write_text('{"step": 4}')
+  assert workdirs.has_results(str(tmp_path))
+
+
 def with_evals(every=0, edits={}, **names):
   config = tiny_config(**edits)
   with config.unlocked():
