@@ -52,7 +52,7 @@ folder = tempfile.mkdtemp(prefix="jtx_")
 
 # %%
 config = vit_digits.get_config()
-common.apply(config, {"epochs": 80.0, "evals.val.every": 100})
+common.apply(config, {"epochs": 40.0, "evals.val.every": 100})
 for op in config.data.ops:
   print(dict(op))
 stack = config.model.stack
@@ -116,7 +116,7 @@ pretraining = vit_digits.get_config()
 common.apply(pretraining, {
     "model.head": {"task": "none", "zero": False, "pool": "first"},
     "model.decoder": {"num_layers": 2, "width": 32, "num_heads": 4, "ffn_dim": 64, "masked": 0.5},
-    "objective": common.objective("mae", normalize=False), "epochs": 40.0,
+    "objective": common.objective("mae", normalize=False), "epochs": 20.0,
     "evals.val": common.evaluator("loss", source=("embedded:digits:test",), every=200)})
 mae_workdir = os.path.join(folder, "mae")
 results = loop.run(pretraining.lock(), mae_workdir)

@@ -126,6 +126,9 @@ def tokenizer_files(model: Any, tokenizer: Tokenizer) -> dict[str, Any]:
            "cls": ends[0], "sep": ends[1], "mask": tokenizer.mask_id}
   config = {f"{role}_token": tokenizer.tokens([i])[0] for role, i in roles.items() if i is not None}
   config |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+  # What the tokenizer gives a model; without types the second text of a pair would be as the first.
+  types = ["token_type_ids"] if model.embedding.types > 1 else []
+  config["model_input_names"] = ["input_ids", *types, "attention_mask"]
   if model.longest is not None:
     config["model_max_length"] = model.longest
   return {"tokenizer.json": content, "tokenizer_config.json": config}

@@ -93,8 +93,8 @@ class Checkpointer:
   def check_none_lost(self):
     """Raises CheckpointError where there is no checkpoint since all were damaged."""
     if self._aside.exists():
-      raise CheckpointError(f"{self.directory} has no checkpoint, since all were damaged: they are in"
-                            f" {self._aside}; remove that folder to begin at step 0")
+      raise CheckpointError(f"{self.directory} has no checkpoint, since all were damaged: they are"
+                            f" in {self._aside}; remove that folder to begin at step 0")
 
   @property
   def _aside(self) -> epath.Path:
@@ -213,7 +213,7 @@ class Checkpointer:
                             f" {reason_of(e)}") from e
 
   def _check_writable(self):
-    """Raises CheckpointError where no folder can be made, for which Orbax would wait for minutes."""
+    """Raises CheckpointError where no folder can be made; Orbax would wait for minutes."""
     if jax.process_index() != 0 or storage.is_remote(str(self.directory)):
       return
     probe = self.directory / ".probe"

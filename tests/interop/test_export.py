@@ -166,6 +166,7 @@ def test_a_tokenizer_is_saved_beside_the_model(tmp_path):
   config = json.load(open(path + "/tokenizer_config.json"))
   assert config["pad_token"] == "<pad>" and config["cls_token"] == "<bos>"
   assert config["model_max_length"] == 16
+  assert config["model_input_names"] == ["input_ids", "token_type_ids", "attention_mask"]
   assert json.load(open(path + "/config.json"))["eos_token_id"] == TOKENIZER.eos_id
   os.remove(path + "/config.json")  # the tokenizer's files alone
   assert load_tokenizer(path).encode("the mat").tolist() == TOKENIZER.encode("the mat").tolist()

@@ -85,12 +85,11 @@ cli.run(main)
   assert done.returncode == status
 
 
-# Every process compiles all programs, and they wait for one another at every step: a kind has no
+# Every process compiles all programs, and they wait for one another at every step: there are no
 # more numbers of processes, steps and examples than it needs.
 @pytest.mark.slow
-@pytest.mark.parametrize("config,numbers", [("nmt_numbers", (2, 4)), ("bert", (2,)),
-                                            ("vit_digits", (4,))])
-def test_any_number_of_processes_gives_the_same_losses(config, numbers, tmp_path):
+@pytest.mark.parametrize("config,number", [("nmt_numbers", 2), ("bert", 2), ("vit_digits", 4)])
+def test_any_number_of_processes_gives_the_same_losses(config, number, tmp_path):
   (tmp_path / "few.txt").write_text("It runs.\nAnd then it ends.\n\n" * 11)
   digits = open_source("embedded:digits:test")
   np.savez(tmp_path / "few.npz", images=[digits[i]["image"] for i in range(11)],
@@ -100,14 +99,13 @@ def test_any_number_of_processes_gives_the_same_losses(config, numbers, tmp_path
          "vit_digits": (f"val.source=('npz:{tmp_path}/few.npz',)",)}
   args = ("--config.steps=6", "--config.mesh.fsdp=2", "--config.mesh.tensor=2",
           "--config.mesh.data=2", *(f"--config.evals.{edit}" for edit in few[config]))
-  for number in (1, *numbers):
-    done = launched(tmp_path / str(number), f"configs/{config}.py:tiny", number, 8 // number, *args)
+  for count in (1, number):
+    done = launched(tmp_path / str(count), f"configs/{config}.py:tiny", count, 8 // count, *args)
     assert done.returncode == 0, done.stderr
   whole = dict(losses(tmp_path / "1"))
   assert len(whole) == 6
-  for number in numbers:
-    assert dict(losses(tmp_path / str(number))) == pytest.approx(whole, rel=1e-5)
-    assert results(tmp_path / str(number)) == pytest.approx(results(tmp_path / "1"), rel=1e-5)
+  assert dict(losses(tmp_path / str(number))) == pytest.approx(whole, rel=1e-5)
+  assert results(tmp_path / str(number)) == pytest.approx(results(tmp_path / "1"), rel=1e-5)
 
 
 TRANSLATOR = """
@@ -126,8 +124,7 @@ def test_a_run_goes_on_in_other_shapes(tmp_path):
   shape = lambda data, fsdp, tensor: [f"--config.mesh.{axis}={n}" for axis, n in zip(
       ("data", "fsdp", "tensor"), (data, fsdp, tensor))]
   assert launched(whole, config, 1, 8, *shape(1, 4, 2)).returncode == 0
-  for count, devices, mesh in ((1, 1, (1, 1, 1)), (2, 1, (1, 2, 1)), (1, 4, (2, 1, 2)),
-                               (2, 4, (1, 8, 1)), (4, 2, (4, 1, 2))):
+  for count, devices, mesh in ((2, 1, (1, 2, 1)), (4, 2, (4, 1, 2))):
     part = tmp_path / f"{count}x{devices}"
     shutil.copytree(whole, part)
     shutil.rmtree(part / "checkpoints" / "5")

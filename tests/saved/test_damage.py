@@ -140,7 +140,7 @@ def test_a_checkpoint_of_another_user_is_not_damage(run):
 def test_where_nothing_can_be_written_it_is_told_at_once(tmp_path):
   checkpoints = Checkpointer(tmp_path / "w" / "checkpoints")
   (tmp_path / "w").write_text("")
-  with pytest.raises(CheckpointError, match="checkpoints: no checkpoint can be written there: not a"):
+  with pytest.raises(CheckpointError, match="no checkpoint can be written there: not a dir"):
     checkpoints.save(1, make_state(1), {})
 
 

@@ -15,7 +15,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from tests.helpers import ROOT, one_fast
+from tests.helpers import ROOT
 
 FIXTURES = ROOT / "tests" / "fixtures" / "older_workdirs"
 EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
@@ -46,7 +46,8 @@ def near(value):
   return ANY if isinstance(value, str) and len(value) == 64 else value
 
 
-@pytest.mark.parametrize("kind", one_fast("vit", *(kind for kind in EXPECTED if kind != "vit")))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", EXPECTED)
 def test_goes_on_as_before(kind, tmp_path):
   ours, theirs = gone_on(kind, tmp_path), dict(EXPECTED[kind])
   if ours.pop("machine") != theirs.pop("machine"):

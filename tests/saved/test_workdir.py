@@ -63,7 +63,7 @@ def test_a_field_that_came_later_has_its_default(tmp_path):
 def test_a_workdir_is_one_process_s(tmp_path):
   folder = str(tmp_path / "a" / "b")
   with workdirs.claimed(folder):
-    with pytest.raises(ConfigError, match=f"process {os.getpid()} of .* trains there; wait for its"):
+    with pytest.raises(ConfigError, match=f"process {os.getpid()} of .* trains there; wait"):
       with workdirs.claimed(folder):
         pass
   with workdirs.claimed(folder):

@@ -14,6 +14,7 @@ from jtx.nn.attend import attend
 from jtx.nn.kernels import splash
 from jtx.nn.masks import CAUSAL, FULL, Rows, window
 from jtx.parallel import sharding
+from tests.helpers import one_fast
 
 B, T, N, H = 4, 300, 4, 16
 BOTH = window(40, 40) & masks.Window(right=3) | window(5, 5)
@@ -44,13 +45,12 @@ def check(mask, ids, kv_heads, mesh, length=T, **options):
     assert np.abs(a - b).max() < 1e-5 * np.abs(b).max()
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
-@pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[] if name == "window" else pytest.mark.slow) for name in MASKS])
-def test_reference(name, packed, kv_heads):
-  if kv_heads != 2 and packed:
-    pytest.skip("covered by the others")
+# One mask with all numbers of heads, and each with one; the two do not meet in the kernel.
+@pytest.mark.parametrize("case", one_fast(
+    ("window", True, 2), ("window", False, 4), ("window", False, 2), ("window", False, 1),
+    ("full", True, 2), ("causal", True, 1), ("joined", True, 4)))
+def test_reference(case):
+  name, packed, kv_heads = case
   check(MASKS[name], segments() if packed else None, kv_heads,
         sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), jax.devices()[:1]))
 
@@ -60,15 +60,16 @@ def test_scale_and_soft_cap():
   check(CAUSAL, segments(), 2, mesh, scale=1.5, soft_cap=2.0)
 
 
-@pytest.mark.parametrize("kv_heads,sizes", [
-    pytest.param(2, (2, 1, 2, 2)),
-    pytest.param(4, (1, 1, 2, 4), marks=pytest.mark.slow),
-    pytest.param(1, (1, 2, 4, 1), marks=pytest.mark.slow),  # fewer key heads than devices
-    pytest.param(2, (1, 2, 4, 1), marks=pytest.mark.slow),
-])
-@pytest.mark.parametrize("mask", [FULL, window(600, 600), CAUSAL, window(20, 10)],
-                         ids=["full", "wide", "causal", "window"])
-def test_every_device_on_its_part(mask, kv_heads, sizes):
+# Every mask with its rows split, and every other split with a mask.
+@pytest.mark.parametrize("case", one_fast(
+    ("window", 2, (2, 1, 2, 2)),
+    *((name, 2, (2, 1, 2, 2)) for name in ("full", "wide", "causal")),
+    ("causal", 4, (1, 1, 2, 4)), ("window", 4, (1, 1, 2, 4)),
+    ("full", 1, (1, 2, 4, 1)),  # fewer key heads than devices
+    ("causal", 2, (1, 2, 4, 1))))
+def test_every_device_on_its_part(case):
+  name, kv_heads, sizes = case
+  mask = {**MASKS, "wide": window(600, 600)}[name]
   mesh = sharding.make_mesh(dict(zip(sharding.AXES, sizes)))
   check(mask, segments(512), kv_heads, mesh, 512)
 
