@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import pathlib
+import stat
 from typing import Any, Iterator, Sequence
 
 from jtx.errors import ConfigError
@@ -68,6 +69,23 @@ def make_folder(path: str) -> None:
       raise ConfigError(f"{path}: it, or what it would lie in, is a file and no folder") from e
 
 
+def private_folder(path: str) -> str:
+  """Makes a folder that no other user can write to; its absolute path.
+
+  Raises:
+    ConfigError: it is there, and others own it or can write to it.
+  """
+  path = os.path.abspath(os.path.expanduser(path))
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  with contextlib.suppress(FileExistsError):
+    os.mkdir(path, 0o700)
+  found = os.lstat(path)
+  if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    raise ConfigError(f"{path}: it must be a folder of your own to which nobody else can write,"
+                      " since what lies there is run; choose another, or: chmod go-w")
+  return path
+
+
 def read_text(path: str, errors: str = "strict") -> str:
   with opened(path) as p:
     return io.TextIOWrapper(io.BytesIO(p.read_bytes()), "utf-8", errors).read()
@@ -83,7 +101,9 @@ def write_bytes(path: str, content: bytes) -> None:
     with opened(path) as p:
       p.write_bytes(content)
     return
-  with open(path + ".tmp", "wb") as f:
+  with contextlib.suppress(FileNotFoundError):
+    os.unlink(path + ".tmp")  # of a run that was killed; a link there is not followed
+  with open(path + ".tmp", "xb") as f:
     f.write(content)
     f.flush()
     os.fsync(f.fileno())

@@ -19,6 +19,32 @@ def test_a_file_is_written_whole(tmp_path):
   assert storage.absolute("x") == os.path.abspath("x")
 
 
+def test_a_link_in_the_place_of_a_temporary_file_is_not_followed(tmp_path):
+  path = str(tmp_path / "a.txt")
+  (tmp_path / "other").write_text("mine")
+  os.symlink(tmp_path / "other", path + ".tmp")
+  storage.write_text(path, "new")
+  assert storage.read_text(path) == "new" and (tmp_path / "other").read_text() == "mine"
+
+
+def test_a_folder_of_one_s_own(tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  path = storage.private_folder("~/a/compiled")
+  assert path == str(tmp_path / "a" / "compiled") == storage.private_folder(path)
+  assert os.stat(path).st_mode & 0o777 == 0o700
+  os.symlink(path, tmp_path / "link")
+  os.makedirs(tmp_path / "open")
+  os.chmod(tmp_path / "open", 0o777)
+  (tmp_path / "file").write_text("")
+  for name in ("link", "open", "file"):
+    with pytest.raises(ConfigError, match=f"{name}: it must be a folder of your own"):
+      storage.private_folder(str(tmp_path / name))
+  if os.getuid() == 0:
+    os.chown(path, 65534, -1)
+    with pytest.raises(ConfigError, match="a folder of your own"):
+      storage.private_folder(path)
+
+
 def test_lines_replace_what_was_there_and_grow(tmp_path):
   path = str(tmp_path / "a.txt")
   storage.write_text(path, "old\n")

@@ -9,8 +9,9 @@ from absl import flags
 
 from .. import cli
 
-CACHE = flags.DEFINE_string("cache", "/tmp/jtx_compiled", "Folder, or gs:// path, of compiled"
-                            " programs, which a restarted run need not compile again.")
+CACHE = flags.DEFINE_string(
+    "cache", "~/.cache/jtx/compiled", "Folder, or gs:// path, of compiled programs, which a"
+    " restarted run need not compile again. Nobody else may be able to write to it.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would run, and run nothing.")
 
 PYTHON = sys.executable

@@ -13,11 +13,14 @@ from jtx.config import ConfigDict, build
 from jtx.data import order, pipeline, prepared, recipes
 from jtx.data.corpus import files, reader
 from jtx.data.lazy import LazyExamples
+from jtx.data.op import ExampleOp
 from jtx.data.sources.registry import Source, open_source
 from jtx.data.tokenizers.files import TOKENIZER_FILE, from_json, load_tokenizers
 from jtx.data.tokenizers.kinds import TOKENIZERS
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
+
+FEW = 4  # examples of a split that are prepared before training, to see that they can be
 
 
 class Dataset:
@@ -196,6 +199,28 @@ class Dataset:
     if not examples:
       raise DataError(f"{', '.join(specs)}: no example is left after data.ops")
     return examples
+
+  def check(self, specs: Sequence[str]) -> None:
+    """Opens a split and prepares a few of its examples; of texts all labels are looked at.
+
+    Raises:
+      DataError: it can't be used.
+    """
+    if self.recipe.augment:
+      images = self.prepare(specs)
+      images.after_ops(spread(range(len(images)), FEW), None)
+      return
+    labels = [op for op in self.ops if type(op).misfit is not ExampleOp.misfit]
+    for source in self.sources(specs):
+      examples = [source[i] | {"id": i} for i in spread(range(len(source)), FEW)]
+      for op in self.ops:
+        examples = op(examples, self.tokenizers)
+      for i in range(len(source)) if labels else ():
+        example = source[i]
+        for reason in filter(None, (op.misfit(example) for op in labels)):
+          line = source.line(i) if hasattr(source, "line") else None
+          raise DataError(f"{source.name}: {f'example {i}' if line is None else f'line {line}'}:"
+                          f" {reason}")
 
   @functools.cached_property
   def prepared_train(self) -> prepared.Prepared | reader.PreparedFiles | LazyExamples:

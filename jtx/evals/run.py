@@ -9,6 +9,7 @@ import jax
 
 from jtx.build import check_heads, check_keys
 from jtx.config import ConfigDict, build
+from jtx.errors import DataError
 from jtx.evals import EVALS
 from jtx.evals.table import Table
 from jtx.evals.task import Record, Task
@@ -38,6 +39,17 @@ def make_evaluators(config: ConfigDict, model: Any = None,
     if example is not None:
       check_keys(example, evaluator.keys, what)
   return made
+
+
+def checked(evaluators: dict[str, Any], data: Any) -> dict[str, Any]:
+  """The evaluators; raises DataError where one will not be able to use its data."""
+  for name, evaluator in evaluators.items():
+    try:
+      if specs := getattr(evaluator, "source", ()):
+        data.check(specs)
+    except DataError as e:
+      raise DataError(f"config.evals.{name}: {e}") from e
+  return evaluators
 
 
 def evaluate(task: Task, params: Any, evaluators: Mapping[str, Any], step: int, workdir: str,

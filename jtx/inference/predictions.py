@@ -4,6 +4,8 @@ from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
+from jtx.errors import DataError
+
 
 class Prediction(NamedTuple):
   label: str  # the likeliest class
@@ -22,7 +24,12 @@ def predicted(head: Any, outputs: np.ndarray, labels: Sequence[str]) -> Predicti
     head: the fields of the model's head.
     outputs: logits [C].
     labels: the C names.
+
+  Raises:
+    DataError: the logits are not finite.
   """
+  if not np.isfinite(outputs).all():
+    raise DataError("the model gives scores that are NaN or infinite: its weights can't be used")
   if head.task != "multi_label":
     return prediction(outputs, labels)
   p = np.exp(-np.logaddexp(0, -outputs.astype(np.float64))).tolist()

@@ -84,9 +84,13 @@ class Tensors:
       with open(index, encoding="utf-8") as f:
         parts = json.load(f)["weight_map"]
       paths = {name: os.path.join(directory, part) for name, part in parts.items()}
+      outside = [part for part in parts.values() if os.path.basename(part) != part]
     except (ValueError, KeyError, TypeError, AttributeError):
       raise DataError(f"{index} is not an index: it must be a JSON object whose weight_map names"
                       " the file of each tensor") from None
+    if outside:
+      raise DataError(f"{index}: {outside[0]!r} is no file beside it; parts of a model are read"
+                      " from its directory only")
     for name, path in paths.items():
       if not os.path.exists(path):
         raise DataError(f"{path} does not exist, and {INDEX} says it has tensor {name!r}")
@@ -118,12 +122,15 @@ class Tensors:
     """The parameters of these entries, by path.
 
     Raises:
-      DataError: a tensor of another shape.
+      DataError: a tensor of another shape, or with values that are not finite.
     """
     params: dict[str, np.ndarray] = {}
     for entry in wanted:
       try:
-        tables.read(entry, self.get(entry.name), shapes, params)
+        tensor = self.get(entry.name)
+        tables.read(entry, tensor, shapes, params)
+        if not np.isfinite(tensor.astype(np.float32)).all():
+          raise DataError(f"tensor {entry.name!r} has values that are NaN or infinite")
       except DataError as e:
         raise DataError(f"{self.directory}: {e}") from None
     return params

@@ -30,8 +30,12 @@ def slurm_script(command: Sequence[str], *, name: str, nodes: int, tasks_per_nod
     options: of sbatch, such as --partition=gpu, which are added.
 
   Raises:
-    ConfigError: an option that is not one.
+    ConfigError: an option that is not one, or a name or log that would be more than that.
   """
+  for flag, value in (("name", name), ("log", log)):
+    if not re.fullmatch(r"[\w.%/][\w.%/+:=@,-]*", value):
+      raise ConfigError(f"--{flag}={value!r}: it stands in a line of a script, and has letters,"
+                        " digits and ._%/+:=@,- only")
   for option in options:
     if not re.fullmatch(r"--[\w-]+(=\S+)?", option):
       raise ConfigError(f"--sbatch={option}: is no option of sbatch, such as --partition=gpu")
@@ -61,7 +65,15 @@ def until_done(command: Sequence[str], *, folder: str, env: Mapping[str, str]) -
 
 
 def tpu_command(line: str, *, name: str, zone: str, project: str = "") -> list[str]:
-  """The gcloud command that runs a line of shell on all hosts of a TPU slice."""
+  """The gcloud command that runs a line of shell on all hosts of a TPU slice.
+
+  Raises:
+    ConfigError: a name that Google Cloud does not take.
+  """
+  for flag, value in (("name", name), ("zone", zone), ("project", project or "none")):
+    if not re.fullmatch(r"[a-z][a-z0-9:.-]*", value):
+      raise ConfigError(f"--{flag}={value!r}: Google Cloud has lower-case letters, digits and"
+                        " hyphens, from a letter on")
   return ["gcloud", "compute", "tpus", "tpu-vm", "ssh", name, f"--zone={zone}",
           *([f"--project={project}"] if project else []), "--worker=all", f"--command={line}"]
 
@@ -103,8 +115,8 @@ def jobset(command: Sequence[str], *, name: str, image: str, topology: str, slic
     chips *= int(side)
   hosts, per_host = max(chips // per_host, 1), min(per_host, chips)
   container = {
-      "name": "train", "image": image, "command": list(command),
-      "env": [{"name": key, "value": value} for key, value in env.items()],
+      "name": "train", "image": image, "command": list(map(_unexpanded, command)),
+      "env": [{"name": key, "value": _unexpanded(value)} for key, value in env.items()],
       "ports": [{"containerPort": 8471}, {"containerPort": 8080}],
       "resources": {"limits": {"google.com/tpu": per_host}}}
   told_to_stop = {"action": "FailJob", "onExitCodes": {
@@ -126,6 +138,11 @@ def jobset(command: Sequence[str], *, name: str, image: str, topology: str, slic
               {"action": "RestartJobSetAndIgnoreMaxRestarts",
                "onJobFailureReasons": ["PodFailurePolicy"]}]},
           "replicatedJobs": [{"name": "slice", "replicas": slices, "template": {"spec": job}}]}}
+
+
+def _unexpanded(text: str) -> str:
+  """A text in which Kubernetes puts no variable in the place of $(NAME)."""
+  return text.replace("$(", "$$(")
 
 
 def manifest(value: Mapping[str, Any]) -> str:

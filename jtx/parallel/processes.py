@@ -18,6 +18,7 @@ from absl import logging
 import jax
 import numpy as np
 
+from jtx import storage
 from jtx.errors import ConfigError
 
 HEARTBEAT_SECONDS = 30  # without a sign of life, after which a process counts as gone
@@ -35,8 +36,12 @@ def initialize(coordinator: str = "", num_processes: int = 0, process_id: int = 
     process_id: of this one, from 0.
 
   Raises:
-    ConfigError: only some of the arguments are given, or they do not fit together.
+    ConfigError: only some of the arguments are given, or they do not fit together; or others can
+      write to the folder of compiled programs.
   """
+  cache = jax.config.jax_compilation_cache_dir  # of programs, which are run as they lie there
+  if cache and not storage.is_remote(cache):
+    jax.config.update("jax_compilation_cache_dir", storage.private_folder(cache))
   given = bool(coordinator), num_processes > 0, process_id >= 0
   if any(given) and not all(given):
     raise ConfigError("--coordinator, --num_processes and --process_id go together: give all of"

@@ -173,11 +173,14 @@ def read_results(workdir: str) -> dict[str, Any]:
 
 def has_results(workdir: str) -> bool:
   """Whether a workdir holds a run whose final evaluation is done."""
+  if not storage.exists(os.path.join(workdir, RESULTS_FILE)):
+    return False
   try:
-    return storage.exists(os.path.join(workdir, RESULTS_FILE)) and bool(read_results(workdir))
+    read_results(workdir)
   except ConfigError as e:  # half of it, as a power cut leaves files
     logging.warning("%s; the final evaluation is made anew", e)
     return False
+  return True
 
 
 def unevaluated(config: ConfigDict, workdir: str) -> list[str]:

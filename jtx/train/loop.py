@@ -10,7 +10,7 @@ from jtx import build, imports
 from jtx.config import ConfigDict
 from jtx.data import pipeline
 from jtx.data.tokenizers.files import save_tokenizers
-from jtx.evals.run import evaluate, make_evaluators
+from jtx.evals.run import checked, evaluate, make_evaluators
 from jtx.evals.task import Task
 from jtx.objectives.sums import summarize
 from jtx.parallel import preemption, processes, sharding
@@ -43,6 +43,9 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
     TrainError: the loss is no longer finite.
     Preempted: it was told to stop, by a signal or `max_seconds`, and has saved.
   """
+  phases.check_counts(config)
+  imports.load(config.imports)
+  trackers.check(config.trackers)
   with (workdirs.claimed(workdir), preemption.Notice(max_seconds) as notice,
         processes.Watchdog(stuck_seconds) as watchdog):
     return _run(config, workdir, devices, config_file, notice, watchdog)
@@ -53,9 +56,6 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
          watchdog: processes.Watchdog) -> dict[str, Any]:
   # ------------------------------------------------------------------ workdir
   asked = config  # what the workdir keeps: `steps` may follow from the data
-  phases.check_counts(config)
-  imports.load(config.imports)
-  trackers.check(config.trackers)
   profile = Profile(config.profile, workdir)
   jax.config.update("jax_default_prng_impl", config.prng)
   workdirs.check_workdir(config, workdir)
@@ -88,7 +88,8 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   stream = phases.train_stream(config, data, rows_sharding, start, cursor)
 
   complete = workdirs.ended(config, checkpoints, start) and workdirs.has_results(workdir)
-  missing = workdirs.unevaluated(asked, workdir) if complete else list(evaluators)
+  names = workdirs.unevaluated(asked, workdir) if complete else evaluators
+  missing = checked({name: evaluators[name] for name in names}, data)
 
   # Only now, so that a config that can't be run does not claim the workdir.
   if processes.is_main():
@@ -167,9 +168,8 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     results = workdirs.read_results(workdir)
   else:
     params, at = states.final_params(program, checkpoints)
-    named = {name: evaluators[name] for name in missing}
     results = workdirs.save_results(asked, workdir, {
-        "step": at, **evaluate(task, params, named, at, workdir, writer.write)})
+        "step": at, **evaluate(task, params, missing, at, workdir, writer.write)})
   checkpoints.close()
   writer.close()
   return results

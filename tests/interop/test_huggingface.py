@@ -194,9 +194,23 @@ def test_parts_of_a_sharded_model_are_read(saved):
   json.dump({"metadata": {}, "weight_map": weight_map}, open(index, "w"))
   equal(load_pretrained(directory)[1], params)
 
+  for part in ("../other.safetensors", "/etc/passwd"):
+    json.dump({"weight_map": weight_map | {names[0]: part}}, open(index, "w"))
+    assert f"{part!r} is no file beside it" in message(load_pretrained, directory, error=DataError)
   json.dump({"weight_map": weight_map | {"new.weight": "gone.safetensors"}}, open(index, "w"))
   assert message(load_pretrained, directory, error=DataError) == (
       f"{directory}/gone.safetensors does not exist, and model.safetensors.index.json says it has"
       " tensor 'new.weight'")
   json.dump([1], open(index, "w"))
   assert "is not an index" in message(load_pretrained, directory, error=DataError)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite(saved, value):
+  directory, _ = saved()
+  tensors = safetensors.numpy.load_file(directory + "/model.safetensors")
+  name = max(tensors)
+  tensors[name] = np.full_like(tensors[name], value)
+  safetensors.numpy.save_file(tensors, directory + "/model.safetensors")
+  assert message(load_pretrained, directory, error=DataError) == (
+      f"{directory}: tensor {name!r} has values that are NaN or infinite")

@@ -59,6 +59,19 @@ def test_the_slurm_script(tmp_path):
     slurm(options=("-p gpu",))
 
 
+@pytest.mark.parametrize("edit", [{"name": "a\n#SBATCH --wrap=b"}, {"log": "a\ntouch b"},
+                                  {"name": "a b"}, {"log": ""}])
+def test_a_name_is_no_line_of_the_script(edit):
+  with pytest.raises(ConfigError, match=f"--{next(iter(edit))}=.*it stands in a line of a script"):
+    slurm(**edit)
+
+
+def test_a_name_is_no_option_of_gcloud():
+  for edit in ({"name": "--flags-file=a"}, {"zone": "-z"}, {"project": "--impersonate"}):
+    with pytest.raises(ConfigError, match=f"--{next(iter(edit))}="):
+      clusters.tpu_command("ls", **{"name": "pod", "zone": "z"} | edit)
+
+
 @pytest.mark.parametrize("statuses,requeued", [((0,), 0), ((75, 75, 3), 2)])
 def test_slurm_requeues_what_was_told_to_stop(statuses, requeued, tmp_path):
   """The script by itself, with commands that stand in for Slurm's."""
@@ -158,6 +171,15 @@ def test_the_jobset(topology, hosts, chips):
   (container,) = job["template"]["spec"]["containers"]
   assert container["resources"] == {"limits": {"google.com/tpu": chips}}
   assert tuple(container["command"]) == COMMAND
+
+
+def test_kubernetes_expands_nothing():
+  value = clusters.jobset(("echo", "$(A)"), name="run", image="i", topology="v5e:4x4", slices=1,
+                          env={"B": "$(A) $A"}, restarts=0)
+  (group,) = value["spec"]["replicatedJobs"]
+  (container,) = group["template"]["spec"]["template"]["spec"]["containers"]
+  assert container["command"] == ["echo", "$$(A)"]
+  assert container["env"] == [{"name": "B", "value": "$$(A) $A"}]
 
 
 @pytest.mark.parametrize("edits,message", [

@@ -11,6 +11,8 @@ import pytest
 from tests.helpers import ROOT
 from tests.parity.wheel import pip, run, sources
 
+transformers = pytest.importorskip("transformers", reason="make test-parity installs it")
+
 THREE_LINES = """\
 from jtx.configs import classify
 def get_config():
@@ -28,7 +30,6 @@ def test_a_config_of_three_lines_in_an_empty_folder(installed, tmp_path):
   run(jtx, "convert", "--workdir=w", "--to_hf=hf", cwd=tmp_path)
   again = json.loads(run(jtx, "predict", "--workdir=hf", cwd=tmp_path, text="a good one\n"))
   assert again["scores"] == pytest.approx(line["scores"], abs=1e-6)
-  transformers = pytest.importorskip("transformers", reason="make test-parity installs it")
   theirs = transformers.pipeline("text-classification", str(tmp_path / "hf"), top_k=None)
   assert {x["label"]: x["score"] for x in theirs(["a good one"])[0]} == pytest.approx(
       line["scores"], abs=1e-6)

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from configs import common
+from configs import classify, common
 from jtx import build
 from jtx.data.tokenizers import kinds
-from jtx.errors import ConfigError
+from jtx.errors import ConfigError, DataError
 from jtx.evals.run import evaluate, make_evaluators
 from jtx.models.features import FeatureConfig
 from jtx.models.text_head import HeadConfig
@@ -240,3 +240,22 @@ def test_features_leave_the_encoder_as_it_was(folder, tmp_path):
                                                          (fresh[name], trained[name]))))
     assert same == (name not in ("extractor", "task_head")), name
   assert not np.array_equal(trained["extractor"]["weights"], np.zeros(2))
+
+
+@pytest.mark.parametrize("lines, message", [
+    (None, "dev.tsv: No such file or directory"),
+    ("", "tsv:dev.tsv: empty split"),
+    ("a text\t0\n" * 30 + "another\t2\n", "tsv:dev.tsv: line 31: '1' is '2', but in the data of the"
+                                           " run it is a label, one of 0, 1"),
+    ("a text\n", "example 0 has no '1'"),
+])
+def test_data_of_an_evaluation_is_looked_at_before_training(lines, message, tmp_path):
+  write_files(tmp_path)
+  if lines is not None:
+    (tmp_path / "dev.tsv").write_text(lines)
+  c = classify.get_config("train=train.tsv")
+  common.apply(c, {"data.path": str(tmp_path), "model.stack": common.TINY_STACK})
+  with pytest.raises(DataError) as e:
+    loop.run(c.lock(), str(tmp_path / "run"), jax.devices()[:1])
+  assert str(e.value).startswith("config.evals.dev: ") and message in str(e.value)
+  assert not (tmp_path / "run" / "config.json").exists()
