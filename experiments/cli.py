@@ -15,6 +15,7 @@ Nothing here imports JAX, so a mistyped flag is answered at once.
 from collections.abc import Callable, Sequence
 import difflib
 import logging as py_logging
+import os
 import re
 import sys
 import traceback
@@ -95,6 +96,24 @@ def define_step() -> flags.FlagHolder:
       StepParser(), "step", None, "Checkpoint: best, newest or a number; if not given the best,"
       " where the run keeps it (config.checkpoint.best), and else the newest.",
       serializer=flags.ArgumentSerializer())
+
+
+class FileParser(flags.ArgumentParser):
+  """A file that can be written, or "-"."""
+  syntactic_help = "a file to write"
+
+  def parse(self, argument: str) -> str:
+    folder = os.path.dirname(os.path.abspath(argument))
+    if argument != "-" and os.path.isdir(argument):
+      raise ValueError("it is a folder; name a file to write")
+    if argument != "-" and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+      raise ValueError(f"no file can be written there, since {folder} is no folder, or not yours")
+    return argument
+
+
+def define_output(default: str | None, help: str) -> flags.FlagHolder:
+  """The flag --output of commands that write a file, which is checked before anything is done."""
+  return flags.DEFINE(FileParser(), "output", default, help, serializer=flags.ArgumentSerializer())
 
 
 def after_dashes() -> list[str]:

@@ -26,7 +26,7 @@ DATA_PATH = flags.DEFINE_string("data_path", None, "Folder of the data, if it mo
 SOURCE = flags.DEFINE_multi_string(
     "source", [], "Name of an evaluation of the config, file, or source to evaluate instead.")
 SCORES = flags.DEFINE_list("scores", [], "Of classification, instead of those of the config.")
-OUTPUT = flags.DEFINE_string("output", None, "File for the prediction of each example.")
+OUTPUT = cli.define_output(None, "File for the prediction of each example.")
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ STEP = cli.define_step()
 INPUT = flags.DEFINE_string(
     "input", "-", "UTF-8 text or .jsonl, - is text on standard input; or a folder of images, or a"
     " list of their paths.")
-OUTPUT = flags.DEFINE_string("output", "-", "File to write; - is standard output.")
+OUTPUT = cli.define_output("-", "File to write; - is standard output.")
 MAX_LENGTH = flags.DEFINE_integer(
     "max_length", None, "Tokens that a text is cut to, and of the windows of a context; if not"
     " given those that the run was trained with, or 256.", lower_bound=8)

@@ -17,7 +17,7 @@ AVERAGE = flags.DEFINE_integer(
     "average", None, "Checkpoints to average, the newest ones; as the config says if not given.",
     lower_bound=1)
 INPUT = flags.DEFINE_string("input", "-", "UTF-8 text; - is standard input.")
-OUTPUT = flags.DEFINE_string("output", "-", "File to write; - is standard output.")
+OUTPUT = cli.define_output("-", "File to write; - is standard output.")
 BEAM = flags.DEFINE_integer("beam", None, "Hypotheses of beam search; 1 is greedy.", lower_bound=1)
 ALPHA = flags.DEFINE_float("alpha", None, "Exponent of beam search's length penalty.")
 N_BEST = flags.DEFINE_integer("n_best", 1, "Translations of each line.", lower_bound=1)

@@ -6,9 +6,11 @@ stores `etils.epath` knows some, but Orbax 0.12 writes arrays to none of them.
 """
 
 import contextlib
+import grp
 import io
 import os
 import pathlib
+import pwd
 import stat
 from typing import Any, Iterator, Sequence
 
@@ -80,10 +82,20 @@ def private_folder(path: str) -> str:
   with contextlib.suppress(FileExistsError):
     os.mkdir(path, 0o700)
   found = os.lstat(path)
-  if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+  if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or _others_write(found):
     raise ConfigError(f"{path}: it must be a folder of your own to which nobody else can write,"
                       " since what lies there is run; choose another, or: chmod go-w")
   return path
+
+
+def _others_write(found: os.stat_result) -> bool:
+  """Whether a folder's mode lets others write to it; its owner's private group is no other."""
+  if not found.st_mode & stat.S_IWGRP or found.st_mode & stat.S_IWOTH:
+    return bool(found.st_mode & stat.S_IWOTH)
+  try:
+    return pwd.getpwuid(found.st_uid).pw_name != grp.getgrgid(found.st_gid).gr_name
+  except KeyError:
+    return True
 
 
 def read_text(path: str, errors: str = "strict") -> str:

@@ -1,6 +1,9 @@
 """Files of runs in folders and in buckets; the latter of a server in this process."""
 
+import contextlib
+import grp
 import os
+import pwd
 import sys
 
 import pytest
@@ -33,6 +36,11 @@ def test_a_folder_of_one_s_own(tmp_path, monkeypatch):
   assert path == str(tmp_path / "a" / "compiled") == storage.private_folder(path)
   assert os.stat(path).st_mode & 0o777 == 0o700
   os.symlink(path, tmp_path / "link")
+  os.chmod(path, 0o770)  # of a group that has the user's name, or not
+  private = pwd.getpwuid(os.getuid()).pw_name == grp.getgrgid(os.stat(path).st_gid).gr_name
+  with contextlib.nullcontext() if private else pytest.raises(ConfigError):
+    storage.private_folder(path)
+  os.chmod(path, 0o700)
   os.makedirs(tmp_path / "open")
   os.chmod(tmp_path / "open", 0o777)
   (tmp_path / "file").write_text("")

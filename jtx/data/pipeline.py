@@ -20,7 +20,7 @@ from jtx.data.order import Order, rng
 from jtx.data.packing import assemble
 from jtx.data.prepared import Prepared
 from jtx.data.recipes import Recipe
-from jtx.errors import ConfigError
+from jtx.errors import ConfigError, DataError
 
 Batch = dict[str, np.ndarray]
 
@@ -285,7 +285,11 @@ class _Batches:
 
 def iterate(stream: Stream | Phases | Split, start: int, stop: int, *, threads: int,
             workers: int) -> Iterator[Batch]:
-  """Batches start to stop, in order, read ahead by threads or by worker processes."""
+  """Batches start to stop, in order, read ahead by threads or by worker processes.
+
+  Raises:
+    DataError: a worker process was ended from outside.
+  """
   import grain
   if start >= stop:
     return
@@ -298,6 +302,12 @@ def iterate(stream: Stream | Phases | Split, start: int, stop: int, *, threads: 
   iterator = iter(dataset)
   try:
     yield from iterator
+  except RuntimeError as e:
+    if "terminated unexpectedly" not in str(e):
+      raise
+    raise DataError(f"data.workers={workers}: one of these processes was ended from outside, as a"
+                    f" machine short of memory does ({str(e).partition('. ')[0]}); the same command"
+                    " goes on from the last checkpoint") from e
   finally:
     if hasattr(iterator, "close"):
       iterator.close()

@@ -13,7 +13,7 @@ from jtx.data.order import Order
 from jtx.data.packing import Pad
 from jtx.data.pipeline import eval_batches, iterate
 from jtx.data.prepared import prepare
-from jtx.errors import ConfigError
+from jtx.errors import ConfigError, DataError
 from tests.data.streams import (
     PACK, PAD, STEPS, TOKENIZERS, Rows, Words, assert_same, assert_same_all, ids_of, prepared_of,
     recipe_of, stream_of)
@@ -143,6 +143,17 @@ def test_closing_ends_the_workers(prepared, batches):
   for child in set(multiprocessing.active_children()) - before:
     child.join(20)
     assert not child.is_alive()
+
+
+def test_a_worker_that_is_ended_from_outside(prepared, batches):
+  before = set(multiprocessing.active_children())
+  iterator = iterate(stream_of(prepared, counts=[70, 68]), 0, 10**6, threads=1, workers=1)
+  assert_same(next(iterator), batches[0])
+  for child in set(multiprocessing.active_children()) - before:
+    child.kill()
+  with pytest.raises(DataError, match=r"workers=1: .* from outside.* exit code -9\); the same"):
+    for _ in iterator:
+      pass
 
 
 # --------------------------------------------------------------------- what the rows hold

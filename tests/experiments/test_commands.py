@@ -28,6 +28,9 @@ def test_a_mistake_of_a_process(tmp_path):
      "its sizes must multiply to"),
     ("evaluate", [], 1, "config.json does not exist: no run was started there"),
     ("translate", ["--beam=0"], 2, "beam"),
+    ("translate", ["--output=tests"], 2, "--output=tests: it is a folder; name a file to write"),
+    ("predict", ["--output=nowhere/a"], 2, "/nowhere is no folder"),
+    ("evaluate", ["--output=README.md/a"], 2, "--output=README.md/a: no file can be written there"),
 ])
 def test_mistakes(tmp_path, module, argv, status, sentence):
   workdir = tmp_path / "run"
