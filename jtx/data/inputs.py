@@ -22,6 +22,7 @@ Input = dict[str, Any]
 NAMES = ("text", "second", "words", "question", "context", "prompt", "choices")
 OPTION = r":(\w+)\[([^\]]*)\]"  # after the file of a spec
 FORMAT = ("columns", "delimiter", "header")  # options that say how a file is read, not how much
+# Kinds of sources that are read from files whose examples can be inputs.
 FILES = ("tsv", "table", "jsonl", "csv", "parquet", "arrow", "conll", "conllu", "squad")
 KINDS = {".jsonl": "jsonl", ".conll": "conll", ".conllu": "conllu", ".csv": "csv",
          ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}  # by the endings of files
