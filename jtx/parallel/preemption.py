@@ -64,13 +64,13 @@ class Notice:
     for caught in self._before:  # for the second one
       signal.signal(caught, signal.SIG_DFL)
     name = signal.Signals(number).name
-    logging.warning("%s: stopping after this step; once more ends the process at once", name)
     if self._several:
       os.kill(os.getpid(), signal.SIGTERM)  # tells the coordination service
       return
     self.reason = name
     if self._at_once:
       raise self._stopped()
+    logging.warning("%s: stopping after this step; once more ends the process at once", name)
 
   def _stopped(self) -> Preempted:
     error = Preempted(f"stopped by {self.reason}; the same command goes on")

@@ -35,25 +35,6 @@ class Best:
     return [c.step == best for c in checkpoints]
 
 
-@dataclasses.dataclass
-class EveryN:
-  """The steps divisible by `number`, which 0 has none of."""
-  number: int
-
-  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-    return [self.number > 0 and c.step % self.number == 0 for c in checkpoints]
-
-
-@dataclasses.dataclass
-class AnyOf:
-  """Those that any of the policies keeps."""
-  policies: Sequence[Any]
-
-  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-    kept = [p.should_preserve(checkpoints, context=context) for p in self.policies]
-    return [any(reasons) for reasons in zip(*kept)]
-
-
 def best_of(steps: Iterable[int], scores: Mapping[int, float], sign: int) -> int | None:
   """The step of the best score, or the first of equal ones; None where no step has a score.
 
@@ -67,7 +48,7 @@ def best_of(steps: Iterable[int], scores: Mapping[int, float], sign: int) -> int
 
 
 def policy(keep: int, keep_every: int, every: int, best: str,
-           scores: Mapping[int, float]) -> AnyOf:
+           scores: Mapping[int, float]) -> Any:
   """A checkpoint stays where any of its reasons holds; see `Checkpointer`.
 
   Args:
@@ -84,5 +65,10 @@ def policy(keep: int, keep_every: int, every: int, best: str,
     raise ConfigError(f"keep={keep}: at least 1 checkpoint must stay")
   if keep_every < 0:
     raise ConfigError(f"keep_every={keep_every}: it is a number of steps, or 0 for none")
-  best_too = [Best(scores, SIGNS[best], every)] if best else []
-  return AnyOf([Newest(keep, every), EveryN(keep_every), *best_too])
+  import orbax.checkpoint as ocp  # which takes a third of a second
+  policies = [Newest(keep, every)]
+  if keep_every:
+    policies.append(ocp.checkpoint_managers.EveryNSteps(keep_every))
+  if best:
+    policies.append(Best(scores, SIGNS[best], every))
+  return ocp.checkpoint_managers.AnyPreservationPolicy(policies)
