@@ -150,6 +150,9 @@ def parse(
     raise UsageError(_illegal_value(str(error), flag_values)) from error
   if len(rest) > 1:
     raise UsageError(f"unexpected argument {rest[1]!r}; flags are written --name=value")
+  for name in flag_values:
+    if flag_values[name].value != flag_values[name].value:  # which no bound of a flag excludes
+      raise UsageError(f"--{name}=nan is not a number")
   for name in required:
     if flag_values[name].value in (None, ""):
       raise UsageError(f"--{name} must be given: {flag_values[name].help}")

@@ -30,6 +30,8 @@ OUTPUTS = flags.DEFINE_integer("outputs", None, "Classes or tags, where the conf
 
 def main() -> None:
   from jtx.compile import aot
+  from jtx.train.keys import check_config
+  check_config(CONFIG.value)
   aot.set_up(TOPOLOGY.value)
   options = dict(slices=SLICES.value, vocab_size=VOCAB_SIZE.value, outputs=OUTPUTS.value)
   run = aot.search if SEARCH.value else aot.report

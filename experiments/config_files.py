@@ -125,6 +125,9 @@ def _in_file(path: str, call: Callable[[], Any]) -> Any:
   """`call()`; what it raises is told with the line of the config file."""
   try:
     return call()
+  except SystemExit as error:
+    raise UsageError(f"{path} ends the program (SystemExit: {error}); a config file only returns"
+                     " its config") from error
   except Exception as error:
     if is_user_error(error):
       raise UsageError(sentence(error)) from error

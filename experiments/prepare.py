@@ -40,7 +40,9 @@ def main() -> None:
     from jtx.data.corpus import writer
     run = functools.partial(writer.make_shards, workers=WORKERS.value)
   from jtx.data.make_corpus import prepare
+  from jtx.train.keys import check_config
   config = CONFIG.value
+  check_config(config)
   prepare(config.data, config.tokenizer, OUTPUT.value, shard_size=SHARD_SIZE.value, run=run)
 
 

@@ -35,8 +35,11 @@ def main() -> int:
   from jtx.errors import ConfigError
   from jtx.launch.shares import shares
   from jtx.sweeps import jobs, report
+  from jtx.train.keys import check_config
   try:  # all that can be wrong with the command line, before anything is written
     items = make_items()
+    for item in items:
+      check_config(item.config)
     report.check_evaluators(METRICS.value, [item.config for item in items])
     parts = shares(JOBS.value) if not DRY_RUN.value else []
   except ConfigError as error:

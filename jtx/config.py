@@ -11,19 +11,25 @@ import inspect
 import re
 import types
 import typing
-from typing import Any, Callable, Mapping
+from typing import Annotated, Any, Callable, Mapping
 
 import ml_collections
 from ml_collections import config_dict
 
 from jtx.errors import ConfigError, nearest
+from jtx.ranges import excluded, plain
 
 ConfigDict = ml_collections.ConfigDict
 Registry = Mapping[str, Callable[..., Any]]
 
 
+class OneOf(typing.NamedTuple):
+  """Declared with a section that names a constructor: `Annotated[ConfigDict, OneOf(OPS)]`."""
+  registry: Registry
+
+
 class Field(typing.NamedTuple):
-  type: Any
+  type: Any  # with its range, as in jtx/ranges.py
   default: Any  # inspect.Parameter.empty where the constructor requires a value
 
 
@@ -33,7 +39,7 @@ def fields(constructor: Callable[..., Any]) -> dict[str, Field]:
   These are a dataclass's init fields (a Linen module's without `parent` and `name`), or
   a function's keyword-only arguments. What a caller passes by position is not config.
   """
-  hints = typing.get_type_hints(constructor)
+  hints = typing.get_type_hints(constructor, include_extras=True)
   if dataclasses.is_dataclass(constructor):
     result = {}
     for f in dataclasses.fields(constructor):
@@ -64,7 +70,7 @@ def _plain_type(hint: Any) -> Any:
   """The one concrete type of `hint`: `int` for `int | None`, `tuple` for `tuple[str, ...]`."""
   if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
     hint = next(a for a in typing.get_args(hint) if a is not type(None))
-  return typing.get_origin(hint) or hint
+  return plain(hint)
 
 
 def section(registry: Registry, name: str, /, **edits: Any) -> ConfigDict:
@@ -111,8 +117,10 @@ def _fill(cfg: ConfigDict, constructor: Callable[..., Any]) -> None:
       values = edits_of(default)
       # A section already where it is one of several constructors, chosen by name.
       cfg[key] = values if isinstance(values, ConfigDict) else fields_section(kind, **values)
-    elif isinstance(default, ConfigDict):
-      cfg[key] = default
+    elif isinstance(default, (ConfigDict, dict)):
+      cfg[key] = ConfigDict(default).copy_and_resolve_references()
+    elif kind is ConfigDict:
+      continue  # for the config to choose
     elif default is None or default is inspect.Parameter.empty:
       cfg[key] = config_dict.placeholder(kind)
     else:
@@ -121,6 +129,8 @@ def _fill(cfg: ConfigDict, constructor: Callable[..., Any]) -> None:
 
 def edits_of(value: Any) -> Any:
   """A dataclass as `edit` takes it: its fields, or a section where it is chosen by name."""
+  if isinstance(value, ConfigDict):
+    return value.copy_and_resolve_references()  # a default of all that are made
   if not dataclasses.is_dataclass(value):
     return value
   if hasattr(value, "registry"):
@@ -215,6 +225,7 @@ def kwargs_of(constructor: Callable[..., Any], cfg: ConfigDict, what: str) -> di
     if key not in known:
       raise ConfigError(f"{what}.{key}: unknown key; {nearest(key, known)}")
     value = cfg[key]
+    check_value(known[key].type, value, f"{what}.{key}")
     kind = _plain_type(known[key].type)
     if isinstance(value, ConfigDict) and hasattr(kind, "registry"):
       value = build(kind.registry(), value, what=f"{what}.{key}")
@@ -229,3 +240,58 @@ def kwargs_of(constructor: Callable[..., Any], cfg: ConfigDict, what: str) -> di
     if key not in kwargs and field.default is inspect.Parameter.empty:
       raise ConfigError(f"{what}.{key} must be set")
   return kwargs
+
+
+def check(constructor: Callable[..., Any], cfg: ConfigDict, what: str) -> None:
+  """Checks a section, and all inside it, as `build` would, but calls no constructor.
+
+  Fields without a value are left out: they may come from the data.
+
+  Args:
+    constructor: whose fields are the keys of `cfg`.
+    cfg: the section.
+    what: where it stands, for error messages.
+
+  Raises:
+    ConfigError: an unknown key or name, or a number that is out of its field's range.
+  """
+  known = fields(constructor)
+  for key in cfg:
+    if key == "name" and key not in known:
+      continue
+    if key not in known:
+      raise ConfigError(f"{what}.{key}: unknown key; {nearest(key, known)}")
+    hint, value, place = known[key].type, cfg[key], f"{what}.{key}"
+    kind = _plain_type(hint)
+    if isinstance(value, ConfigDict) and hasattr(kind, "registry"):
+      _check_named(kind.registry(), value, place)
+    elif isinstance(value, ConfigDict) and dataclasses.is_dataclass(kind):
+      check(kind, value, place)
+    else:
+      _check_sections(hint, value, place)
+      check_value(hint, value, place)
+
+
+def _check_sections(hint: Any, value: Any, what: str) -> None:
+  """Checks the sections in `value` whose constructors' registry its type declares."""
+  one_of = next((m for m in getattr(hint, "__metadata__", ()) if isinstance(m, OneOf)), None)
+  if one_of:
+    _check_named(one_of.registry, value, what)
+  elif typing.get_origin(hint) is dict:
+    for name, item in value.items():
+      _check_sections(typing.get_args(hint)[1], item, f"{what}.{name}")
+  elif typing.get_origin(hint) is tuple and isinstance(value, (tuple, list)):
+    for i, item in enumerate(value):
+      _check_sections(typing.get_args(hint)[0], item, f"{what}[{i}]")
+
+
+def _check_named(registry: Registry, cfg: ConfigDict, what: str) -> None:
+  if not isinstance(cfg, ConfigDict) or "name" not in cfg:
+    raise ConfigError(f"{what} must be a section with a name: {', '.join(registry)}")
+  check(lookup(registry, cfg.name, f"{what}.name"), cfg, what)
+
+
+def check_value(hint: Any, value: Any, what: str) -> None:
+  """Raises ConfigError where a number in `value` is not in the range that its type declares."""
+  for place, number, valid in excluded(hint, value):
+    raise ConfigError(f"{what}{place}={number!r}: must be {valid}")

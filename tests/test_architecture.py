@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 # Rooms from the ground up. Those of one line never import one another.
 ROOMS = (
-    ("errors", "config", "config_files", "imports", "storage", "hub"),
+    ("errors", "config", "config_files", "ranges", "imports", "storage", "hub"),
     ("parallel",),
     ("nn",),
     ("objectives", "figures"),

@@ -8,6 +8,7 @@ import numpy as np
 from jtx.data import batching
 from jtx.data.op import Column, LayoutOp
 from jtx.errors import ConfigError
+from jtx.ranges import Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Pad(LayoutOp):
   has examples of similar length, so that less of it is padding.
   """
   fields: tuple[str, ...] = ("src", "tgt")
-  lengths: tuple[int, ...] = (128, 128)
+  lengths: tuple[Size, ...] = (128, 128)
   trim: bool = False
   group: bool = False
 
@@ -48,16 +49,14 @@ class Pack(LayoutOp):
   example) and costs less than 1 % of the room.
   """
   fields: tuple[str, ...] = ("src", "tgt")
-  lengths: tuple[int, ...] = (128, 128)
-  max_segments: int = 64
-  open_rows: int = 32
+  lengths: tuple[Size, ...] = (128, 128)
+  max_segments: Size = 64
+  open_rows: Size = 32
 
   group = False  # all rows are full
 
   def __post_init__(self):
     check_lengths(self)
-    if self.max_segments < 1 or self.open_rows < 1:
-      raise ConfigError("op pack: max_segments and open_rows must be positive")
 
   def fit(self, longest: int) -> "Pack":
     del longest  # rows are full
@@ -98,9 +97,9 @@ def _lanes(values: Sequence[int], bits: int) -> int:
 
 
 def check_lengths(layout: "Pad | Pack") -> None:
-  if len(layout.fields) != len(layout.lengths) or min(layout.lengths, default=0) < 1:
+  if len(layout.fields) != len(layout.lengths) or not layout.lengths:
     raise ConfigError(f"op {type(layout).__name__.lower()}: lengths={layout.lengths} must give a"
-                      f" positive length for each of the fields {', '.join(layout.fields)}")
+                      f" length for each of the fields {', '.join(layout.fields)}")
 
 
 def assemble(layout: "Pad | Pack", columns: Mapping[str, Column],

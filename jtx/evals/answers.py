@@ -9,6 +9,7 @@ from jtx.evals import scores
 from jtx.evals.task import Record, Task
 from jtx.inference.answers import best_answers
 from jtx.inference.texts import Predictor
+from jtx.ranges import CountOrNone, Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,11 +21,11 @@ class Answers:
   `threshold`; the best threshold for the split is told beside.
   """
   source: tuple[str, ...]
-  n_best: int = 20  # starts and ends that are combined, a window
-  max_answer: int = 30  # tokens
+  n_best: Size = 20  # starts and ends that are combined, a window
+  max_answer: Size = 30  # tokens
   no_answer: bool = False  # SQuAD 2.0: some questions have none
   threshold: float = 0.0
-  every: int = 0  # steps; 0 is at the end only
+  every: CountOrNone = 0  # steps; 0 is at the end only
 
   heads = frozenset({"span"})  # of the model
   keys = ()  # of a batch

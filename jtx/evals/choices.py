@@ -8,13 +8,14 @@ import numpy as np
 from jtx.evals.class_records import records
 from jtx.evals.task import Task
 from jtx.inference.texts import Predictor
+from jtx.ranges import CountOrNone
 
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
   """The best of the texts that op encode_choices makes of a prompt and its choices."""
   source: tuple[str, ...]
-  every: int = 0  # steps; 0 is at the end only
+  every: CountOrNone = 0  # steps; 0 is at the end only
 
   heads = frozenset({"choice"})  # of the model
   keys = ("choice_0", "label")  # of a batch

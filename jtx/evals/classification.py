@@ -16,6 +16,7 @@ from jtx.evals.images import values
 from jtx.evals.task import Task
 from jtx.figures.confusion import confusion_matrix
 from jtx.inference.texts import Predictor
+from jtx.ranges import CountOrNone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Classification:
   """Of classes the likeliest is scored, of a single output the number itself."""
   source: tuple[str, ...]
   scores: tuple[str, ...] = ("accuracy",)  # of jtx/evals/class_scores.py
-  every: int = 0  # steps; 0 is at the end only
-  samples: int = 0  # predictions to show
+  every: CountOrNone = 0  # steps; 0 is at the end only
+  samples: CountOrNone = 0  # predictions to show
   report: bool = False  # precision, recall and F1 of each class, and the confusion matrix
 
   heads = frozenset({"classes"})  # of the model

@@ -14,6 +14,7 @@ from jtx.evals import scores
 from jtx.evals.class_records import records
 from jtx.evals.task import Task
 from jtx.parallel import processes, sharding
+from jtx.ranges import Count, CountOrNone, NotNegative, Positive, Seed, Size
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -40,8 +41,8 @@ def values(task: Task, params: Any, source: tuple[str, ...],
 class Images:
   """Top-1 and top-5 accuracy, the loss in nats and the calibration error of the head's classes."""
   source: tuple[str, ...]
-  every: int = 0  # steps; 0 is at the end only
-  bins: int = 15  # of the calibration error
+  every: CountOrNone = 0  # steps; 0 is at the end only
+  bins: Size = 15  # of the calibration error
   sigmoid: bool = False  # scores are of classes that do not exclude one another
 
   heads = frozenset({"classes"})  # of the model
@@ -78,12 +79,12 @@ class Probes:
   """
   train: tuple[str, ...]
   source: tuple[str, ...]
-  every: int = 0  # steps; 0 is at the end only
-  shots: tuple[int, ...] = (5, 10)
-  neighbours: int = 20  # that vote, by exp(cosine / temperature) (Wu et al. 2018); 0 is no vote
-  temperature: float = 0.07
-  l2: float = 1024.0
-  seed: int = 0  # of which images are taken
+  every: CountOrNone = 0  # steps; 0 is at the end only
+  shots: tuple[Size, ...] = (5, 10)
+  neighbours: Size = 20  # that vote, by exp(cosine / temperature) (Wu et al. 2018); 0 is no vote
+  temperature: Positive = 0.07
+  l2: NotNegative = 1024.0
+  seed: Seed = 0  # of which images are taken
 
   heads = frozenset()  # of the model
   keys = ("image", "label")  # of a batch
@@ -110,8 +111,8 @@ class Probes:
 @dataclasses.dataclass(frozen=True)
 class Throughput:
   """Images a second that the model answers for, of a batch that is there already."""
-  rounds: int = 5
-  every: int = 0  # steps; 0 is at the end only
+  rounds: Count = 5
+  every: CountOrNone = 0  # steps; 0 is at the end only
 
   heads = frozenset()  # of the model
   keys = ("image",)  # of a batch

@@ -11,6 +11,7 @@ import numpy as np
 from jtx.evals.task import Task
 from jtx.objectives.sums import summarize
 from jtx.parallel import processes, sharding
+from jtx.ranges import CountOrNone
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -22,7 +23,7 @@ def sums(objective, model, params, batch):
 class Loss:
   """Averages of the objective's sums, and the perplexity where it has an `nll`."""
   source: tuple[str, ...]
-  every: int = 1000  # steps; 0 is at the end only
+  every: CountOrNone = 1000  # steps; 0 is at the end only
 
   heads = frozenset()  # of the model
   keys = ()  # of a batch

@@ -5,8 +5,8 @@ from typing import Iterator, NamedTuple
 
 import numpy as np
 
-from jtx.errors import ConfigError
 from jtx.evals.task import Task
+from jtx.ranges import CountOrNone, Fraction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,15 +18,11 @@ class Ngrams:
   token before it is predicted by its unigram.
   """
   source: tuple[str, ...]
-  discount: float = 0.75
-  every: int = 0  # steps; 0 is at the end only
+  discount: Fraction = 0.75
+  every: CountOrNone = 0  # steps; 0 is at the end only
 
   heads = frozenset()  # of the model
   keys = ("mlm_positions", "mlm_labels")  # of a batch
-
-  def __post_init__(self):
-    if not 0 < self.discount < 1:
-      raise ConfigError(f"evals: discount={self.discount} must be between 0 and 1")
 
   def __call__(self, task: Task, params) -> Iterator[tuple[str, float]]:
     del params

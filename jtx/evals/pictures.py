@@ -13,6 +13,7 @@ from jtx.figures.images import grid_similarity, looked_at, reconstructions
 from jtx.nn.grid_positions import LearnedGrid
 from jtx.objectives.mae import Mae
 from jtx.parallel import processes
+from jtx.ranges import CountOrNone, Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Pictures:
   Attention is rolled out from [CLS], or the mean of all tokens where there is none.
   """
   source: tuple[str, ...]
-  number: int = 6  # images
-  every: int = 0  # steps; 0 is at the end only
+  number: Size = 6  # images
+  every: CountOrNone = 0  # steps; 0 is at the end only
 
   heads = frozenset()  # of the model
   keys = ("image",)  # of a batch

@@ -9,6 +9,7 @@ from jtx.errors import DataError
 from jtx.evals import scores
 from jtx.evals.task import Record, Task
 from jtx.inference.texts import Predictor
+from jtx.ranges import CountOrNone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Tagging:
   """
   source: tuple[str, ...]
   entities: bool = False  # tags are IOB: score entities too
-  every: int = 0  # steps; 0 is at the end only
+  every: CountOrNone = 0  # steps; 0 is at the end only
 
   heads = frozenset({"tags"})  # of the model
   keys = ()  # of a batch

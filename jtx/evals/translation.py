@@ -10,14 +10,15 @@ from jtx.evals.task import Task
 from jtx.figures.attention import attention_map
 from jtx.inference.translate import Translator
 from jtx.parallel import processes
+from jtx.ranges import CountOrNone
 
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
   source: tuple[str, ...]
-  every: int = 0  # steps; 0 is at the end only
-  limit: int = 0  # examples, spread over the split; 0 is all
-  samples: int = 0  # translations to show
+  every: CountOrNone = 0  # steps; 0 is at the end only
+  limit: CountOrNone = 0  # examples, spread over the split; 0 is all
+  samples: CountOrNone = 0  # translations to show
   picture: bool = False  # draw the attention in the longest of the samples
   lowercase: bool = False  # score without case, as sacreBLEU's -lc
 

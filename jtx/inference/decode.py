@@ -12,12 +12,13 @@ quarter are done, the search goes on with that quarter.
 """
 
 import dataclasses
-from typing import Any, Callable, NamedTuple
+from typing import Annotated, Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
+from jtx.ranges import CountOrNone, Positive, Seed, SomeShare, Within
 
 Step = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
 
@@ -60,6 +61,8 @@ def _loop(advance: Callable, done: Callable, carry: Any, lengths: list[int]) -> 
   return carry._replace(**{k: x.at[rows].set(getattr(part, k)) for k, x in arrays.items()})
 
 
+Beams = Annotated[int, Within("[1, 1024]")]
+
 PENALTIES: dict[str, Callable] = {
     "gnmt": lambda length: (5.0 + length) / 6.0,
     "power": lambda length: 1.0 * length,
@@ -77,16 +80,15 @@ class Beam:
   when no live hypothesis can overtake its `beam` finished ones or, with `early_stop`, when
   there are `beam` finished ones.
   """
-  beam: int = 4
+  beam: Beams = 4
   alpha: float = 0.6
   penalty: str = "gnmt"
   early_stop: bool = False
-  n_best: int = 1
+  n_best: Beams = 1
 
   def __post_init__(self):
-    if self.beam < 1 or not 1 <= self.n_best <= self.beam:
-      raise ConfigError(f"decode: beam={self.beam} must be positive, and n_best={self.n_best}"
-                        " between 1 and beam")
+    if self.n_best > self.beam:
+      raise ConfigError(f"decode: n_best={self.n_best} is more than beam={self.beam}")
     if self.penalty not in PENALTIES:
       raise ConfigError(f"decode: penalty={self.penalty!r}; {nearest(self.penalty, PENALTIES)}")
 
@@ -105,16 +107,11 @@ class Sample:
   `top_k` keeps the k likeliest tokens (0: all); `top_p` then keeps the fewest tokens whose
   probability reaches p (1: all; Holtzman et al. 2019).
   """
-  temperature: float = 1.0
-  top_k: int = 0
-  top_p: float = 1.0
-  n_best: int = 1
-  seed: int = 0
-
-  def __post_init__(self):
-    if self.temperature <= 0 or self.top_k < 0 or not 0 < self.top_p <= 1 or self.n_best < 1:
-      raise ConfigError(f"decode: {self} is out of range: temperature > 0, top_k >= 0,"
-                        " 0 < top_p <= 1, n_best >= 1; for the likeliest token use beam 1")
+  temperature: Positive = 1.0
+  top_k: CountOrNone = 0
+  top_p: SomeShare = 1.0
+  n_best: Beams = 1
+  seed: Seed = 0
 
   @property
   def rows(self) -> int:

@@ -15,6 +15,7 @@ from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Places, Sinusoidal
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
+from jtx.ranges import Size
 
 TIES = ("source", "output", "positions")
 ENCODER = StackConfig(position=Sinusoidal())
@@ -43,8 +44,8 @@ class EncDec(nn.Module):
   the same for `tgt_in [B, T]` with `tgt_segment_ids` and `tgt_positions`. Target segment i
   attends to source segment i; segment 0 is padding.
   """
-  vocab_size: int
-  src_vocab_size: int | None = None  # None: the target's vocabulary
+  vocab_size: Size
+  src_vocab_size: Size | None = None  # None: the target's vocabulary
   encoder: StackConfig = ENCODER
   decoder: StackConfig = DECODER
   embedding: EmbeddingConfig = EmbeddingConfig()

@@ -19,6 +19,7 @@ from jtx.nn.layers import FfnConfig, NormConfig
 from jtx.nn.positions import Learned, Places
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
+from jtx.ranges import Size, SizeOrNone
 
 BERT_STACK = StackConfig(
     width=768, num_layers=12, position=Learned(),
@@ -30,8 +31,8 @@ BERT_STACK = StackConfig(
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
   """The fields of an encoder's embeddings."""
-  types: int = 2  # token types; 0: none
-  width: int | None = None  # None is the stack's (ALBERT has less)
+  types: SizeOrNone = 2  # token types; 0: none
+  width: Size | None = None  # None is the stack's (ALBERT has less)
   norm: bool = True
   scale: bool = False  # times sqrt(width)
 
@@ -44,7 +45,7 @@ class Encoder(nn.Module):
   `text_NAME`, if there, are flags that masks of the layers need, in place of
   `contract.FLAGS`, and `text_pairs` [B, T, T] says which tokens may attend to which.
   """
-  vocab_size: int
+  vocab_size: Size
   stack: StackConfig = BERT_STACK
   embedding: EmbeddingConfig = EmbeddingConfig()
   mlm: bool = False  # has a masked language model's head

@@ -38,7 +38,5 @@ def heads_of(task: str) -> frozenset[str]:
 
 def check_threshold(task: str, threshold: float) -> None:
   """Raises ConfigError where the field `threshold` of a head can't be used."""
-  if not 0 < threshold < 1:
-    raise ConfigError(f"head.threshold={threshold} must be between 0 and 1")
   if threshold != 0.5 and task != "multi_label":
     raise ConfigError(f"head.threshold={threshold} goes with head.task='multi_label', not {task!r}")

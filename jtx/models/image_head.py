@@ -13,6 +13,7 @@ from jtx.nn.attention import Attention
 from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Places
+from jtx.ranges import Fraction, Rate, Size, SizeOrNone
 
 IMAGE_TASKS = ("none", "embedding", "classes", "multi_label")  # of `heads.TASKS`
 POOLS = ("first", "mean", "attention")
@@ -23,7 +24,7 @@ class PrefixConfig:
   """The tokens before the patches, in this order."""
   cls: bool = True
   distillation: bool = False  # DeiT (Touvron et al. 2020)
-  registers: int = 0  # Darcet et al. 2023; they have no position of their own in the grid
+  registers: SizeOrNone = 0  # Darcet et al. 2023; they have no position of their own in the grid
 
   @property
   def number(self) -> int:
@@ -34,14 +35,14 @@ class PrefixConfig:
 class ImageHeadConfig:
   """The fields of an image model's head."""
   task: str = "none"  # "classes", "multi_label": a score each; "embedding": the pooled vector
-  outputs: int | None = None  # classes
+  outputs: Size | None = None  # classes
   pool: str = "first"  # token, "mean" of the patches, or "attention" (Zhai et al. 2021)
   norm: bool = False  # after pooling; the layers then have none at their end
   transform: str = "none"  # activation of a dense layer; tanh is of ViT's pretraining
   distilled: bool = False  # scores of the distillation token too; the answer is their mean
-  dropout: float = 0.0  # before the outputs
+  dropout: Rate = 0.0  # before the outputs
   zero: bool = False  # outputs start from zeros, as ViT's fine-tuning has it
-  threshold: float = 0.5  # of "multi_label": the probability from which on a label is predicted
+  threshold: Fraction = 0.5  # of "multi_label": the probability from which on a label is predicted
 
   def __post_init__(self):
     if self.task not in IMAGE_TASKS:

@@ -12,16 +12,17 @@ from jtx.nn.block import Context
 from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid
 from jtx.nn.positions import Places
 from jtx.nn.stack import Stack, StackConfig
+from jtx.ranges import LayersOrNone, Rate, Size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecoderConfig:
   """MAE's decoder (He et al. 2021); without layers there is none."""
-  num_layers: int = 0
-  width: int = 512
-  num_heads: int = 16
-  ffn_dim: int = 2048
-  masked: float = 0.75  # share of patches that the encoder does not see
+  num_layers: LayersOrNone = 0
+  width: Size = 512
+  num_heads: Size = 16
+  ffn_dim: Size = 2048
+  masked: Rate = 0.75  # share of patches that the encoder does not see
   position: GridPosition = LearnedGrid(init="sincos", trained=False)
 
   def __post_init__(self):

@@ -12,22 +12,22 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.nn import layers
+from jtx.ranges import Layers, Size
 
 
 @dataclasses.dataclass(frozen=True)
 class ResnetConfig:
   """A ResNet-50 up to its third stage is stages=(3, 4, 9)."""
-  stages: tuple[int, ...] = ()  # bottlenecks of each; () is no stem
-  width: int = 64  # channels of the first convolution; a stage has 4, 8, 16, ... times as many
-  groups: int = 32  # of the norms
+  stages: tuple[Layers, ...] = ()  # bottlenecks of each; () is no stem
+  width: Size = 64  # channels of the first convolution; a stage has 4, 8, 16, ... times as many
+  groups: Size = 32  # of the norms
 
   def __post_init__(self):
     off = self if self.stages else ResnetConfig
     if (self.width, self.groups) != (off.width, off.groups):
       raise ConfigError("stem.width and stem.groups go with stem.stages")
-    if self.stages and (min(self.stages) < 1 or self.width % self.groups):
-      raise ConfigError(f"stem.stages={self.stages} must be positive, and stem.width={self.width} a"
-                        f" multiple of stem.groups={self.groups}")
+    if self.stages and self.width % self.groups:
+      raise ConfigError(f"stem.width={self.width} must be a multiple of stem.groups={self.groups}")
 
   @property
   def stride(self) -> int:

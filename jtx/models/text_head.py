@@ -12,6 +12,7 @@ from jtx.nn import layers
 from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
 from jtx.parallel.sharding import Batch
+from jtx.ranges import Fraction, Rate, Size
 
 POOLS = ("first", "mean", "none")
 
@@ -20,13 +21,13 @@ POOLS = ("first", "mean", "none")
 class HeadConfig:
   """The fields of a head. `transform` names the activation of a dense layer after pooling."""
   task: str = "none"
-  outputs: int | None = None  # classes or tags; other tasks have a number of their own
+  outputs: Size | None = None  # classes or tags; other tasks have a number of their own
   pool: str = "first"  # token of a text, "mean" of its tokens, or "none": every token
   transform: str = "none"  # tanh is the pooler of BERT
   norm: bool = False  # after the transform
   use_bias: bool = True  # of the transform
-  dropout: float = 0.1  # before the outputs
-  threshold: float = 0.5  # of "multi_label": the probability from which on a label is predicted
+  dropout: Rate = 0.1  # before the outputs
+  threshold: Fraction = 0.5  # of "multi_label": the probability from which on a label is predicted
 
   def __post_init__(self):
     if self.task not in TASKS:

@@ -23,6 +23,7 @@ from jtx.nn.layers import FfnConfig, NormConfig
 from jtx.nn.positions import Places
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
+from jtx.ranges import Pixels, Positive, Size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,18 +42,16 @@ VIT_STACK = GridStackConfig(
 @dataclasses.dataclass(frozen=True)
 class ImageConfig:
   """The images that the model takes. Pixels are scaled to 0 .. 1, then become (x - mean) / std."""
-  size: int = 224  # height and width
-  channels: int = 3
+  size: Pixels = 224  # height and width
+  channels: Size = 3
   mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # one a channel, or one for all
-  std: tuple[float, ...] = (0.5, 0.5, 0.5)
+  std: tuple[Positive, ...] = (0.5, 0.5, 0.5)
 
   def __post_init__(self):
     for name, values in (("mean", self.mean), ("std", self.std)):
       if len(values) not in (1, self.channels):
         raise ConfigError(f"image.{name}={values} must have a number for each of the"
                           f" {self.channels} channels, or one for all")
-    if min(self.std) <= 0:
-      raise ConfigError(f"image.std={self.std} must be above 0")
 
   def normalize(self, image: jax.Array) -> jax.Array:
     """Bytes [..., C] to float32; floats are taken as normalised before."""
@@ -67,7 +66,7 @@ class Vit(nn.Module):
   Batch keys: `image` [B, H, W, C], bytes, or floats that are normalised.
   """
   image: ImageConfig = ImageConfig()
-  patch_size: int = 16  # pixels; of a hybrid, places of the stem's output
+  patch_size: Pixels = 16  # pixels; of a hybrid, places of the stem's output
   stack: GridStackConfig = VIT_STACK
   prefix: PrefixConfig = PrefixConfig()
   stem: ResnetConfig = ResnetConfig()  # without stages: the image itself

@@ -18,6 +18,7 @@ from jtx.nn.layers import Dense, NormConfig, param
 from jtx.nn.masks import FULL, Mask, Rows
 from jtx.nn.positions import Params, Places, Position, Project, Sizes, make_params
 from jtx.parallel.sharding import constrain
+from jtx.ranges import Positive, Rate, Size
 
 PROJECTIONS = ("query", "key", "value", "out")
 QK_NORMS = ("none", "head", "width")
@@ -26,17 +27,17 @@ QK_NORMS = ("none", "head", "width")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
   """The fields of attention. The defaults are those of Vaswani et al. 2017, base."""
-  num_heads: int = 8
-  num_kv_heads: int | None = None  # None is num_heads
-  head_dim: int | None = None  # of queries and keys; None is width / num_heads
-  v_head_dim: int | None = None  # of values; None is head_dim
+  num_heads: Size = 8
+  num_kv_heads: Size | None = None  # None is num_heads
+  head_dim: Size | None = None  # of queries and keys; None is width / num_heads
+  v_head_dim: Size | None = None  # of values; None is head_dim
   biases: tuple[str, ...] = ()  # of `PROJECTIONS`, those that have one
-  scale: float | None = None  # of the logits; None is head_dim^-0.5
+  scale: Positive | None = None  # of the logits; None is head_dim^-0.5
   score: str = "dot"  # of `SCORES`
-  soft_cap: float | None = None  # c makes logits c tanh(logits / c) (Gemma 2)
+  soft_cap: Positive | None = None  # c makes logits c tanh(logits / c) (Gemma 2)
   # Queries and keys are normed: "head" in every head (Qwen 3), "width" over all heads (OLMo 2).
   qk_norm: str = "none"
-  dropout: float = 0.0  # of the weights
+  dropout: Rate = 0.0  # of the weights
   kernel: str = "auto"
 
   def __post_init__(self):

@@ -18,6 +18,7 @@ from jtx.nn.masks import Rows
 from jtx.nn.positions import Params, Places, Position, make_params
 from jtx.nn.residual import ResidualConfig, skip_examples
 from jtx.parallel.sharding import constrain
+from jtx.ranges import Positive, Rate
 
 # Positions are added by the model, once; by every layer to its input, with a table of its own; or
 # by every layer with the model's (ViT, appendix D.4).
@@ -70,8 +71,8 @@ class BlockConfig:
   ffn: FfnConfig = FfnConfig()
   norm: NormConfig = NormConfig()
   residual: ResidualConfig = ResidualConfig()
-  dropout: float = 0.1  # of each sub-layer's output, before the residual
-  init_std: float | None = None  # of the kernels; None is Glorot uniform
+  dropout: Rate = 0.1  # of each sub-layer's output, before the residual
+  init_std: Positive | None = None  # of the kernels; None is Glorot uniform
   parallel: str = "none"  # of `PARALLEL`: attention and feed-forward side by side
 
   def __post_init__(self):

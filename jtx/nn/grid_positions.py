@@ -15,6 +15,7 @@ from jtx.errors import ConfigError
 from jtx.nn.encodings import resize_grid, sinusoidal_2d
 from jtx.nn.positions import Places, Position, Table
 from jtx.nn.rope import rope_frequencies, turn
+from jtx.ranges import NotNegative, Positive
 
 
 class Grid(NamedTuple):
@@ -57,7 +58,7 @@ class LearnedGrid(GridPosition):
   A table that is not trained keeps its first values, as in MAE (He et al. 2021, appendix A.1).
   """
   init: Literal["normal", "sincos"] = "normal"
-  init_std: float = 0.02
+  init_std: NotNegative = 0.02
   of_prefix: bool = True  # the prefix has vectors too; those of "sincos" are zeros
   trained: bool = True
 
@@ -94,7 +95,7 @@ class LearnedGrid(GridPosition):
 @dataclasses.dataclass(frozen=True)
 class Learned2d(GridPosition):
   """A vector of D / 2 for the row and one for the column (ViT, appendix D.4)."""
-  init_std: float = 0.02
+  init_std: NotNegative = 0.02
 
   def model_tables(self, width):
     if width % 2:
@@ -112,7 +113,7 @@ class Learned2d(GridPosition):
 @dataclasses.dataclass(frozen=True)
 class Sincos2d(GridPosition):
   """Sines and cosines of row and column, D / 2 each (MoCo v3; Chen et al. 2021)."""
-  base: float = 10_000.0
+  base: Positive = 10_000.0
   order: Literal["row_column", "column_row"] = "row_column"  # the latter is of MAE's files
 
   def embed(self, x, places, params):
@@ -129,7 +130,7 @@ class RelativeBias(GridPosition):
 
   Pairs with a token of the prefix have three numbers: from it, to it, and among them.
   """
-  init_std: float = 0.02
+  init_std: NotNegative = 0.02
 
   def stack_tables(self, sizes):
     offsets = (2 * self.grid.height - 1) * (2 * self.grid.width - 1)
@@ -157,7 +158,7 @@ class Rope2d(GridPosition):
 
   Tokens of the prefix are not turned.
   """
-  base: float = 100.0
+  base: Positive = 100.0
   pairing: Literal["half", "interleaved"] = "half"
 
   def rotate(self, x, places, params):

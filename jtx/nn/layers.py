@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError, nearest
 from jtx.nn.dropout import Dropout
 from jtx.parallel.sharding import constrain, platform
+from jtx.ranges import Positive, Rate, Size
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -134,7 +135,7 @@ class NormConfig:
   """The fields of a norm, and where a layer has it (Xiong et al. 2020)."""
   kind: str = "layernorm"  # or "rmsnorm", which has no bias in any paper
   position: str = "post"  # after the residual; "pre": before a sub-layer; or "sandwich"
-  eps: float = 1e-6
+  eps: Positive = 1e-6
   bias: bool = True  # of LayerNorm
   attention: bool = True  # False: the attention of the first "pre" layer takes x as it is
 
@@ -158,11 +159,11 @@ class NormConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FfnConfig:
   """The fields of a feed-forward sub-layer."""
-  dim: int = 2048  # hidden width
+  dim: Size = 2048  # hidden width
   activation: str = "relu"
   gated: bool = False
   bias: bool = True
-  dropout: float = 0.0  # on the hidden activations
+  dropout: Rate = 0.0  # on the hidden activations
 
 
 class FeedForward(nn.Module):

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.nn.encodings import sinusoidal
 from jtx.nn.layers import param
+from jtx.ranges import CountOrNone, NotNegative, Positive, Size
 
 Params = Mapping[str, jax.Array]
 
@@ -135,8 +136,8 @@ class Position:
 class Sinusoidal(Position):
   layout: Literal["interleaved", "concatenated"] = "interleaved"
   inclusive: bool = False
-  base: float = 10_000.0
-  first_position: int = 0
+  base: Positive = 10_000.0
+  first_position: CountOrNone = 0
 
   def embed(self, x, places, params):
     waves = sinusoidal(places.positions + self.first_position, x.shape[-1], layout=self.layout,
@@ -171,10 +172,10 @@ class Learned(Position):
   With `init` "sincos" it starts from sinusoids of standard deviation `init_std`, by which places
   that are close are alike from the first step on.
   """
-  max_length: int = 512
+  max_length: Size = 512
   init: Literal["normal", "sincos"] = "normal"
-  init_std: float = 0.02
-  first_position: int = 0
+  init_std: NotNegative = 0.02
+  first_position: CountOrNone = 0
 
   def model_tables(self, width):
     def sincos(key, shape, dtype):

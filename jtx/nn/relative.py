@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.nn.encodings import alibi_slopes, relative_buckets
 from jtx.nn.positions import POSITIONS, Position, Table
+from jtx.ranges import NotNegative, Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +21,9 @@ class Alibi(Position):
 
 @dataclasses.dataclass(frozen=True)
 class T5Bias(Position):
-  num_buckets: int = 32
-  max_distance: int = 128
-  init_std: float = 0.02
+  num_buckets: Size = 32
+  max_distance: Size = 128
+  init_std: NotNegative = 0.02
 
   def __post_init__(self):
     if self.num_buckets < 4 or self.num_buckets % 4 or self.max_distance <= self.num_buckets // 2:

@@ -5,19 +5,15 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jtx.errors import ConfigError
+from jtx.ranges import Rate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResidualConfig:
   """Layer scale and stochastic depth of sub-layers' outputs (DeiT III; Touvron et al. 2022)."""
   layer_scale: float | None = None  # first value of a factor a channel (CaiT; Touvron et al. 2021)
-  drop_path: float = 0.0  # share of examples that skip a sub-layer (Huang et al. 2016)
+  drop_path: Rate = 0.0  # share of examples that skip a sub-layer (Huang et al. 2016)
   uniform: bool = False  # of every layer; else the share grows from 0 to drop_path over the depth
-
-  def __post_init__(self):
-    if not 0 <= self.drop_path < 1:
-      raise ConfigError(f"residual.drop_path={self.drop_path} is not from 0 to below 1")
 
   def skipped(self, first: int, number: int, total: int) -> jax.Array | None:
     """The shares [number] of layers `first` and on, of `total`; None where none is skipped."""

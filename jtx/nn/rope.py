@@ -10,6 +10,7 @@ import numpy as np
 
 from jtx.errors import ConfigError
 from jtx.nn.positions import POSITIONS, Position
+from jtx.ranges import Positive, Size, SomeShare
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class Scaling:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linear(Scaling):
   """Positions are divided by `factor` (position interpolation; Chen et al. 2023)."""
-  factor: float = 1.0
+  factor: Positive = 1.0
 
   def frequencies(self, dim, base):
     return super().frequencies(dim, base) / self.factor
@@ -45,7 +46,7 @@ class Ntk(Scaling):
 
   The highest frequency stays and the lowest is divided by `factor`.
   """
-  factor: float = 1.0
+  factor: Positive = 1.0
 
   def frequencies(self, dim, base):
     return super().frequencies(dim, base * self.factor ** (dim / (dim - 2)) if dim > 2 else base)
@@ -58,10 +59,10 @@ class Llama3(Scaling):
   A frequency turns `original_length` / wavelength times over the original length: below
   `low` times it is low, above `high` times it is high.
   """
-  factor: float = 8.0
-  low: float = 1.0
-  high: float = 4.0
-  original_length: int = 8192
+  factor: Positive = 8.0
+  low: Positive = 1.0
+  high: Positive = 4.0
+  original_length: Size = 8192
 
   def frequencies(self, dim, base):
     f = super().frequencies(dim, base)
@@ -78,11 +79,11 @@ class Yarn(Scaling):
   the one that turns `slow` times (section 3.2). Queries and keys grow by 0.1 ln(factor) + 1
   (section 3.4), or by `attention` where it is set.
   """
-  factor: float = 4.0
-  original_length: int = 4096
-  fast: float = 32.0
-  slow: float = 1.0
-  attention: float | None = None
+  factor: Positive = 4.0
+  original_length: Size = 4096
+  fast: Positive = 32.0
+  slow: Positive = 1.0
+  attention: Positive | None = None
 
   def frequencies(self, dim, base):
     f = super().frequencies(dim, base)
@@ -159,15 +160,12 @@ def turn(x: jax.Array, angle: jax.Array, pairing: str, magnitude: float = 1.0) -
 
 @dataclasses.dataclass(frozen=True)
 class Rope(Position):
-  base: float = 10_000.0
+  base: Positive = 10_000.0
   pairing: Literal["half", "interleaved"] = "half"
-  fraction: float = 1.0  # of a head's width that turns, from its start (GPT-NeoX has 0.25)
+  fraction: SomeShare = 1.0  # of a head's width that turns, from its start (GPT-NeoX has 0.25)
   scaling: Scaling = Scaling()
-  local_base: float | None = None  # of local layers (ModernBERT; Warner et al. 2024); None is base
-
-  def __post_init__(self):
-    if not 0 < self.fraction <= 1:
-      raise ConfigError(f"position.fraction={self.fraction} is not above 0 and at most 1")
+  # of local layers (ModernBERT; Warner et al. 2024); None is base
+  local_base: Positive | None = None
 
   def check_kinds(self, windowed):
     if self.local_base is not None and not windowed:

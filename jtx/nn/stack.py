@@ -7,7 +7,7 @@ the pattern, on `unroll` or on rematerialisation.
 """
 
 import dataclasses
-from typing import Callable, NamedTuple
+from typing import Annotated, Callable, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -20,6 +20,7 @@ from jtx.nn.block import POSITION_AT, Block, BlockConfig, Context
 from jtx.nn.cache import Projections
 from jtx.nn.masks import KINDS, kind_mask
 from jtx.nn.positions import Params, Places, Position, make_params
+from jtx.ranges import Layers, Size, SizeOrNone, Within
 
 # What the backward pass keeps of a layer; the rest is computed again.
 REMAT: dict[str, Callable | None] = {
@@ -40,18 +41,18 @@ class Segment:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackConfig:
   """The fields of a stack. The defaults are those of Vaswani et al. 2017, base."""
-  width: int = 512
-  num_layers: int = 6
+  width: Size = 512
+  num_layers: Layers = 6
   block: BlockConfig = BlockConfig()
   position: Position = Position()
   position_at: str = "stem"  # of `POSITION_AT`
   pattern: tuple[str, ...] = ("global",)  # kinds of layers, keys of `KINDS`, cycled over the depth
-  window: int = 0  # of local layers, places to each side
+  window: SizeOrNone = 0  # of local layers, places to each side
   causal: bool = False  # later places are hidden
   final_norm: bool = True  # False: what reads a pre-norm stack has a norm of its own
   share: bool = False  # one set of parameters, without [layers, ...], for all layers (ALBERT)
   remat: str = "none"  # of `REMAT`
-  unroll: int = 1  # layers unrolled in a scan; -1 is all
+  unroll: Annotated[int, Within("[-1, 4096]")] = 1  # layers unrolled in a scan; -1 is all
 
   def check(self) -> None:
     """Raises ConfigError where fields do not fit together."""

@@ -14,6 +14,7 @@ from jtx.errors import ConfigError
 from jtx.objectives.imbalance import Balanced, as_array, check_fields, focal, of_classes
 from jtx.objectives.mixing import mix
 from jtx.objectives.sums import Batch, Sums, text_weights, weighted_sums
+from jtx.ranges import NotNegative, Rate
 
 LOSSES = ("cross_entropy", "sigmoid", "squared_error")
 
@@ -28,11 +29,12 @@ class Classify(Balanced):
   classes the loss is the mean that they weigh, sum(w nll) / sum(w), as PyTorch's CrossEntropyLoss.
   """
   loss: str = "cross_entropy"
-  label_smoothing: float = 0.0
-  mixup: float = 0.0  # of images: alpha of the Beta distribution; 0 is off
-  cutmix: float = 0.0  # the same; with both, half of the images get each
-  class_weights: tuple[float | str, ...] = ()  # one a class; "balanced" is by the training data
-  focal_gamma: float = 0.0  # of the focal loss: see `imbalance.focal`; 0 is off
+  label_smoothing: Rate = 0.0
+  mixup: NotNegative = 0.0  # of images: alpha of the Beta distribution; 0 is off
+  cutmix: NotNegative = 0.0  # the same; with both, half of the images get each
+  # One a class; "balanced" is by the training data
+  class_weights: tuple[NotNegative | str, ...] = ()
+  focal_gamma: NotNegative = 0.0  # of the focal loss: see `imbalance.focal`; 0 is off
 
   unit = "examples"  # what the loss is a mean of
   heads = frozenset({"classes"})  # of the model
@@ -42,9 +44,6 @@ class Classify(Balanced):
   def __post_init__(self):
     if self.loss not in LOSSES:
       raise ConfigError(f"objective.loss={self.loss!r}: valid are {', '.join(LOSSES)}")
-    if not 0 <= self.label_smoothing < 1 or min(self.mixup, self.cutmix) < 0:
-      raise ConfigError(f"objective.label_smoothing={self.label_smoothing} must be from 0 to below"
-                        f" 1, mixup={self.mixup} and cutmix={self.cutmix} not negative")
     check_fields("class_weights", self.class_weights, self.focal_gamma)
     if self.loss == "squared_error" and (self.label_smoothing or self.mixup or self.cutmix):
       raise ConfigError("objective.loss='squared_error' is of numbers: label_smoothing, mixup and"

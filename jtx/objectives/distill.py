@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.objectives.mlm import Mlm, hidden_and_scores
 from jtx.objectives.sums import Batch, Sums, weighted_sums
+from jtx.ranges import NotNegative, Positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,18 +24,14 @@ class Distill(Mlm):
   Without a teacher, as in an evaluation, it is `mlm`.
   """
   teacher: str = ""  # a Hugging Face folder or a workdir, of a model with the same tokenizer
-  temperature: float = 2.0
-  soft_weight: float = 5.0
-  mlm_weight: float = 2.0
-  cosine_weight: float = 1.0
+  temperature: Positive = 2.0
+  soft_weight: NotNegative = 5.0
+  mlm_weight: NotNegative = 2.0
+  cosine_weight: NotNegative = 1.0
 
   def __post_init__(self):
-    if self.temperature <= 0:
-      raise ConfigError(f"objective.temperature={self.temperature} must be above 0")
-    weights = (self.soft_weight, self.mlm_weight, self.cosine_weight)
-    if min(weights) < 0 or not any(weights):
-      raise ConfigError(f"objective.soft_weight, mlm_weight and cosine_weight={weights} must not be"
-                        " negative, nor all 0")
+    if not any((self.soft_weight, self.mlm_weight, self.cosine_weight)):
+      raise ConfigError("objective.soft_weight, mlm_weight and cosine_weight must not all be 0")
 
   def taught_by(self, model: nn.Module) -> "Taught":
     """The objective with the teacher's module; its parameters come with every call."""

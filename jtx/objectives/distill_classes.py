@@ -11,6 +11,7 @@ from jtx.errors import ConfigError
 from jtx.objectives.classify import Classify, example_weights
 from jtx.objectives.mixing import mix
 from jtx.objectives.sums import Batch, Sums, weighted_sums
+from jtx.ranges import Positive, Share
 
 KINDS = ("hard", "soft")
 
@@ -26,16 +27,13 @@ class DistillClasses(Classify):
   """
   teacher: str = ""  # a Hugging Face folder or a workdir, of a model of the same classes
   kind: str = "hard"
-  weight: float = 0.5
-  temperature: float = 3.0  # of "soft"
+  weight: Share = 0.5
+  temperature: Positive = 3.0  # of "soft"
 
   def __post_init__(self):
     super().__post_init__()
     if self.kind not in KINDS:
       raise ConfigError(f"objective.kind={self.kind!r}: valid are {', '.join(KINDS)}")
-    if not 0 <= self.weight <= 1 or self.temperature <= 0:
-      raise ConfigError(f"objective.weight={self.weight} must be from 0 to 1, and"
-                        f" objective.temperature={self.temperature} above 0")
 
   def taught_by(self, model: nn.Module) -> "TaughtClasses":
     """The objective with the teacher's module; its parameters come with every call."""

@@ -11,6 +11,7 @@ from jtx.errors import ConfigError
 from jtx.objectives import imbalance
 from jtx.objectives.classify import example_weights
 from jtx.objectives.sums import Batch, Sums, weighted_sums
+from jtx.ranges import NotNegative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +25,8 @@ class MultiLabel(imbalance.Balanced):
   with w of `pos_weight` (PyTorch's BCEWithLogitsLoss). With `focal_gamma` the logarithms are
   multiplied by (1 - p)^gamma and p^gamma (Lin et al. 2017).
   """
-  pos_weight: tuple[float | str, ...] = ()  # one a label; "balanced" is by the training data
-  focal_gamma: float = 0.0  # 2 in the paper; 0 is off
+  pos_weight: tuple[NotNegative | str, ...] = ()  # one a label; "balanced" is by the training data
+  focal_gamma: NotNegative = 0.0  # 2 in the paper; 0 is off
 
   unit = "examples"  # what the loss is a mean of
   heads = frozenset({"multi_label"})  # of the model

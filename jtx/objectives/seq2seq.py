@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jtx.objectives.cross_entropy import token_sums
 from jtx.objectives.sums import Sums
+from jtx.ranges import CountOrNone, Rate, SizeOrNone
 
 
 def shift_right(tokens: jax.Array, segment_ids: jax.Array, bos_id: int) -> jax.Array:
@@ -21,9 +22,9 @@ def shift_right(tokens: jax.Array, segment_ids: jax.Array, bos_id: int) -> jax.A
 @dataclasses.dataclass(frozen=True)
 class Seq2Seq:
   """Teacher forcing (Vaswani et al. 2017, section 5.4)."""
-  bos_id: int
-  label_smoothing: float = 0.1
-  logits_chunk: int = 0  # tokens whose logits are held at a time; 0 is all
+  bos_id: CountOrNone
+  label_smoothing: Rate = 0.1
+  logits_chunk: SizeOrNone = 0  # tokens whose logits are held at a time; 0 is all
 
   unit = "tokens"  # what the loss is a mean of
   heads = frozenset({"seq2seq"})  # of the model

@@ -15,7 +15,7 @@ from jtx.evals.task import Task
 from jtx.objectives.sums import summarize
 from jtx.parallel import preemption, processes, sharding
 from jtx.saved import workdir as workdirs
-from jtx.train import metrics, phases, states, trackers
+from jtx.train import keys, metrics, phases, states, trackers
 from jtx.train.profile import Profile
 from jtx.train.program import Program
 from jtx.train.progress import Progress
@@ -43,8 +43,8 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
     TrainError: the loss is no longer finite.
     Preempted: it was told to stop, by a signal or `max_seconds`, and has saved.
   """
-  phases.check_counts(config)
   imports.load(config.imports)
+  keys.check_config(config)
   trackers.check(config.trackers)
   with (workdirs.claimed(workdir), preemption.Notice(max_seconds) as notice,
         processes.Watchdog(stuck_seconds) as watchdog):

@@ -12,25 +12,12 @@ import jax
 import numpy as np
 import optax
 
-from jtx.config import ConfigDict, build, section
+from jtx.config import ConfigDict, build
 from jtx.errors import ConfigError
 from jtx.train.multipliers import multipliers, scale_by
 from jtx.train.optimizers import OPTIMIZERS
 from jtx.train.paths import join
 from jtx.train.schedules import SCHEDULES, Schedule
-
-
-def defaults() -> ConfigDict:
-  """The `optim` section of a config: AdamW with a warmed-up cosine."""
-  return ConfigDict({
-      "lr": 1e-3,  # the highest learning rate; noam's factor
-      "optimizer": section(OPTIMIZERS, "adamw"),
-      "schedule": section(SCHEDULES, "cosine"),
-      "clip_norm": 0.0,  # of the gradient of all parameters together; 0 is off
-      "lr_mults": (),  # (regex on a parameter's path, factor), first match wins, 0 freezes
-      "ema": 0.0,  # decay of the average of the parameters; 0 is off
-      "accumulate": 1,  # batches whose gradients make an update
-  })
 
 
 def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any, *,
@@ -40,7 +27,7 @@ def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any, *,
   Frozen parameters are left out of the gradient's norm, as if they had no gradient.
 
   Args:
-    optim: a section like that of `defaults`; its `ema` and `accumulate` are for the caller.
+    optim: a section as `keys.OptimKeys` declares it; its `ema` and `accumulate` are for the caller.
     total_steps: updates in the run.
     params: nested dict of (abstract) parameters.
     logical_axes: as `params`, a tuple of names a parameter; "layers" comes first in a stack.
@@ -53,10 +40,6 @@ def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any, *,
   Raises:
     ConfigError: a value out of range, or an `lr_mults` regex that matches no parameter.
   """
-  if optim.clip_norm < 0:
-    raise ConfigError(f"optim.clip_norm={optim.clip_norm}: must be 0 (off) or more")
-  if optim.lr < 0:
-    raise ConfigError(f"optim.lr={optim.lr}: must be 0 or more")
   axes = flatten_dict(logical_axes, sep="/")
   stacked = {path for path, names in axes.items() if names and names[0] == "layers"}
   layer_axes = {path: names[1:] if path in stacked else names for path, names in axes.items()}

@@ -12,39 +12,41 @@ import optax
 from optax import contrib
 
 from jtx.errors import ConfigError
+from jtx.ranges import Layers, NotNegative, Positive, Rate, Size
 from jtx.train.paths import map_paths
 
 Axes = Mapping[str, tuple[str | None, ...]]  # path -> logical axes of one layer's parameter
 
 
-def adam(_: Axes, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+def adam(_: Axes, *, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-8
          ) -> optax.GradientTransformation:
   """Kingma & Ba 2015."""
   return optax.scale_by_adam(b1, b2, eps)
 
 
-def adamw(_: Axes, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
-          weight_decay: float = 0.01) -> optax.GradientTransformation:
+def adamw(_: Axes, *, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-8,
+          weight_decay: NotNegative = 0.01) -> optax.GradientTransformation:
   """Adam with decoupled weight decay, times the learning rate (Loshchilov & Hutter 2019)."""
   return optax.chain(optax.scale_by_adam(b1, b2, eps), _decay(weight_decay))
 
 
-def lamb(_: Axes, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-6,
-         weight_decay: float = 0.01) -> optax.GradientTransformation:
+def lamb(_: Axes, *, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-6,
+         weight_decay: NotNegative = 0.01) -> optax.GradientTransformation:
   """AdamW whose update of a parameter has the parameter's norm (You et al. 2020)."""
   return optax.chain(optax.scale_by_adam(b1, b2, eps), _decay(weight_decay),
                      optax.scale_by_trust_ratio())
 
 
-def lion(_: Axes, *, b1: float = 0.9, b2: float = 0.99, weight_decay: float = 0.1
+def lion(_: Axes, *, b1: Rate = 0.9, b2: Rate = 0.99, weight_decay: NotNegative = 0.1
          ) -> optax.GradientTransformation:
   """The sign of an interpolated momentum (Chen et al. 2023)."""
   return optax.chain(optax.scale_by_lion(b1, b2), _decay(weight_decay))
 
 
-def adafactor(_: Axes, *, decay_rate: float = 0.8, eps: float = 1e-30, clip_rms: float = 1.0,
-              scale_by_rms: bool = True, min_dim_to_factor: int = 128, momentum: float = 0.0,
-              weight_decay: float = 0.0) -> optax.GradientTransformation:
+def adafactor(_: Axes, *, decay_rate: Positive = 0.8, eps: NotNegative = 1e-30,
+              clip_rms: NotNegative = 1.0,
+              scale_by_rms: bool = True, min_dim_to_factor: Size = 128, momentum: Rate = 0.0,
+              weight_decay: NotNegative = 0.0) -> optax.GradientTransformation:
   """Adam with factored second moments (Shazeer & Stern 2018).
 
   Weight decay is times the learning rate, as in the other optimisers here.
@@ -69,9 +71,9 @@ def adafactor(_: Axes, *, decay_rate: float = 0.8, eps: float = 1e-30, clip_rms:
   return optax.chain(*(p for p in parts if p is not None))
 
 
-def muon(axes: Axes, *, momentum: float = 0.95, nesterov: bool = True, iterations: int = 5,
-         rms: float = 0.2, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
-         weight_decay: float = 0.1) -> optax.GradientTransformation:
+def muon(axes: Axes, *, momentum: Rate = 0.95, nesterov: bool = True, iterations: Layers = 5,
+         rms: Positive = 0.2, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-8,
+         weight_decay: NotNegative = 0.1) -> optax.GradientTransformation:
   """Orthogonalised momentum for hidden matrices, AdamW for the rest.
 
   Jordan et al. 2024 (github.com/KellerJordan/Muon); embeddings, the output layer, biases
@@ -111,7 +113,7 @@ def muon(axes: Axes, *, momentum: float = 0.95, nesterov: bool = True, iteration
       _decay(weight_decay))
 
 
-def sgd(_: Axes, *, momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0
+def sgd(_: Axes, *, momentum: Rate = 0.9, nesterov: bool = False, weight_decay: NotNegative = 0.0
         ) -> optax.GradientTransformation:
   """Gradient descent with momentum; weight decay is part of the gradient, as in L2."""
   if nesterov and not momentum:

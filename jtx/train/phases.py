@@ -6,7 +6,6 @@ from typing import NamedTuple
 import jax
 
 from jtx.config import ConfigDict
-from jtx.config_files import flatten
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
 from jtx.errors import ConfigError
@@ -20,8 +19,6 @@ def with_steps(config: ConfigDict, data: Dataset) -> ConfigDict:
   if config.phases:
     raise ConfigError("config.epochs and config.phases exclude each other: a phase is a share of"
                       " config.steps")
-  if config.epochs <= 0:
-    raise ConfigError(f"config.epochs={config.epochs}: must be above 0, or unset to go by steps")
   config = config.copy_and_resolve_references()
   config.steps = max(math.ceil(config.epochs * data.num_train_rows() / config.batch_size), 1)
   return config.lock()
@@ -53,13 +50,6 @@ def phases(config: ConfigDict) -> list[Phase]:
     result.append(Phase(round(done * config.steps), length, batch_size))
     done += share
   return result
-
-
-def check_counts(config: ConfigDict) -> None:
-  """Raises ConfigError where a number of steps or parts is none."""
-  for key in ("steps", "log_every", "checkpoint.every", "optim.accumulate"):
-    if (value := flatten(config)[key]) < 1:
-      raise ConfigError(f"config.{key}={value}: must be 1 or more")
 
 
 def check_batches(config: ConfigDict, mesh: jax.sharding.Mesh) -> None:

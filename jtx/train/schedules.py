@@ -9,27 +9,28 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
+from jtx.ranges import Count, NotNegative, Share
 
 Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
 
 
 def constant(lr: float, total_steps: int, width: int | None = None, *,
-             warmup: float = 0.0) -> Schedule:
+             warmup: NotNegative = 0.0) -> Schedule:
   """`lr` after a linear warm-up over `warmup` updates."""
   warm = _warm(_updates(warmup, total_steps))
   return lambda step: lr * warm(step)
 
 
-def linear(lr: float, total_steps: int, width: int | None = None, *, warmup: float = 1000.0,
-           end: float = 0.0) -> Schedule:
+def linear(lr: float, total_steps: int, width: int | None = None, *, warmup: NotNegative = 1000.0,
+           end: NotNegative = 0.0) -> Schedule:
   """Linear warm-up to `lr`, then a line to `end * lr` when the run is over."""
   warmup = _updates(warmup, total_steps)
   warm, progress = _warm(warmup), _progress(warmup, total_steps)
   return lambda step: lr * warm(step) * (1 - (1 - end) * progress(step))
 
 
-def cosine(lr: float, total_steps: int, width: int | None = None, *, warmup: float = 1000.0,
-           end: float = 0.0) -> Schedule:
+def cosine(lr: float, total_steps: int, width: int | None = None, *, warmup: NotNegative = 1000.0,
+           end: NotNegative = 0.0) -> Schedule:
   """Linear warm-up to `lr`, then half a cosine to `end * lr` (Loshchilov & Hutter 2017)."""
   warmup = _updates(warmup, total_steps)
   warm, progress = _warm(warmup), _progress(warmup, total_steps)
@@ -37,8 +38,8 @@ def cosine(lr: float, total_steps: int, width: int | None = None, *, warmup: flo
       end + (1 - end) * 0.5 * (1 + jnp.cos(jnp.pi * progress(step))))
 
 
-def wsd(lr: float, total_steps: int, width: int | None = None, *, warmup: float = 1000.0,
-        decay: float = 0.1, end: float = 0.0) -> Schedule:
+def wsd(lr: float, total_steps: int, width: int | None = None, *, warmup: NotNegative = 1000.0,
+        decay: Share = 0.1, end: NotNegative = 0.0) -> Schedule:
   """Warm-up, stable, decay (Hu et al. 2024, MiniCPM).
 
   Args:
@@ -49,21 +50,17 @@ def wsd(lr: float, total_steps: int, width: int | None = None, *, warmup: float 
     decay: the fraction of the run, at its end, in which a line goes to `end * lr`.
     end: a fraction of `lr`.
   """
-  if not 0 <= decay <= 1:
-    raise ConfigError(f"optim.schedule.decay={decay}: must be a fraction of the run, 0 to 1")
   start = total_steps - round(decay * total_steps)
   warm, progress = _warm(_updates(warmup, total_steps)), _progress(start, total_steps)
   return lambda step: lr * warm(step) * (1 - (1 - end) * progress(step))
 
 
-def noam(lr: float, total_steps: int, width: int | None, *, warmup: int = 4000) -> Schedule:
+def noam(lr: float, total_steps: int, width: int | None, *, warmup: Count = 4000) -> Schedule:
   """lr * width^-0.5 * min(n^-0.5, n * warmup^-1.5) for update n = 1, 2, ...
 
   Vaswani et al. 2017, equation 3, where `lr` is 1.
   """
   del total_steps
-  if warmup < 1:
-    raise ConfigError(f"optim.schedule.warmup={warmup}: must be 1 or more for noam")
   if width is None:
     raise ConfigError("optim.schedule.name='noam' takes the width of the model's layers, and the"
                       " model has none")
@@ -77,8 +74,8 @@ def noam(lr: float, total_steps: int, width: int | None, *, warmup: int = 4000) 
 
 def _updates(warmup: float, total_steps: int) -> int:
   """`warmup` in updates; below 1 it is a share of the run."""
-  if warmup < 0 or warmup > 1 and warmup != round(warmup):
-    raise ConfigError(f"optim.schedule.warmup={warmup}: must be a number of updates, 0 or more, or"
+  if warmup > 1 and warmup != round(warmup):
+    raise ConfigError(f"optim.schedule.warmup={warmup}: must be a number of updates, or"
                       " below 1 a share of the run")
   return round(warmup * total_steps if warmup < 1 else warmup)
 

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from jtx.errors import ConfigError
 from jtx.evals import ngrams
 
 V, D = 7, 0.75
@@ -52,8 +51,3 @@ def test_the_token_before_is_the_true_one_though_it_be_hidden():
            "mlm_positions": np.array([[1, 2, 0], [2, 0, 0]]),
            "mlm_labels": np.array([[3, 6, -1], [5, -1, -1]])}
   np.testing.assert_array_equal(ngrams.hidden_pairs(batch), [[1, 3, 5], [3, 6, 5]])
-
-
-def test_the_discount_must_be_a_fraction():
-  with pytest.raises(ConfigError, match="discount=1.0 must be between 0 and 1"):
-    ngrams.Ngrams(("a",), discount=1.0)

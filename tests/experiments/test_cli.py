@@ -66,6 +66,7 @@ def parse(*args):
   config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
   flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
   flags.DEFINE_integer("beam", 4, "beams", flag_values=values)
+  flags.DEFINE_float("seconds", 0.0, "until it stops", lower_bound=0.0, flag_values=values)
   flags.DEFINE_enum("launcher", "local", ["local", "slurm"], "where", flag_values=values)
   cli.parse(argv, required=("config", "workdir"), flag_values=values)
   return values
@@ -167,6 +168,7 @@ def test_config_mistakes(config_file, override, expected):
 
 
 @pytest.mark.parametrize("args, expected", [
+    (["--seconds=nan"], "--seconds=nan is not a number"),
     (["--wrkdir=w"], "unknown flag --wrkdir; did you mean --workdir?"),
     (["--beam=x"], "--beam: 'x' is not an int"),
     (["--launcher=moon"], "flag --launcher=moon: value should be one of <local|slurm>"),
@@ -205,6 +207,10 @@ def test_config_file_mistakes(config_file, tmp_path):
   broken = tmp_path / "broken.py"
   broken.write_text("x = 1\nx = = 2\n")
   assert sentence(f"--config={broken}").startswith(f"{broken}, line 2: SyntaxError: ")
+  ending = tmp_path / "ending.py"
+  ending.write_text("import sys\nsys.exit(0)\n")
+  assert sentence(f"--config={ending}") == (
+      f"{ending} ends the program (SystemExit: 0); a config file only returns its config")
   empty = tmp_path / "empty.py"
   empty.write_text("")
   assert sentence(f"--config={empty}") == f"{empty} has no function get_config"

@@ -177,11 +177,8 @@ def test_truncation():
   assert kept(9, 1.0) == [True] * 4
 
 
-@pytest.mark.parametrize("make", [
-    lambda: Beam(beam=0), lambda: Beam(beam=2, n_best=3), lambda: Beam(penalty="gnm"),
-    lambda: Sample(temperature=0.0),
-    lambda: Sample(top_p=0.0), lambda: Sample(top_k=-1)])
-def test_options_out_of_range(make):
+@pytest.mark.parametrize("make", [lambda: Beam(beam=2, n_best=3), lambda: Beam(penalty="gnm")])
+def test_options_that_do_not_fit(make):
   with pytest.raises(ConfigError, match="decode"):
     make()
 

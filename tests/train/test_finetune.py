@@ -131,12 +131,6 @@ def test_epochs_are_steps(epochs, batch_size, steps, folder):
   assert phases.with_steps(config, data).steps == steps
 
 
-def test_epochs_must_be_above_0(folder):
-  config = config_for("classify", folder, epochs=0.0)
-  with pytest.raises(ConfigError, match="config.epochs=0.0: must be above 0"):
-    phases.with_steps(config, None)
-
-
 def test_a_head_of_another_number_of_classes_than_the_data(folder):
   config = config_for("classify", folder, **{"model.head.outputs": 3})
   data = workdirs.open_data(config, "nowhere", checkpoint.Checkpointer("nowhere/checkpoints"))

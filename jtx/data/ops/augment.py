@@ -4,13 +4,13 @@ In evaluation they do nothing. See `jtx.data.ops.image` for what such ops are.
 """
 
 import dataclasses
-from typing import Any, Callable
+from typing import Annotated, Any, Callable
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from jtx.data.ops.image import Generator, PixelOp, check_range, random_box
-from jtx.errors import ConfigError
+from jtx.ranges import Layers, NotNegative, Positive, Share, SomeShare, Within
 
 GREY = 128  # what is put where an image was moved away
 
@@ -73,17 +73,10 @@ class RandAugment(PixelOp):
   The first four rows have either sign, with equal chances. What is moved in from outside is grey.
   Where magnitudes count to 30, as torchvision's do, a third of them is meant here.
   """
-  num_ops: int = 2
-  magnitude: float = 9.0  # 0 to 10
+  num_ops: Layers = 2
+  magnitude: Annotated[float, Within("[0, 10]")] = 9.0
 
   moves = True  # some of the operations do
-
-  def __post_init__(self):
-    if self.num_ops < 1:
-      raise ConfigError(f"op randaugment: num_ops={self.num_ops} must be positive")
-    if not 0 <= self.magnitude <= 10:
-      raise ConfigError(f"op randaugment: magnitude={self.magnitude} must be from 0 to 10; of one"
-                        " that counts to 30, take a third")
 
   def apply(self, image: Image.Image, generator: Generator | None) -> Image.Image:
     if generator is None:
@@ -98,14 +91,9 @@ class RandAugment(PixelOp):
 @dataclasses.dataclass(frozen=True)
 class ColorJitter(PixelOp):
   """Changes each of three by a factor that is uniform in 1 - x to 1 + x, in random order."""
-  brightness: float = 0.4
-  contrast: float = 0.4
-  saturation: float = 0.4
-
-  def __post_init__(self):
-    for key in ("brightness", "contrast", "saturation"):
-      if getattr(self, key) < 0:
-        raise ConfigError(f"op color_jitter: {key}={getattr(self, key)} must not be negative")
+  brightness: NotNegative = 0.4
+  contrast: NotNegative = 0.4
+  saturation: NotNegative = 0.4
 
   def apply(self, image: Image.Image, generator: Generator | None) -> Image.Image:
     if generator is None:
@@ -126,11 +114,7 @@ class ThreeAugment(PixelOp):
   The three are grey, solarisation (values from 128 on are inverted), and Gaussian blur with a
   radius that is uniform in 0.1 to 2 pixels.
   """
-  jitter: float = 0.3  # of brightness, contrast and saturation; 0 is none
-
-  def __post_init__(self):
-    if self.jitter < 0:
-      raise ConfigError(f"op three_augment: jitter={self.jitter} must not be negative")
+  jitter: NotNegative = 0.3  # of brightness, contrast and saturation; 0 is none
 
   def apply(self, image: Image.Image, generator: Generator | None) -> Image.Image:
     if generator is None:
@@ -151,13 +135,11 @@ class RandomErasing(PixelOp):
 
   The paper draws the box's ratio uniformly; here its logarithm is uniform, as others have it.
   """
-  probability: float = 0.25  # that there is such a box
-  area: tuple[float, float] = (0.02, 1 / 3)  # of the box, as a share of the image's
-  ratio: tuple[float, float] = (0.3, 3.3)  # of the box, width / height
+  probability: Share = 0.25  # that there is such a box
+  area: tuple[SomeShare, SomeShare] = (0.02, 1 / 3)  # of the box, as a share of the image's
+  ratio: tuple[Positive, Positive] = (0.3, 3.3)  # of the box, width / height
 
   def __post_init__(self):
-    if not 0 <= self.probability <= 1:
-      raise ConfigError(f"op random_erasing: probability={self.probability} must be from 0 to 1")
     check_range("random_erasing", "area", self.area, 1)
     check_range("random_erasing", "ratio", self.ratio)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import io
-from typing import Any, Sequence
+from typing import Any, Literal, Sequence
 
 from absl import logging
 import numpy as np
@@ -16,14 +16,10 @@ from jtx.data.ops.labels import are_numbers, check_names, collected_names, name_
 from jtx.data.ops.multi_label import items_of, multi_hot
 from jtx.data.sources.images import class_names, listed
 from jtx.errors import BadExample, ConfigError, DataError
+from jtx.ranges import CountOrNone, Share
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 MODES = {1: "L", 3: "RGB"}  # channels -> what Pillow calls them
-
-
-def check_channels(op: str, channels: int) -> None:
-  if channels not in MODES:
-    raise ConfigError(f"op {op}: channels={channels} must be 1 or 3")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,22 +31,19 @@ class DecodeImage(ImageOp):
   Files are converted to RGB or to grey (16 bits to their upper 8); of several frames the first
   is taken. Arrays must have `channels`: [H, W, 3], or for one channel [H, W] or [H, W, 1], uint8.
   """
-  channels: int = 3
+  channels: Literal[1, 3] = 3
   names: tuple[str, ...] = ()  # of the classes, in order; () is those of the training source
   # The share of images that can't be decoded, of those read so far, with which a run goes on.
   # Their rows are padding. It is judged from 100 images on, and at the end of an evaluation.
-  max_bad: float = 0.01
+  max_bad: Share = 0.01
   # JPEGs are decoded at 1/2, 1/4 or 1/8 where both sides stay this long or longer; 0 is never.
-  min_side: int = 0
+  min_side: CountOrNone = 0
   multi_label: bool = False  # an image may have any number of labels; see the op of this name
 
   named = opens = True
 
   def __post_init__(self):
-    check_channels("decode_image", self.channels)
     check_names("decode_image", self.names)
-    if not 0 <= self.max_bad <= 1:
-      raise ConfigError(f"op decode_image: max_bad={self.max_bad} must be a share, from 0 to 1")
     if self.min_side < 0:
       raise ConfigError(f"op decode_image: min_side={self.min_side} must not be negative")
 

@@ -14,6 +14,7 @@ from jtx.data.example import Example, check_text
 from jtx.data.op import TOKENIZER, Column, ExampleOp
 from jtx.data.ops.labels import check_names, class_of, index_of, known_names, value_of
 from jtx.errors import ConfigError, DataError
+from jtx.ranges import Size
 
 MAX_SPECIALS = 4  # of a pair: RoBERTa's, the most of all
 
@@ -22,7 +23,7 @@ MAX_SPECIALS = 4  # of a pair: RoBERTa's, the most of all
 class Encode(ExampleOp):
   """One text or a pair of texts, with special tokens: `text` [T] and `text_types` [T]."""
   texts: tuple[str, ...] = ("text",)  # keys of the example
-  max_length: int = 128  # tokens, the special ones counted; the longer of a pair is cut first
+  max_length: Size = 128  # tokens, the special ones counted; the longer of a pair is cut first
 
   tokenizer_fields = (TOKENIZER,)
 
@@ -76,7 +77,7 @@ class EncodeWords(ExampleOp):
   it as wrong. Beside the columns an example gets `text_words` [T] int32, the number of the
   word that a token is of, -1 for a special token, and `word_tags`, the tag names of all words.
   """
-  max_length: int = 128
+  max_length: Size = 128
   names: tuple[str, ...] = ()  # the tags in order; () is those of the training sources
 
   named = True
@@ -175,7 +176,7 @@ class EncodeChoices(ExampleOp):
   prompt: str  # keys of the example
   choices: tuple[str, ...]
   label: str = "label"
-  max_length: int = 64  # tokens of a prompt and an ending, the special ones counted
+  max_length: Size = 64  # tokens of a prompt and an ending, the special ones counted
 
   tokenizer_fields = (TOKENIZER,)
 

@@ -15,16 +15,12 @@ from jtx.data.example import Example
 from jtx.data.op import ImageOp
 from jtx.data.ops.boxes import Box, Move, move_example
 from jtx.errors import ConfigError, DataError, nearest
+from jtx.ranges import Pixels, PixelsOrNone, Positive, SomeShare
 
 Generator = np.random.Generator
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 ATTEMPTS = 10  # at a box that fits into an image
-
-
-def check_size(op: str, size: int | None, key: str = "size") -> None:
-  if size is not None and size < 1:
-    raise ConfigError(f"op {op}: {key}={size} must be positive")
 
 
 def check_filter(op: str, interpolation: str) -> None:
@@ -116,14 +112,13 @@ class InceptionCrop(MoveOp):
   `ratio`. In evaluation the image is scaled so that its shorter side is `eval_resize`, and the
   middle of it is cut out.
   """
-  size: int = 224
-  area: tuple[float, float] = (0.08, 1.0)  # of the box, as a share of the image's
-  ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of the box, width / height
-  eval_resize: int = 256
+  size: Pixels = 224
+  area: tuple[SomeShare, SomeShare] = (0.08, 1.0)  # of the box, as a share of the image's
+  ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3)  # of the box, width / height
+  eval_resize: Pixels = 256
   interpolation: str = "bilinear"  # or bicubic
 
   def __post_init__(self):
-    check_size("inception_crop", self.size)
     check_range("inception_crop", "area", self.area, 1)
     check_range("inception_crop", "ratio", self.ratio)
     check_filter("inception_crop", self.interpolation)
@@ -176,13 +171,8 @@ class PadCrop(MoveOp):
 
   In evaluation it is the middle, of which nothing is cut off where the image is of that size.
   """
-  size: int = 32
-  padding: int = 4  # pixels on each side
-
-  def __post_init__(self):
-    check_size("pad_crop", self.size)
-    if self.padding < 0:
-      raise ConfigError(f"op pad_crop: padding={self.padding} must not be negative")
+  size: Pixels = 32
+  padding: PixelsOrNone = 4  # pixels on each side
 
   @property
   def output_size(self) -> tuple[int, int]:
@@ -220,10 +210,7 @@ class PadCrop(MoveOp):
 @dataclasses.dataclass(frozen=True)
 class CenterCrop(MoveOp):
   """Cuts the middle out, in training too; around a smaller image there are zeros."""
-  size: int = 224
-
-  def __post_init__(self):
-    check_size("center_crop", self.size)
+  size: Pixels = 224
 
   @property
   def output_size(self) -> tuple[int, int]:
@@ -246,13 +233,11 @@ class CenterCrop(MoveOp):
 @dataclasses.dataclass(frozen=True)
 class Resize(MoveOp):
   """Scales an image to one size, whatever its shape, also in evaluation."""
-  size: int = 224  # pixels: the height, and the width unless that is given
+  size: Pixels = 224  # pixels: the height, and the width unless that is given
   interpolation: str = "bilinear"  # or bicubic
-  width: int | None = None
+  width: Pixels | None = None
 
   def __post_init__(self):
-    check_size("resize", self.size)
-    check_size("resize", self.width, "width")
     check_filter("resize", self.interpolation)
 
   @property

@@ -1,14 +1,15 @@
 """The layout of images: batches of arrays of one size, with boxes and padding."""
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
 
 from jtx.data.example import Example
 from jtx.data.op import Column, ImageOp, LayoutOp, Stage
-from jtx.data.ops.decode import check_channels
-from jtx.data.ops.image import Generator, check_size
+from jtx.data.ops.image import Generator
 from jtx.errors import ConfigError, DataError
+from jtx.ranges import Pixels, SizeOrNone
 
 
 def told_size(size: tuple[int, int]) -> str:
@@ -26,23 +27,16 @@ class Images(LayoutOp, ImageOp):
   not padding. With `max_boxes` = N there are `boxes [R, N, 4]` float32 (left, top, right, bottom,
   in pixels), `box_labels [R, N]` int32, and `num_boxes [R, 1]` int32, how many of them are there.
   """
-  size: int = 224  # pixels: the height, and the width unless that is given
-  channels: int = 3
-  width: int | None = None
+  size: Pixels = 224  # pixels: the height, and the width unless that is given
+  channels: Literal[1, 3] = 3
+  width: Pixels | None = None
   pad: bool = False  # smaller images have zeros on their right and below
-  max_boxes: int = 0
+  max_boxes: SizeOrNone = 0
 
   stage = Stage.LAYOUT
   fields = lengths = ()  # there are no tokens
   group = False
   max_segments = 1
-
-  def __post_init__(self):
-    check_size("images", self.size)
-    check_size("images", self.width, "width")
-    check_channels("images", self.channels)
-    if self.max_boxes < 0:
-      raise ConfigError(f"op images: max_boxes={self.max_boxes} must not be negative")
 
   @property
   def output_size(self) -> tuple[int, int]:

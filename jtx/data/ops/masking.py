@@ -8,6 +8,7 @@ import numpy as np
 from jtx.data.op import TOKENIZER, BatchOp
 from jtx.data.ops.sentences import SPECIAL, WORD
 from jtx.errors import ConfigError
+from jtx.ranges import Share, SizeOrNone, SomeShare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,21 +21,17 @@ class Mask(BatchOp):
   the chosen in a row, in order, and `mlm_labels [R, K]` int32, what was there; -1 where a slot
   is empty. `text_marks` is taken out.
   """
-  rate: float = 0.15
-  split: tuple[float, float, float] = (0.8, 0.1, 0.1)  # mask, random token, the same
+  rate: SomeShare = 0.15
+  split: tuple[Share, Share, Share] = (0.8, 0.1, 0.1)  # mask, random token, the same
   whole_words: bool = False  # chooses words, until one more would be too many tokens
-  slots: int = 0  # K, of a row; 0 is as many as a full row has chosen tokens
+  slots: SizeOrNone = 0  # K, of a row; 0 is as many as a full row has chosen tokens
 
   needs = ("text", "text_marks")
 
   def __post_init__(self):
-    if not 0 < self.rate <= 1:
-      raise ConfigError(f"op mask: rate={self.rate} must be above 0 and at most 1")
-    if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-6:
+    if len(self.split) != 3 or abs(sum(self.split) - 1) > 1e-6:
       raise ConfigError(f"op mask: split={self.split} must be three shares (mask, random token,"
                         " the same) that add up to 1")
-    if self.slots < 0:
-      raise ConfigError(f"op mask: slots={self.slots} must not be negative")
 
   def bind(self, tokenizers: Mapping[str, Any]) -> "BoundMask":
     tokenizer = tokenizers[TOKENIZER]

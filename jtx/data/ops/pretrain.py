@@ -14,6 +14,7 @@ from jtx.data.op import TOKENIZER, Column, FormOp
 from jtx.data.ops.forms import Formed, Opened
 from jtx.data.ops.sentences import SPECIAL, boundaries
 from jtx.errors import ConfigError, DataError
+from jtx.ranges import Share
 
 Piece = tuple[int, int, int]  # document, first token, the one after the last
 
@@ -253,11 +254,7 @@ def replaced(first: list[Piece], second: list[Piece], wrong: np.ndarray, room: i
 @dataclasses.dataclass(frozen=True)
 class SegmentPair(_Pairs):
   """Two stretches of sentences that fill a row together (Devlin et al. 2019, appendix A.2)."""
-  short: float = 0.1  # how often a pair is of a random shorter length
-
-  def __post_init__(self):
-    if not 0 <= self.short <= 1:
-      raise ConfigError(f"op segment_pair: short={self.short} must be a fraction, 0 to 1")
+  short: Share = 0.1  # how often a pair is of a random shorter length
 
   def _split(self, ends, room, rng):
     i = 0

@@ -9,6 +9,7 @@ import numpy as np
 from jtx.data.example import Example, check_text
 from jtx.data.op import Column, ExampleOp
 from jtx.errors import ConfigError, DataError
+from jtx.ranges import CountOrNone, NotNegative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +93,9 @@ class Tokenize(ExampleOp):
 class FilterLength(ExampleOp):
   """Drops examples with a field of too many tokens, the end token counted, or too few."""
   fields: tuple[str, ...] = ("src", "tgt")
-  max_length: int = 256
-  min_length: int = 1
-  max_ratio: float = 0.0  # longest to shortest field; 0 is no limit
+  max_length: CountOrNone = 256
+  min_length: CountOrNone = 1
+  max_ratio: NotNegative = 0.0  # longest to shortest field; 0 is no limit
 
   @property
   def counted(self) -> tuple[str, ...]:

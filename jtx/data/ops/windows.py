@@ -11,6 +11,7 @@ from jtx.data.ops.finetune import MAX_SPECIALS, texts_at
 from jtx.data.ops.labels import value_of
 from jtx.data.tokenizers.encodings import Encoding
 from jtx.errors import ConfigError, DataError
+from jtx.ranges import Size, SizeOrNone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,17 +25,14 @@ class EncodeWindows(ExampleOp):
   `answer_start`, and gets `text_offsets` [T, 2] int32: first character of a token in the context
   and the one after the last, -1 outside of it. A token's characters may begin with a space.
   """
-  max_length: int = 384  # tokens of a window with question and special tokens
-  stride: int = 128  # tokens
-  max_question: int = 64  # tokens; a longer question is cut
+  max_length: Size = 384  # tokens of a window with question and special tokens
+  stride: SizeOrNone = 128  # tokens
+  max_question: Size = 64  # tokens; a longer question is cut
 
   tokenizer_fields = (TOKENIZER,)
   inputs = {"question": "question", "context": "context"}
 
   def __post_init__(self):
-    if min(self.stride, self.max_question - 1) < 0:
-      raise ConfigError(f"op encode_windows: stride={self.stride} must not be negative, and"
-                        f" max_question={self.max_question} must be positive")
     least = self.max_question + self.stride + MAX_SPECIALS
     if self.max_length <= least:
       raise ConfigError(f"op encode_windows: max_length={self.max_length} must be more than"

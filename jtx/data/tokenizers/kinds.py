@@ -13,6 +13,7 @@ from jtx.data.tokenizers.subword_nmt import SubwordNmt
 from jtx.data.tokenizers.tokenizer import SPECIALS, Tokenizer
 from jtx.data.tokenizers.utf8 import Bytes
 from jtx.errors import ConfigError, DataError
+from jtx.ranges import CountOrNone, Size, SizeOrNone
 
 
 def _specials(mask: bool) -> list[str]:
@@ -62,7 +63,7 @@ def _normalizer(lowercase: bool) -> hf.normalizers.Normalizer:
   return hf.normalizers.Sequence([*steps, hf.normalizers.Lowercase()] if lowercase else steps)
 
 
-def bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
+def bpe(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency: CountOrNone = 2,
         lowercase: bool = False, split_digits: bool = False, mask: bool = False) -> Tokenizer:
   """Byte-pair encoding over characters (Sennrich et al. 2016, arXiv:1508.07909).
 
@@ -87,7 +88,7 @@ def bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 
   return _train(backend, trainer, texts, mask)
 
 
-def byte_bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
+def byte_bpe(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency: CountOrNone = 2,
              split_digits: bool = False, mask: bool = False) -> Tokenizer:
   """Byte-level BPE (Radford et al. 2019, GPT-2, section 2.2): every text round-trips.
 
@@ -104,7 +105,7 @@ def byte_bpe(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: i
   return _train(backend, trainer, texts, mask)
 
 
-def wordpiece(texts: Iterator[str], *, vocab_size: int = 16_000, min_frequency: int = 2,
+def wordpiece(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency: CountOrNone = 2,
               lowercase: bool = True, mask: bool = False) -> Tokenizer:
   """WordPiece with BERT's normalisation (Devlin et al. 2019, arXiv:1810.04805).
 
@@ -136,7 +137,7 @@ def _continuations(backend: hf.Tokenizer, texts: list[str]) -> list[str]:
   return ["##" + c for c in sorted(inside)]
 
 
-def unigram(texts: Iterator[str], *, vocab_size: int = 16_000, lowercase: bool = False,
+def unigram(texts: Iterator[str], *, vocab_size: Size = 16_000, lowercase: bool = False,
             split_digits: bool = False, mask: bool = False) -> Tokenizer:
   """A unigram language model (Kudo 2018, arXiv:1804.10959).
 
@@ -159,7 +160,7 @@ def byte_tokenizer(texts: Iterator[str]) -> Tokenizer:
   return Bytes()
 
 
-def subword_nmt(texts: Iterator[str], *, merges: str, vocab_size: int = 0) -> Tokenizer:
+def subword_nmt(texts: Iterator[str], *, merges: str, vocab_size: SizeOrNone = 0) -> Tokenizer:
   """subword-nmt's BPE with given merges; the vocabulary is the pieces of `texts`.
 
   Args:

@@ -197,20 +197,14 @@ def test_masking_leaves_its_input_alone_and_rows_of_padding_empty():
 
 
 @pytest.mark.parametrize("fields, text", [
-    (dict(rate=0.0), "rate=0.0 must be above 0 and at most 1"),
-    (dict(rate=1.1), "rate=1.1 must be above 0 and at most 1"),
-    (dict(rate=float("nan")), "rate=nan must be above 0 and at most 1"),
     (dict(split=(0.8, 0.1)), "split=(0.8, 0.1) must be three shares"),
     (dict(split=(0.8, 0.1, 0.2)), "split=(0.8, 0.1, 0.2) must be three shares"),
-    (dict(split=(1.1, 0.0, -0.1)), "split=(1.1, 0.0, -0.1) must be three shares"),
     (dict(split=()), "split=() must be three shares"),
-    (dict(slots=-1), "slots=-1 must not be negative"),
 ])
 def test_bad_masks(fields, text):
-  rest = " (mask, random token, the same) that add up to 1" if "shares" in text else ""
   with pytest.raises(ConfigError) as e:
     Mask(**fields)
-  assert str(e.value) == f"op mask: {text}{rest}"
+  assert str(e.value) == f"op mask: {text} (mask, random token, the same) that add up to 1"
 
 
 def test_a_tokenizer_without_a_mask():

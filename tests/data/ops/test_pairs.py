@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jtx.data.ops.pretrain import FullSentences, SegmentPair, SentencePair, Specials
-from jtx.errors import ConfigError, DataError
+from jtx.errors import DataError
 from tests.data.ops.documents import (
     BODY, check_example, documents_of, drawn_documents, edges, form, message, places, runs)
 from tests.helpers import assert_share, chi_square
@@ -185,12 +185,6 @@ def test_pairs_need_two_documents_and_two_sentences(bert):
   assert sorted(example["text"].tolist())[3:] == list(range(BODY, BODY + 6))
   assert message(DataError, form, SegmentPair(order=True), bert, documents_of([3], [4]), 20) == (
       "no example of 20 tokens can be formed of 2 documents")
-
-
-def test_bad_shares_of_short_pairs():
-  for short in (-0.1, 1.5, float("nan")):
-    assert message(ConfigError, lambda: SegmentPair(short=short)) == (
-        f"op segment_pair: short={short} must be a fraction, 0 to 1")
 
 
 @pytest.mark.parametrize("op", [FullSentences(), *PAIRS.values()])

@@ -1,0 +1,127 @@
+"""The keys of every run: what they are for, their defaults and their ranges."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from jtx.config import ConfigDict, OneOf, build, check, fields, section
+from jtx.data.ops.registry import OPS
+from jtx.data.tokenizers.kinds import TOKENIZERS
+from jtx.errors import ConfigError
+from jtx.evals import EVALS
+from jtx.inference.decode import METHODS
+from jtx.models import MODELS
+from jtx.objectives import OBJECTIVES
+from jtx.ranges import (
+    Count, CountOrNone, NotNegative, Positive, Rate, Seed, Size, SizeOrNone, Within)
+from jtx.train.optimizers import OPTIMIZERS
+from jtx.train.schedules import SCHEDULES
+
+Axis = Annotated[int, Within("[-1, inf)")]  # devices along it; -1 is those that are left
+_keys = dataclasses.dataclass(frozen=True, kw_only=True)
+
+
+@_keys
+class OptimKeys:
+  """`config.optim`; AdamW with a warmed-up cosine."""
+  lr: NotNegative = 1e-3  # the highest learning rate; noam's factor
+  optimizer: Annotated[ConfigDict, OneOf(OPTIMIZERS)] = dataclasses.field(
+      default_factory=lambda: section(OPTIMIZERS, "adamw"))
+  schedule: Annotated[ConfigDict, OneOf(SCHEDULES)] = dataclasses.field(
+      default_factory=lambda: section(SCHEDULES, "cosine"))
+  clip_norm: NotNegative = 0.0  # of the gradient of all parameters together; 0 is off
+  # (regex on a parameter's path, factor), first match wins, 0 freezes
+  lr_mults: tuple[tuple[str, NotNegative], ...] = ()
+  ema: Rate = 0.0  # decay of the average of the parameters; 0 is off
+  accumulate: Size = 1  # batches whose gradients make an update
+
+
+@_keys
+class MeshKeys:
+  """`config.mesh`, in devices."""
+  data: Axis = -1
+  fsdp: Axis = 1
+  tensor: Axis = 1
+  context: Axis = 1
+
+
+@_keys
+class CheckpointKeys:
+  """`config.checkpoint`."""
+  every: Count = 1000  # steps
+  keep: Count = 3  # the newest
+  keep_every: CountOrNone = 0  # steps; these are kept for good; 0 is none
+  best: str = ""  # such as "min:val/loss": kept for good, too
+  patience: CountOrNone = 0  # checkpoints without a better one, after which a run ends; 0 is never
+  average: Count = 1  # checkpoints averaged for the final evaluation
+
+
+@_keys
+class TokenizerKeys:
+  """`config.tokenizer`."""
+  kind: Annotated[ConfigDict, OneOf(TOKENIZERS)] = dataclasses.field(
+      default_factory=lambda: section(TOKENIZERS, "bpe"))
+  shared: bool = True  # one for source and target
+
+
+@_keys
+class DataKeys:
+  """`config.data`."""
+  path: str = ""  # folder of relative file names
+  train: tuple[str, ...] = ()  # sources; see jtx/data/sources/registry.py
+  weights: tuple[NotNegative, ...] = ()  # one a source; () is by size
+  smoothing: NotNegative | None = None  # by size^smoothing instead
+  ops: tuple[Annotated[ConfigDict, OneOf(OPS)], ...] = ()
+  window: SizeOrNone = 8192  # examples that are shuffled into rows together; 0 is an epoch
+  threads: Annotated[int, Within("[0, 1024]")] = 2  # that read ahead
+  workers: Annotated[int, Within("[0, 1024]")] = 0  # processes that read ahead, for heavy ops
+
+
+@_keys
+class DecodeKeys:
+  """`config.decode`."""
+  method: Annotated[ConfigDict, OneOf(METHODS)] = dataclasses.field(
+      default_factory=lambda: section(METHODS, "beam"))
+  batch_size: Size = 64  # sources at a time
+  max_source_length: Size = 256  # tokens; longer lines are cut, with a warning
+  max_target_length: Size = 256  # tokens
+
+
+@_keys
+class RunKeys:
+  """The config of a run. `model` and `objective` are for the experiment to choose."""
+  imports: tuple[str, ...] = ()  # modules of yours that register names; see jtx/imports.py
+  seed: Seed = 0
+  # threefry has the same bits on every mesh; rbg is faster on TPU and has others
+  prng: Literal["threefry2x32", "rbg", "unsafe_rbg"] = "threefry2x32"
+  steps: Count = 100_000  # optimiser updates
+  epochs: Positive | None = None  # passes over the data, instead of steps
+  batch_size: Annotated[int, Within(f"[1, {2 ** 20}]")] = 64  # rows, over all processes
+  # Stretches of the run, (share of it, tokens a row, rows a batch), such as BERT's last tenth
+  phases: tuple[tuple[Positive, Size, Size], ...] = ()
+  log_every: Count = 100  # steps
+  trackers: tuple[str, ...] = ("tensorboard",)  # beside metrics.jsonl; also wandb and mlflow
+  # First and last step of a trace for Perfetto and xprof, such as (10, 15)
+  profile: tuple[Count, ...] = ()
+  model: Annotated[ConfigDict, OneOf(MODELS)]
+  objective: Annotated[ConfigDict, OneOf(OBJECTIVES)]
+  optim: OptimKeys = OptimKeys()
+  # A Hugging Face folder or a workdir whose parameters training starts from; "" is fresh.
+  init_from: str = ""
+  mesh: MeshKeys = MeshKeys()
+  checkpoint: CheckpointKeys = CheckpointKeys()
+  tokenizer: TokenizerKeys = TokenizerKeys()
+  data: DataKeys = DataKeys()
+  decode: DecodeKeys = DecodeKeys()
+  evals: dict[str, Annotated[ConfigDict, OneOf(EVALS)]] = dataclasses.field(default_factory=dict)
+
+
+def check_config(config: ConfigDict) -> None:
+  """Raises ConfigError where the config of a run can't be used, whatever its data are."""
+  check(RunKeys, config, "config")
+  if missing := [key for key in fields(RunKeys) if key not in config]:
+    raise ConfigError(f"config.{missing[0]} must be set")
+  build(METHODS, config.decode.method, what="config.decode.method")
+  kept = config.checkpoint
+  if kept.average > kept.keep and not (kept.keep_every or kept.best):
+    raise ConfigError(f"config.checkpoint.average={kept.average} is more than are kept: set"
+                      f" config.checkpoint.keep={kept.keep} to as many")
