@@ -163,7 +163,7 @@ def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> Co
       continue
     if key not in cfg:
       raise ConfigError(f"{path}: unknown key; {nearest(key, cfg.keys())}")
-    old = cfg.get_ref(key).get()
+    old = cfg[key]
     if isinstance(value, ConfigDict) and "name" in value:
       cfg[key] = value  # another constructor, with keys of its own
     elif isinstance(old, ConfigDict) and isinstance(value, (Mapping, ConfigDict)):
