@@ -1,7 +1,9 @@
 """The ranges of all keys of a run: what is out of them is refused before anything is read."""
 
 import dataclasses
+import importlib.util
 import math
+import pathlib
 import typing
 
 from ml_collections import ConfigDict
@@ -18,6 +20,7 @@ from jtx.ranges import Share, Within, excluded
 from jtx.train import loop
 from jtx.train.keys import RunKeys, check_config
 
+ROOT = pathlib.Path(__file__).parent.parent.parent
 NAN, INF = math.nan, math.inf
 
 
@@ -226,3 +229,13 @@ def test_ranges_inside_of_types():
   assert not list(excluded(Share | None, None)) and not list(excluded(Share | str, "balanced"))
   assert list(excluded(float, NAN)) and not list(excluded(bool, True))
   assert isinstance(run_config().evals, ConfigDict)
+
+
+def test_the_reference_is_what_the_declarations_say():
+  spec = importlib.util.spec_from_file_location("keys_reference", ROOT / "docs" / "keys.py")
+  reference = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(reference)
+  text = reference.documents()
+  assert text == (ROOT / "docs" / "keys.md").read_text(encoding="utf-8"), "run docs/keys.py"
+  assert "| `ema` | `0.0` | float, 0 to below 1 | decay of the average of the parameters" in text
+  assert '### data.ops, name "mask"' in text and '### optim.schedule, name "wsd"' in text
