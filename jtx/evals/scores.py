@@ -218,8 +218,8 @@ def squad_em_f1(predictions: Mapping[str, str],
 
   Args:
     predictions: an answer to each question, by its id; those to other questions are ignored.
-    references: the right answers to each question; none, or only such as normalise to
-      nothing, where it has no answer.
+    references: the right answers to each question; none where it has no answer. Of those that
+      normalise to nothing, "" is the right prediction where there are no others.
 
   Raises:
     DataError: a question has no prediction.
@@ -246,8 +246,8 @@ def _by_question(predictions: Mapping[str, str],
   for question, answers in references.items():
     if question not in predictions:
       raise DataError(f"question {question} has no prediction; \"\" says that it has no answer")
-    answers = [a for a in answers if normalize_answer(a)]
-    pairs = [answer_scores(predictions[question], a) for a in answers or [""]]
+    left = [a for a in answers if normalize_answer(a)] or [""]
+    pairs = [answer_scores(predictions[question], a) for a in left]
     yield question, _Score(max(p[0] for p in pairs), max(p[1] for p in pairs), bool(answers))
 
 
@@ -259,6 +259,9 @@ def best_no_answer_threshold(predictions: Mapping[str, str],
                              references: Mapping[str, Sequence[str]],
                              no_answer: Mapping[str, float]) -> dict[str, float]:
   """The best scores that "no answer" above a threshold can give, as SQuAD 2.0's script has them.
+
+  Where a question has no answer, any but "" is wrong here, also one that normalises to nothing,
+  which `squad_em_f1` takes for "".
 
   Args:
     predictions: as for `squad_em_f1`, the best answer to each question that is not "".
@@ -285,7 +288,8 @@ def best_no_answer_threshold(predictions: Mapping[str, str],
   result = {}
   for name, key in (("exact_match", "exact"), ("f1", "f1")):
     # What a question's answer gains over "no answer", which is right if there is none.
-    gains = np.array([getattr(s, key) - (not s.answerable) for s in scores.values()])
+    gains = np.array([getattr(s, key) if s.answerable else -float(predictions[q] != "")
+                      for q, s in scores.items()])
     totals = np.cumsum(gains[order])[last]
     best = int(totals.argmax())
     gain, threshold = max((0.0, none), (totals[best], values[order][last][best]),

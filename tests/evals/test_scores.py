@@ -165,8 +165,8 @@ def test_squad_takes_the_best_reference_and_the_mean_over_questions():
 def test_squad_2_wants_nothing_where_there_is_no_answer():
   references = {"a": ["cat"], "b": [], "c": [], "d": ["the"]}
   result = squad_em_f1({"a": "", "b": "", "c": "cat", "d": ""}, references)
-  assert result == {"exact_match": 0.5, "f1": 0.5, "f1_answerable": 0.0,
-                    "f1_unanswerable": pytest.approx(2 / 3)}
+  # "the" is an answer, though nothing of it is left.
+  assert result == {"exact_match": 0.5, "f1": 0.5, "f1_answerable": 0.5, "f1_unanswerable": 0.5}
 
 
 def test_squad_names_the_question_without_a_prediction():
@@ -202,6 +202,24 @@ def test_no_answer_threshold_below_all_and_ties():
   # a and b fall together: 2 + 1 - 1 is no better than none.
   tied = best_no_answer_threshold(predictions, references, {"a": 0.1, "b": 0.1, "c": 0.2})
   assert (tied["best_f1"], tied["best_f1_threshold"]) == (pytest.approx(2 / 3), 0.0)
+
+
+def test_no_answer_threshold_takes_an_answer_that_normalises_to_nothing_for_one():
+  """As the official script's `find_best_thresh`, whose values these are."""
+  references = {"a": [], "b": ["cat"], "c": ["the"], "d": []}
+  predictions = {"a": "the", "b": "cat", "c": "a", "d": "The ..."}
+  # Of keeping none, a, ab, abc, abcd: 2, 1, 2, 3, 2.
+  no_answer = {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4}
+  assert best_no_answer_threshold(predictions, references, no_answer) == {
+      "best_exact_match": 0.75, "best_exact_match_threshold": 0.3,
+      "best_f1": 0.75, "best_f1_threshold": 0.3}
+  # Without c no threshold beats "no answer" to all: 2, 1, 2, 1.
+  del references["c"]
+  low = best_no_answer_threshold(predictions, references, no_answer)
+  assert (low["best_f1"], low["best_f1_threshold"]) == (pytest.approx(2 / 3), 0.0)
+  # "" itself is right wherever it stands: 2, 2, 3, 2.
+  kept = best_no_answer_threshold(predictions | {"a": ""}, references, no_answer)
+  assert (kept["best_f1"], kept["best_f1_threshold"]) == (1.0, 0.2)
 
 
 def test_no_answer_threshold_is_the_best_of_all_thresholds():
