@@ -115,8 +115,9 @@ grid_similarity(table, (4, 4))
 pretraining = vit_digits.get_config()
 common.apply(pretraining, {
     "model.head": {"task": "none", "zero": False, "pool": "first"},
-    "model.decoder": {"num_layers": 2, "width": 32, "num_heads": 4, "ffn_dim": 64, "masked": 0.5},
-    "objective": common.objective("mae", normalize=False), "epochs": 20.0,
+    "model.decoder": {"num_layers": 2, "width": 32, "num_heads": 4, "ffn_dim": 64, "masked": 0.5,
+                      "normalize": False},
+    "objective": common.objective("mae"), "epochs": 20.0,
     "evals.val": common.evaluator("loss", source=("embedded:digits:test",), every=200)})
 mae_workdir = os.path.join(folder, "mae")
 results = loop.run(pretraining.lock(), mae_workdir)
@@ -124,7 +125,7 @@ print(f"mean squared error of hidden pixels, of variance 1 before: {results['val
 
 # %%
 mae, mae_params, _ = load_run(mae_workdir)
-pictures.reconstruction(mae.model, mae_params, images[:6], normalized=False)
+pictures.reconstruction(mae.model, mae_params, images[:6])
 
 # %% [markdown]
 # ## Few labels

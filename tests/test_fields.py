@@ -156,6 +156,7 @@ CHANGES = {
         "num_heads": ({}, 4),
         "ffn_dim": ({}, 16),
         "masked": ({}, 0.5),
+        "normalize": ({}, False),
         "position": ({}, Sincos2d()),
     },
     ResnetConfig: {
@@ -258,7 +259,6 @@ CHANGES = {
                      "cutmix": ({}, 0.5), "class_weights": ({}, (1.0, 2.0)),
                      "focal_gamma": ({}, 2.0), "kind": ({}, "soft"), "weight": ({}, 0.3),
                      "temperature": (dict(kind="soft"), 2.0)},
-    Mae: {"normalize": ({}, False)},
     Distill: {"pairs": ({}, False), "temperature": ({}, 3.0), "soft_weight": ({}, 1.0),
               "mlm_weight": ({}, 1.0), "cosine_weight": ({}, 2.0)},
     Mlm: {"pairs": ({}, False)},
@@ -386,7 +386,7 @@ def program(instance) -> Lowered:
     case HeadConfig():
       return text_program(Encoder(**{**MODEL, "head": instance}), Probe())
     case Vit():
-      return image_program(instance, MaeProbe() if instance.decoder.num_layers else Probe())
+      return image_program(instance, Mae() if instance.decoder.num_layers else Probe())
     case ImageConfig():
       return image_program(Vit(**{**VIT, "image": instance}), Probe())
     case PrefixConfig():
@@ -397,7 +397,7 @@ def program(instance) -> Lowered:
       return image_program(Vit(**IMAGE, head=instance, prefix=prefix),
                            Hidden() if instance.task == "none" else Probe())
     case DecoderConfig():
-      return image_program(Vit(**IMAGE, decoder=instance), MaeProbe())
+      return image_program(Vit(**IMAGE, decoder=instance), Mae())
     case ResnetConfig():
       image = dataclasses.replace(VIT["image"], size=16)
       return image_program(Vit(**{**VIT, "image": image, "patch_size": 1}, stem=instance), Probe())
@@ -409,8 +409,6 @@ def program(instance) -> Lowered:
     case DistillClasses():
       model = Vit(**VIT)
       return image_program(model, Total(instance, model))
-    case Mae():
-      return image_program(Vit(**MAE), instance)
     case Mlm():  # and Distill
       model = Encoder(**MODEL, mlm=True, head=HeadConfig(task="next_sentence"))
       return text_program(model, Total(instance, model))
@@ -500,16 +498,6 @@ class Hidden(Probe):
 
   def __call__(self, model, params, batch, train, rngs):
     return {"loss": (model.apply({"params": params}, batch, train, rngs=rngs).sum(), 1)}
-
-
-class MaeProbe(Probe):
-  """The sum of reconstructed pixels."""
-
-  def __call__(self, model, params, batch, train, rngs):
-    noise = jnp.tile(jnp.arange(4.0), (2, 1))
-    pixels, _ = model.apply({"params": params}, batch, noise, train, rngs=rngs,
-                            method="reconstruct")
-    return {"loss": (pixels.sum(), 1)}
 
 
 def image_program(model, objective) -> Lowered:

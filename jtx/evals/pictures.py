@@ -43,7 +43,7 @@ class Pictures:
       table = np.asarray(params["position_embedding"])[-model.grid.height * model.grid.width:]
       yield "positions", grid_similarity(table, model.grid[:2])
     if isinstance(objective, Mae):
-      yield "reconstruction", reconstruction(model, params, images, objective.normalize)
+      yield "reconstruction", reconstruction(model, params, images)
 
 
 def attention(model: Any, params: Any, images: np.ndarray) -> Any:
@@ -57,19 +57,20 @@ def attention(model: Any, params: Any, images: np.ndarray) -> Any:
                    of[:, grid.prefix:].reshape(-1, grid.height, grid.width))
 
 
-def reconstruction(model: Any, params: Any, images: np.ndarray, normalized: bool) -> Any:
+def reconstruction(model: Any, params: Any, images: np.ndarray) -> Any:
   """A figure of images [B, H, W, C], bytes, and what MAE makes of a part of their patches.
+
+  Where it predicts patches of mean 0 and variance 1, the true ones are put back.
 
   Args:
     model: with a decoder.
     params: its parameters.
     images: to hide patches of, the same ones every time.
-    normalized: it was trained on patches of mean 0 and variance 1; the true ones are put back.
   """
   batch = {"image": jnp.asarray(images)}
   noise = jax.random.uniform(jax.random.key(0), (len(images), model.grid.height * model.grid.width))
   predicted, hidden = model.apply({"params": params}, batch, noise, method="reconstruct")
-  if normalized:
+  if model.decoder.normalize:
     pixels = model.apply({"params": params}, batch, method="pixels")
     predicted = predicted * jnp.sqrt(pixels.var(-1, keepdims=True, ddof=1) + 1e-6) + pixels.mean(
         -1, keepdims=True)

@@ -18,8 +18,10 @@ from jtx.nn.block import BlockConfig
 
 # Names of activations, ours by theirs; where ours has several, the first is written.
 ACTIVATIONS = {
-    "gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-    "silu": "silu", "swish": "silu", "quick_gelu": "gelu_sigmoid", "tanh": "tanh",
+    "gelu": "gelu", "gelu_python": "gelu", "relu": "relu", "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh", "silu": "silu", "swish": "silu", "quick_gelu": "gelu_sigmoid",
+    "tanh": "tanh",
 }
 
 

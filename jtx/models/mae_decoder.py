@@ -6,7 +6,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.errors import ConfigError
 from jtx.nn import layers
 from jtx.nn.block import Context
 from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid
@@ -23,11 +22,8 @@ class DecoderConfig:
   num_heads: Size = 16
   ffn_dim: Size = 2048
   masked: Rate = 0.75  # share of patches that the encoder does not see
+  normalize: bool = True  # it predicts the pixels of a patch at mean 0 and variance 1 (section 3)
   position: GridPosition = LearnedGrid(init="sincos", trained=False)
-
-  def __post_init__(self):
-    if not 0 < self.masked < 1:
-      raise ConfigError(f"decoder.masked={self.masked} is not between 0 and 1")
 
   def stack(self, encoder: StackConfig, grid: Grid) -> StackConfig:
     """Layers of the encoder's kind, of the decoder's sizes."""

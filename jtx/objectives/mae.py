@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jtx.errors import ConfigError
 from jtx.objectives.sums import Batch, Sums, weighted_sums
 
 
@@ -13,9 +14,9 @@ from jtx.objectives.sums import Batch, Sums, weighted_sums
 class Mae:
   """The mean squared error of the pixels of masked patches; batches have `image` and `real`.
 
-  Without training, as in an evaluation, the same patches are masked every time.
+  Without training, as in an evaluation, the same patches are masked every time. Whether each
+  patch's pixels are normalised is the model's `decoder.normalize`.
   """
-  normalize: bool = True  # each patch's pixels to mean 0 and variance 1 (section 3)
 
   unit = "images"  # what the loss is a mean of
   heads = frozenset({"mae"})  # of the model
@@ -29,13 +30,20 @@ class Mae:
     return batch
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
-    """Sums over images of `loss`."""
+    """Sums over images of `loss`.
+
+    Raises:
+      ConfigError: the model hides no patch.
+    """
+    if not model.decoder.masked:
+      raise ConfigError("config.model.decoder.masked=0.0: objective 'mae' predicts the patches that"
+                        " are hidden, of which there are none; hide a share of them, such as 0.75")
     key = jax.random.fold_in(rngs["dropout"], 1) if train else jax.random.key(0)
     noise = jax.random.uniform(key, (batch["image"].shape[0], model.grid.height * model.grid.width))
     predicted, hidden = model.apply({"params": params}, batch, noise, train, rngs=rngs,
                                     method="reconstruct")
     target = model.apply({"params": params}, batch, method="pixels")
-    if self.normalize:
+    if model.decoder.normalize:
       target = normalized(target)
     error = jnp.square(predicted - target).mean(-1)  # [B, N]
     loss = (error * hidden).sum(-1) / hidden.sum(-1)

@@ -1,8 +1,9 @@
 """Configs of older workdirs, converted to today's keys when they are read.
 
 Until layers became nested sections, `model.block` had twenty flat keys, and an encoder-decoder had
-one width, block, position and pattern for both of its stacks. Keys that came later have in older
-configs the value that changes nothing.
+one width, block, position and pattern for both of its stacks. Whether a masked autoencoder predicts
+normalised pixels was the objective's key. Keys that came later have in older configs the value that
+changes nothing.
 """
 
 from typing import Any, Mapping
@@ -41,7 +42,7 @@ def read(path: str) -> ConfigDict:
   Raises:
     ConfigError: the file is missing, is no config, or has what is no longer possible.
   """
-  plain = with_later(read_json(path, missing="no run was started there"))
+  plain = with_moved(with_later(read_json(path, missing="no run was started there")))
   if not is_older(plain):
     return from_plain(plain)
   try:
@@ -71,6 +72,16 @@ def with_later(config: Mapping[str, Any]) -> Section:
     if isinstance(section, dict) and name in config:
       result[name] = {**section, **config[name]}
   return result
+
+
+def with_moved(config: Mapping[str, Any]) -> Section:
+  """A config with `normalize` of the objective "mae" where it is now, in the model's decoder."""
+  objective = dict(config.get("objective", {}))
+  if objective.get("name") != "mae" or "normalize" not in objective:
+    return dict(config)
+  model = dict(config["model"])
+  model["decoder"] = {**model["decoder"], "normalize": objective.pop("normalize")}
+  return {**config, "model": model, "objective": objective}
 
 
 def is_older(config: Mapping[str, Any]) -> bool:

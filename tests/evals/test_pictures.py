@@ -1,4 +1,4 @@
-"""What is drawn of a masked autoencoder is what it predicts, in the pixels of its objective."""
+"""What is drawn of a masked autoencoder is what it predicts, also where those are normalised."""
 
 import jax
 import numpy as np
@@ -17,17 +17,17 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 1), np.uint8)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_a_normalisation_is_undone_where_the_objective_makes_one(normalize, monkeypatch):
+def test_a_normalisation_is_undone_where_the_model_has_one(normalize, monkeypatch):
   drawn = {}
   monkeypatch.setattr(pictures, "reconstructions", lambda images, hidden, predicted: drawn.update(
       hidden=hidden, predicted=predicted))
   model = helpers.vit(
       image=ImageConfig(size=4, channels=1, mean=(0.5,), std=(0.25,)), patch_size=2, width=8,
       num_layers=1, block=helpers.block(num_heads=2, ffn_dim=8, norm_position="pre"),
-      decoder=DecoderConfig(num_layers=1, width=8, num_heads=2, ffn_dim=8))
+      decoder=DecoderConfig(num_layers=1, width=8, num_heads=2, ffn_dim=8, normalize=normalize))
   batch = {"image": IMAGES}
   params = unbox(init_params(model, Mae(), batch, jax.random.key(0)))
-  figures = pictures.Pictures(source=()).draw(model, Mae(normalize=normalize), params, IMAGES)
+  figures = pictures.Pictures(source=()).draw(model, Mae(), params, IMAGES)
   assert [name for name, _ in figures] == ["attention", "positions", "reconstruction"]
 
   noise = jax.random.uniform(jax.random.key(0), (2, 4))

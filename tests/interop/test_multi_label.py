@@ -9,6 +9,8 @@ import pytest
 
 from jtx.interop import huggingface
 from jtx.interop.export import hf_config
+from jtx.interop.families import FAMILIES
+from jtx.interop.family import task_of
 from jtx.models.image_head import ImageHeadConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.vit import VIT_STACK
@@ -54,6 +56,16 @@ def test_tags_have_no_problem_type(tmp_path):
   assert "problem_type" not in config
   config["problem_type"] = "multi_label_classification"
   assert huggingface.model_fields(config)["head"]["task"] == "tags"
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_every_class_of_a_problem_type_is_read(model_type):
+  """The tasks of all architectures, with the number of labels that `transformers` writes."""
+  for name, heads in FAMILIES[model_type].architectures.items():
+    task = task_of(huggingface.configs.make_model(FAMILIES[model_type], huggingface.model_fields(
+        {"model_type": model_type, "architectures": [name], "id2label": dict.fromkeys("012", "a"),
+         "problem_type": "multi_label_classification"})).heads)
+    assert task == ("multi_label" if "classes" in heads else task_of(heads))
 
 
 def test_regression_of_several_numbers_is_refused():

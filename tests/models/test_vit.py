@@ -236,6 +236,20 @@ def test_the_encoder_of_mae_sees_only_what_is_kept():
       np.asarray(split(IMAGE.normalize(jnp.asarray(PIXELS)), 4)).reshape(3, 9, -1), atol=1e-6)
 
 
+def test_an_encoder_of_mae_that_hides_nothing_sees_all():
+  model = MAE.clone(decoder=dataclasses.replace(MAE.decoder, masked=0.0))
+  params, noise = drawn(model), np.tile(np.arange(9.0), (3, 1))
+  predicted, hidden = model.apply({"params": params}, {"image": PIXELS}, jnp.asarray(noise),
+                                  method="reconstruct")
+  assert not hidden.any()
+  for i in range(9):  # a change of any patch shows
+    changed = np.array(split(jnp.asarray(PIXELS), 4)).reshape(3, 9, -1)
+    changed[:, i] = 255 - changed[:, i]
+    again, _ = model.apply({"params": params}, {"image": join(jnp.asarray(changed), 4, 3)},
+                           jnp.asarray(noise), method="reconstruct")
+    assert abs(np.asarray(again) - np.asarray(predicted)).max() > 1e-3
+
+
 def test_weights_are_for_images_of_another_size():
   larger = SMALL.clone(image=dataclasses.replace(IMAGE, size=20))
   flat = flatten_dict(drawn(SMALL), sep="/")
@@ -290,7 +304,6 @@ def test_fields_that_do_not_fit(fields, message):
     (lambda: ImageHeadConfig(pool="max"), "head.pool='max'"),
     (lambda: ImageHeadConfig(outputs=3), "go with head.task='classes', not 'none'"),
     (lambda: ImageConfig(channels=1), "a number for each of the 1 channels"),
-    (lambda: DecoderConfig(masked=1.0), "decoder.masked=1.0 is not between 0 and 1"),
     (lambda: ResnetConfig((1,), 10), "a multiple of stem.groups=32"),
 ])
 def test_values_that_do_not_fit(make, message):

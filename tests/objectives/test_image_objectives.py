@@ -168,9 +168,10 @@ def test_a_teacher_that_does_not_fit():
 
 @pytest.mark.parametrize("normalize", one_fast(True, False))
 def test_the_loss_is_of_hidden_patches(normalize):
-  params = drawn(MAE, std=0.2)
+  model = MAE.clone(decoder=dataclasses.replace(MAE.decoder, normalize=normalize))
+  params = drawn(model, std=0.2)
   batch = {"image": PIXELS, "real": np.array([[1], [0], [1]])}
-  out = Mae(normalize)(MAE, params, batch, train=False)
+  out = Mae()(model, params, batch, train=False)
   noise = jax.random.uniform(jax.random.key(0), (3, 9))
   predicted, hidden = map(np.asarray, MAE.apply({"params": params}, batch, noise,
                                                 method="reconstruct"))
@@ -181,11 +182,17 @@ def test_the_loss_is_of_hidden_patches(normalize):
   error = ((predicted - target) ** 2).mean(-1)
   check(jax.tree.map(float, out["loss"]),
         [error[i][hidden[i] > 0].mean() for i in (0, 2)])
-  again = Mae(normalize)(MAE, params, batch, train=False)
+  again = Mae()(model, params, batch, train=False)
   assert float(again["loss"][0]) == float(out["loss"][0])
-  drawn_anew = [float(Mae(normalize)(MAE, params, batch, train=True, rngs={
+  drawn_anew = [float(Mae()(model, params, batch, train=True, rngs={
       "dropout": jax.random.key(seed)})["loss"][0]) for seed in range(2)]
   assert drawn_anew[0] != drawn_anew[1]
+
+
+def test_a_model_that_hides_nothing_has_nothing_to_learn():
+  model = MAE.clone(decoder=dataclasses.replace(MAE.decoder, masked=0.0))
+  with pytest.raises(ConfigError, match="masked=0.0: objective 'mae' predicts the patches that"):
+    Mae()(model, {}, {"image": PIXELS, "real": np.ones((3, 1))}, train=False)
 
 
 def test_patches_are_normalised_one_by_one():

@@ -11,6 +11,7 @@ import safetensors.numpy
 from jtx.interop import configs, huggingface, tables
 from jtx.interop.families import FAMILIES
 from jtx.interop.trunks import param_shapes
+from jtx.objectives.mae import Mae
 from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 
@@ -79,7 +80,7 @@ def peer_outputs(peer, image):
   return {key: value for key, value in result.items() if value.size}
 
 
-def jtx_outputs(model, normed, kept=0.4):
+def jtx_outputs(model, normed, kept=0.4):  # kept: 1 - mask_ratio
   """A jitted function of parameters and images, with the same values; MAE sees `kept` of them."""
   @jax.jit
   def run(params, image, noise):
@@ -129,6 +130,39 @@ def test_outputs_and_files_are_those_of_transformers(name, extra, tmp_path):
   again, info = type(peer).from_pretrained(tmp_path / "ours", output_loading_info=True)
   assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
   assert error(peer_outputs(again.eval(), image), theirs) == 0
+
+
+def test_an_encoder_of_mae_that_hides_nothing(tmp_path):
+  peer = make_peer("ViTMAEModel", mask_ratio=0.0)
+  model, params = load_pretrained(saved(peer, tmp_path / "theirs"), dtype="float32")
+  image = make_image(peer.config)
+  ours = jtx_outputs(model, True, kept=1.0)(params, image)
+  assert error(ours, peer_outputs(peer, image)) < TOLERANCE
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_loss_of_mae(normalize, tmp_path):
+  peer = make_peer("ViTMAEForPreTraining", norm_pix_loss=normalize)
+  model, params = load_pretrained(saved(peer, tmp_path / "theirs"), dtype="float32")
+  assert model.decoder.normalize is normalize
+  image = make_image(peer.config)
+  batch = {"image": image, "real": np.ones((3, 1), np.float32)}
+  total, number = Mae()(model, params, batch, train=False)["loss"]
+  noise = np.array(jax.random.uniform(jax.random.key(0), (3, 9)))  # which the objective draws
+  with torch.no_grad():
+    theirs = peer(torch.from_numpy(np.ascontiguousarray(image.transpose(0, 3, 1, 2))),
+                  noise=torch.from_numpy(noise)).loss.item()
+  assert abs(float(total / number) - theirs) < TOLERANCE * theirs
+
+
+@pytest.mark.parametrize("name", ["gelu_fast", "gelu_python", "gelu_accurate", "gelu_python_tanh",
+                                  "quick_gelu"])
+def test_activations_by_any_name(name, tmp_path):
+  peer = make_peer("ViTForImageClassification", hidden_act=name)
+  model, params = load_pretrained(saved(peer, tmp_path / "theirs"), dtype="float32")
+  image = make_image(peer.config)
+  ours = jtx_outputs(model, False)(params, image)
+  assert error(ours, peer_outputs(peer, image)) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["ViTModel", "DeiTForImageClassificationWithTeacher",

@@ -95,6 +95,14 @@ def test_a_vision_transformer_has_a_stack(tmp_path):
   assert found.stack.position_at == "stem"  # where RoPE adds nothing to embeddings
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+def test_normalised_pixels_were_the_objectives_key(tmp_path, normalize):
+  found = opened(tmp_path, model={"name": "vit", "decoder": {"num_layers": 1, "masked": 0.5}},
+                 objective={"name": "mae", "normalize": normalize})
+  assert found.objective.to_dict() == {"name": "mae"}
+  assert found.model.decoder.normalize is normalize and found.model.decoder.masked == 0.5
+
+
 def test_todays_configs_stay_as_they_are(tmp_path):
   assert opened(tmp_path, model={"name": "vit", "patch_size": 2}).model.patch_size == 2
   broken = {key: value for key, value in ENCODER.items() if key != "causal"}

@@ -46,6 +46,7 @@ DECODER = {
     "decoder_num_hidden_layers": ("size", 8),
     "decoder_intermediate_size": ("size", 2048),
     "mask_ratio": ("rate", 0.75),
+    "norm_pix_loss": ("flag", False),
 }
 FIXED = {"qkv_bias": (True,)}
 FREE = frozenset({"encoder_stride"})  # of a head that jtx doesn't have
@@ -115,6 +116,7 @@ def decoder(values: Mapping[str, Any]) -> dict[str, Any]:
       "num_heads": values["decoder_num_attention_heads"],
       "ffn_dim": values["decoder_intermediate_size"],
       "masked": values["mask_ratio"],
+      "normalize": values["norm_pix_loss"],
   }
 
 
@@ -174,6 +176,7 @@ def values_of_mae(model: Vit) -> dict[str, Any]:
         "decoder_hidden_size": decoder.width,
         "decoder_num_attention_heads": decoder.num_heads,
         "decoder_intermediate_size": decoder.ffn_dim,
+        "norm_pix_loss": decoder.normalize,
     }
   return result
 
@@ -279,8 +282,7 @@ MAE = Family(
         "ViTMAEModel": frozenset(),
         "ViTMAEForPreTraining": {"mae"},
     },
-    # norm_pix_loss is of the objective.
-    attributes=Attributes(ATTRIBUTES | DECODER, FIXED, frozenset({"norm_pix_loss"})),
+    attributes=Attributes(ATTRIBUTES | DECODER, FIXED),
     names=Names(
         prefix="vit",
         trunk=trunk_rows("vit"),

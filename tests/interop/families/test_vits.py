@@ -1,5 +1,6 @@
 """Vision transformers and their files: what is read and written, and what is refused."""
 
+import dataclasses
 import json
 import os
 
@@ -123,6 +124,23 @@ def test_a_model_that_no_family_has(model, said, tmp_path):
   with pytest.raises(ConfigError, match=said):
     save_pretrained(str(tmp_path / "new"), model, drawn(model))
   assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("normalize, masked", [(True, 0.5), (False, 0.0)])
+def test_the_pixels_that_mae_predicts_and_what_it_hides_are_kept(normalize, masked, tmp_path):
+  decoder = dataclasses.replace(MAE.decoder, normalize=normalize, masked=masked)
+  model, path = MAE.clone(decoder=decoder), str(tmp_path / "new")
+  save_pretrained(path, model, drawn(model))
+  config = json.load(open(path + "/config.json"))
+  assert (config["norm_pix_loss"], config["mask_ratio"]) == (normalize, masked)
+  assert load_pretrained(path)[0].decoder == decoder
+  # The encoder alone predicts nothing; the default of `transformers` is without.
+  encoder = load_pretrained(path, "ViTMAEModel")[0]
+  assert (encoder.decoder.num_layers, encoder.decoder.masked) == (0, masked)
+  del config["norm_pix_loss"]
+  assert huggingface.model_fields(config)["decoder"]["normalize"] is False
+  with pytest.raises(ConfigError, match="norm_pix_loss=1 is not true or false"):
+    huggingface.model_fields(config | {"norm_pix_loss": 1})
 
 
 def test_an_encoder_of_mae_becomes_a_classifier(tmp_path):
