@@ -15,7 +15,8 @@ NAME = re.compile(r"(?P<model>(?P<org>\w[\w.-]*)/\w[\w.-]*)(@(?P<revision>\w[\w.
 # Of a model: neither pickles nor weights for other libraries, and nothing in folders.
 FILES = ("config.json", "generation_config.json", "preprocessor_config.json", "model.safetensors",
          "model.safetensors.index.json", "model-*.safetensors")
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                   "added_tokens.json", "vocab.txt")
 
 
 def is_name(text: str) -> bool:

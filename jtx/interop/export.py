@@ -119,12 +119,14 @@ def tokenizer_files(model: Any, tokenizer: Tokenizer) -> dict[str, Any]:
   content = tokenizer.model()
   ends = tokenizer.bos_id, tokenizer.eos_id
   # Where the tokenizer's own template adds nothing, that by which `encode_texts` adds its ends.
-  backend = encodings.Encoder(content, ends, tokenizer.text_ids(), None,
+  backend = encodings.Encoder(content, ends, tokenizer.text_ids(), frozenset(),
                               max_length=None)._backend
   content["post_processor"] = json.loads(backend.to_str())["post_processor"]
   roles = {"pad": tokenizer.pad_id, "unk": tokenizer.unk_id, "bos": ends[0], "eos": ends[1],
-           "cls": ends[0], "sep": ends[1], "mask": tokenizer.mask_id}
+           "cls": ends[0], "sep": ends[1], "mask": tokenizer.mask_id, **tokenizer.roles}
   config = {f"{role}_token": tokenizer.tokens([i])[0] for role, i in roles.items() if i is not None}
+  if named := sorted(tokenizer.named_ids):
+    config["additional_special_tokens"] = tokenizer.tokens(named)
   config |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
   # What the tokenizer gives a model; without types the second text of a pair would be as the first.
   types = ["token_type_ids"] if model.embedding.types > 1 else []

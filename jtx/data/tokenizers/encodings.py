@@ -1,7 +1,7 @@
 """Texts and pairs of texts as an encoder reads them: with special tokens, types and offsets."""
 
 import json
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence, Set
 
 import numpy as np
 import tokenizers as hf
@@ -23,6 +23,13 @@ class Encoding(NamedTuple):
   offsets: np.ndarray
 
 
+def found_in_texts(model: Mapping[str, Any], named: Set[int]) -> dict[str, Any]:
+  """The content of a tokenizer.json by which texts may name some of its special tokens."""
+  # The package always finds names of added tokens that are not special.
+  added = [t | {"special": t["special"] and t["id"] not in named} for t in model["added_tokens"]]
+  return {**model, "added_tokens": added}
+
+
 class Encoder:
   """A tokenizer of the `tokenizers` package, set up once for what it is asked for.
 
@@ -34,15 +41,13 @@ class Encoder:
     ends: ids of what stands before a text and after each text, for a tokenizer whose own
       template adds nothing.
     text_id: [V] int32, the id that a token has in a text.
-    mask: id of the token that a text may name; None is none.
+    named: ids of the special tokens that a text may name.
     max_length: tokens that a text or pair is cut to; None does not cut.
   """
 
   def __init__(self, model: dict[str, Any], ends: tuple[int, int], text_id: np.ndarray,
-               mask: int | None, max_length: int | None):
-    # The package always finds names of added tokens that are not special.
-    added = [t | {"special": t["special"] and t["id"] != mask} for t in model["added_tokens"]]
-    self._backend = hf.Tokenizer.from_str(json.dumps(model | {"added_tokens": added}))
+               named: Set[int], max_length: int | None):
+    self._backend = hf.Tokenizer.from_str(json.dumps(found_in_texts(model, named)))
     self._backend.encode_special_tokens = True
     self._backend.no_padding()
     self._backend.no_truncation()

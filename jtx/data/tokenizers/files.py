@@ -8,6 +8,7 @@ import tokenizers as hf
 
 from jtx import hub, storage
 from jtx.config_files import write_json
+from jtx.data.tokenizers import declared
 from jtx.data.tokenizers.huggingface import HuggingFace
 from jtx.data.tokenizers.subword_nmt import SubwordNmt
 from jtx.data.tokenizers.tokenizer import Tokenizer
@@ -35,7 +36,8 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
       the id, "##" starts a piece inside a word. Whether it lowercases is set by
       `do_lower_case` in a tokenizer_config.json beside it (`strip_accents` and
       `tokenize_chinese_chars` are read there too); without that key it does unless a piece
-      outside of brackets has a capital letter.
+      outside of brackets has a capital letter. Special tokens and their roles are those that
+      such a file declares; see `jtx.data.tokenizers.declared`.
 
   Raises:
     DataError: the file is missing, is none of these, or is that of a run with several.
@@ -56,7 +58,7 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
       backend = hf.Tokenizer.from_str(json.dumps(state))
     except Exception as e:  # `tokenizers` raises bare Exceptions
       raise DataError(f"{path}: not a tokenizer that this version reads ({e})") from e
-    return HuggingFace(state, _foreign_specials(backend, path))
+    return _foreign(backend, declared.read(os.path.dirname(path)), path)
   if isinstance(state, dict) and state and all(map(_is_saved, state.values())):
     if len(set(state.values())) > 1:
       raise DataError(f"{path}: is of a run whose {' and '.join(state)} have a tokenizer each")
@@ -64,23 +66,11 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
   raise DataError(f"{path}: neither a tokenizer that jtx saved nor a tokenizer.json")
 
 
-# What other tokenizers call their pad, bos, eos and unk, best first.
-_FOREIGN_SPECIALS = (
-    ("<pad>", "[PAD]", "</s>", "<|endoftext|>"),
-    ("<bos>", "<s>", "[CLS]", "<|endoftext|>"),
-    ("<eos>", "</s>", "[SEP]", "<|endoftext|>"),
-    ("<unk>", "[UNK]", "<|endoftext|>"),
-)
-
-
-def _foreign_specials(backend: hf.Tokenizer, path: str) -> list[int]:
-  ids = []
-  for names in _FOREIGN_SPECIALS:
-    found = [i for i in map(backend.token_to_id, names) if i is not None]
-    if not found:
-      raise DataError(f"{path}: its vocabulary has none of the special tokens {', '.join(names)}")
-    ids.append(found[0])
-  return ids
+def _foreign(backend: hf.Tokenizer, told: declared.Declared, path: str) -> Tokenizer:
+  """A tokenizer of others, with what the files beside it declare."""
+  declared.add(backend, told)
+  roles = declared.roles(backend, told, path)
+  return HuggingFace(json.loads(backend.to_str()), [roles[role] for role in declared.NAMES], roles)
 
 
 def _is_saved(text: Any) -> bool:
@@ -107,6 +97,9 @@ def _file_in(folder: str) -> str:
 
 # Classes that split a text as BERT does, without "Tokenizer" and "TokenizerFast".
 _LIKE_BERT = ("Bert", "DistilBert", "Electra", "LayoutLM", "MobileBert", "RealmBert", "SqueezeBert")
+# The roles of its special tokens, where no file declares them, and those without which it is none.
+_BERT_NAMES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+_BERT_NEEDS = ("pad", "unk", "cls", "sep")
 # Keys of tokenizer_config.json and what they are if absent; None is decided by the vocabulary,
 # and for the accents by whether it lowercases.
 _BERT_OPTIONS = {"do_lower_case": None, "strip_accents": None, "tokenize_chinese_chars": True}
@@ -121,26 +114,24 @@ def _bert(path: str) -> Tokenizer:
       what = "names no piece" if not piece else f"has {piece!r} once more"
       raise DataError(f"{path}:{number + 1}: {what}; a vocabulary has one piece a line")
     ids[piece] = number
-  missing = [name for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if name not in ids]
+  told = declared.read(os.path.dirname(path))
+  names = _BERT_NAMES | told.roles
+  missing = [name for role, name in names.items() if role in _BERT_NEEDS and name not in ids]
   if missing:
     raise DataError(f"{path}: not a vocabulary of BERT, it has no {', '.join(missing)}")
-  options = _bert_options(os.path.join(os.path.dirname(path), "tokenizer_config.json"))
+  options = _bert_options(told.config, os.path.join(os.path.dirname(path), declared.CONFIG))
   if options["do_lower_case"] is None:
     options["do_lower_case"] = not any(
         p != p.lower() for p in ids if not (p.startswith("[") and p.endswith("]")))
-  return _bert_tokenizer(ids, options)
+  backend = _bert_backend(ids, options, names)
+  return _foreign(backend, told._replace(roles={
+      role: name for role, name in names.items() if role in told.roles or name in ids}), path)
 
 
-def _bert_options(path: str) -> dict[str, bool | None]:
-  """`_BERT_OPTIONS` with what a tokenizer_config.json sets, if there is such a file."""
-  if not os.path.exists(path):
-    return dict(_BERT_OPTIONS)
-  try:
-    config = json.loads(_read(path))
-    kind = config.get("tokenizer_class") or "BertTokenizer"
-  except (ValueError, AttributeError) as e:
-    raise DataError(f"{path}: not a JSON object ({e})") from e
-  if kind.removesuffix("Fast").removesuffix("Tokenizer") not in _LIKE_BERT:
+def _bert_options(config: Mapping[str, Any], path: str) -> dict[str, bool | None]:
+  """`_BERT_OPTIONS` with what the content of a tokenizer_config.json sets."""
+  kind = config.get("tokenizer_class") or "BertTokenizer"
+  if str(kind).removesuffix("Fast").removesuffix("Tokenizer") not in _LIKE_BERT:
     raise DataError(f"{path}: tokenizer_class {kind!r} does not split texts as BERT does; a"
                     " tokenizer.json beside it would be read instead")
   options = _BERT_OPTIONS | {key: config[key] for key in _BERT_OPTIONS if key in config}
@@ -150,21 +141,23 @@ def _bert_options(path: str) -> dict[str, bool | None]:
   return options
 
 
-def _bert_tokenizer(ids: dict[str, int], options: dict[str, bool | None]) -> Tokenizer:
-  backend = hf.Tokenizer(hf.models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
+def _bert_backend(ids: dict[str, int], options: dict[str, bool | None],
+                  names: Mapping[str, str]) -> hf.Tokenizer:
+  """BERT's steps; `names` are those of the special tokens by their roles."""
+  backend = hf.Tokenizer(hf.models.WordPiece(ids, unk_token=names["unk"],
+                                             max_input_chars_per_word=100))
   backend.normalizer = hf.normalizers.BertNormalizer(
       clean_text=True, lowercase=options["do_lower_case"],
       strip_accents=options["strip_accents"],
       handle_chinese_chars=options["tokenize_chinese_chars"])
   backend.pre_tokenizer = hf.pre_tokenizers.BertPreTokenizer()
   backend.decoder = hf.decoders.WordPiece()
-  backend.add_special_tokens(
-      [name for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if name in ids])
+  backend.add_special_tokens([name for name in names.values() if name in ids])
+  first, last = names["cls"], names["sep"]
   backend.post_processor = hf.processors.TemplateProcessing(
-      single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-      special_tokens=[(name, ids[name]) for name in ("[CLS]", "[SEP]")])
-  return HuggingFace(json.loads(backend.to_str()),
-                     [ids[name] for name in ("[PAD]", "[CLS]", "[SEP]", "[UNK]")])
+      single=[first, "$A", last], pair=[first, "$A", last, "$B:1", f"{last}:1"],
+      special_tokens=[(name, ids[name]) for name in {first: 0, last: 0}])
+  return backend
 
 
 # ---------------------------------------------------------------------------- of a run

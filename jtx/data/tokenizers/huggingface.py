@@ -1,30 +1,37 @@
 """Tokenizers of the `tokenizers` package of Hugging Face."""
 
 import json
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
 import tokenizers as hf
 
-from jtx.data.tokenizers.encodings import MASKS
+from jtx.data.tokenizers import declared
+from jtx.data.tokenizers.encodings import found_in_texts
 from jtx.data.tokenizers.tokenizer import Tokenizer
 
 
 class HuggingFace(Tokenizer):
   """A tokenizer of the `tokenizers` package.
 
+  The name of a special token in a text is the token where it has no role, as `transformers` has
+  it; the names of those that have one are text.
+
   Args:
     model: the content of its tokenizer.json.
     specials: the ids of pad, bos, eos and unk.
+    roles: the id of each role of `declared.ROLES`; None is what `specials` and names tell, and
+      that all special tokens have a role.
   """
 
   kind = "huggingface"
 
-  def __init__(self, model: dict[str, Any], specials: Sequence[int]):
+  def __init__(self, model: dict[str, Any], specials: Sequence[int],
+               roles: Mapping[str, int] | None = None):
     self._backend = hf.Tokenizer.from_str(json.dumps(model))
     self._backend.no_padding()
     self._backend.no_truncation()
-    # A special token's name in a text is text ...
+    # The name of a token with a role in a text is text ...
     self._backend.encode_special_tokens = True
     self.pad_id, self.bos_id, self.eos_id, self.unk_id = specials
     self.vocab_size = self._backend.get_vocab_size()
@@ -32,9 +39,18 @@ class HuggingFace(Tokenizer):
     self._text_id = np.arange(1 + max(self._backend.get_vocab().values()), dtype=np.int32)
     found = self._backend.get_added_tokens_decoder()
     self.special_ids = frozenset(i for i, t in found.items() if t.special)
-    self._text_id[[self.pad_id, self.bos_id, self.eos_id, *self.special_ids]] = self.unk_id
-    added = {t.content: i for i, t in found.items()}
-    self.mask_id = next((added[name] for name in MASKS if name in added), None)
+    guessed = declared.guessed_roles(self._backend, list(specials))
+    self.roles = guessed if roles is None else {**roles}
+    self.mask_id = self.roles.get("mask")
+    if roles is not None:
+      self.named_ids = self.special_ids - set(self.roles.values())
+    self._told = bool(self.named_ids) or self.roles != guessed
+    self._text_id[[self.pad_id, self.bos_id, self.eos_id,
+                   *(self.special_ids - self.named_ids)]] = self.unk_id
+    self._reader = self._backend
+    if self.named_ids:
+      self._reader = hf.Tokenizer.from_str(json.dumps(found_in_texts(self.model(), self.named_ids)))
+      self._reader.encode_special_tokens = True
 
   def text_ids(self) -> np.ndarray:
     return self._text_id
@@ -43,7 +59,7 @@ class HuggingFace(Tokenizer):
     return json.loads(self._backend.to_str())
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-    encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+    encodings = self._reader.encode_batch_fast(list(texts), add_special_tokens=False)
     return [self._text_id[np.array(e.ids, np.int32)] for e in encodings]
 
   def decode(self, ids: Iterable[int]) -> str:
@@ -56,5 +72,6 @@ class HuggingFace(Tokenizer):
     return [self._backend.id_to_token(int(i)) for i in ids]
 
   def state(self) -> dict[str, Any]:
+    roles = {"roles": self.roles} if self._told else {}
     return {"model": self.model(),
-            "specials": [self.pad_id, self.bos_id, self.eos_id, self.unk_id]}
+            "specials": [self.pad_id, self.bos_id, self.eos_id, self.unk_id], **roles}

@@ -8,7 +8,7 @@ tokenizers, and `jtx.data.tokenizers.files` reads them.
 
 import json
 import os
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -27,13 +27,17 @@ class Tokenizer:
     vocab_size: the number of ids, specials included.
     pad_id, bos_id, eos_id, unk_id: the special ids.
     mask_id: the id of the mask, which stands for a masked token, or None where there is none.
+    special_ids: other special ids.
+    named_ids: those of them that a text may name.
   """
 
   kind: str
   vocab_size: int
   pad_id, bos_id, eos_id, unk_id = range(len(SPECIALS))
   mask_id: int | None = None
-  special_ids: frozenset[int] = frozenset()  # others that no text has
+  special_ids: frozenset[int] = frozenset()
+  named_ids: frozenset[int] = frozenset()
+  roles: Mapping[str, int] = {}  # where a tokenizer has more of them than these
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     """The ids of each text, `[T]` int32."""
@@ -74,7 +78,7 @@ class Tokenizer:
       max_length: tokens, the special ones counted.
       words: texts are split into words already. Byte-level BPE sees each with a space before it.
       special: the mask's name in a text, such as "[MASK]", is the mask. The names of all other
-        special tokens are text, always.
+        special tokens that have a role are text, always.
 
     Raises:
       ConfigError: `max_length` holds the special tokens only, there is no mask though `special`
@@ -123,7 +127,7 @@ class Tokenizer:
         text_ids[self.mask_id] = self.mask_id
       encoders[max_length, special] = Encoder(
           self.model(), (self.bos_id, self.eos_id), text_ids,
-          mask=self.mask_id if special else None, max_length=max_length)
+          named=self.named_ids | ({self.mask_id} if special else set()), max_length=max_length)
     return encoders[max_length, special]
 
   def text_ids(self) -> np.ndarray:

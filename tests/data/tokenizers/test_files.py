@@ -70,7 +70,7 @@ def test_chinese_characters_are_words_unless_told_otherwise(tmp_path):
     (PIECES, {"do_lower_case": 1}, "tokenizer_config.json: do_lower_case is 1; valid are true"),
     (PIECES, {"tokenizer_class": "BertJapaneseTokenizer"},
      "tokenizer_class 'BertJapaneseTokenizer' does not split texts as BERT does"),
-    (PIECES, [], "tokenizer_config.json: not a JSON object"),
+    (PIECES, [], "tokenizer_config.json is not a config: its top level must be a JSON object"),
 ])
 def test_bad_vocabularies(tmp_path, pieces, config, message):
   with pytest.raises(DataError, match=message):
