@@ -39,7 +39,7 @@ def read_json(path: str, missing: str) -> dict[str, Any]:
     ConfigError: it is missing, or is not a JSON object.
   """
   try:
-    loaded = json.loads(storage.read_text(path))
+    loaded = storage.parse_json(storage.read_text(path))
   except FileNotFoundError:
     raise ConfigError(f"{path} does not exist: {missing}") from None
   except ValueError as e:

@@ -8,15 +8,19 @@ stores `etils.epath` knows some, but Orbax 0.12 writes arrays to none of them.
 import contextlib
 import grp
 import io
+import json
 import os
 import pathlib
 import pwd
+import re
 import stat
 from typing import Any, Iterator, Sequence
 
 from jtx.errors import ConfigError
 
 SCHEME = "gs"
+DEPTH = 100  # of nested objects and lists in JSON
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def is_remote(path: str) -> bool:
@@ -98,9 +102,56 @@ def _others_write(found: os.stat_result) -> bool:
     return True
 
 
-def read_text(path: str, errors: str = "strict") -> str:
+def check_regular(path: str) -> None:
+  """Refuses what could keep a reader waiting, or never ends.
+
+  Raises:
+    ConfigError: the path is that of a named pipe, a device or a socket.
+  """
+  if is_remote(path) or not os.path.exists(path):
+    return
+  mode = os.stat(path).st_mode
+  if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+    kind = ("a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else
+            "a device")
+    raise ConfigError(f"{path}: is {kind}, and what is read from it is needed more than once; write"
+                      " it into a file first")
+
+
+def read_bytes(path: str) -> bytes:
+  check_regular(path)
   with opened(path) as p:
-    return io.TextIOWrapper(io.BytesIO(p.read_bytes()), "utf-8", errors).read()
+    return p.read_bytes()
+
+
+def read_text(path: str, errors: str = "strict") -> str:
+  return io.TextIOWrapper(io.BytesIO(read_bytes(path)), "utf-8", errors).read()
+
+
+def parse_json(text: str) -> Any:
+  """The value of JSON of others.
+
+  Raises:
+    ValueError: it is not valid, nested too deep, or has a text that is no Unicode.
+  """
+  try:
+    value = json.loads(text)
+  except RecursionError:
+    raise ValueError(f"it is nested more than {DEPTH} deep") from None
+  if text.count("[") + text.count("{") > DEPTH:
+    inner, depth = [value], 0
+    while inner := [x for y in inner for x in (y.values() if isinstance(y, dict) else y)
+                    if isinstance(x, (list, dict))]:
+      depth += 1
+      if depth >= DEPTH:
+        raise ValueError(f"it is nested more than {DEPTH} deep")
+  if SURROGATE.search(text):
+    try:
+      json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as e:
+      raise ValueError(f"it has {e.object[e.start]!r}, half of a surrogate pair, which is no"
+                       " character") from None
+  return value
 
 
 def write_text(path: str, text: str) -> None:

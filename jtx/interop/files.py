@@ -1,6 +1,5 @@
 """The files of a Hugging Face directory: config.json and safetensors, read and written."""
 
-import json
 import os
 import re
 import shutil
@@ -81,8 +80,7 @@ class Tensors:
             " safe_serialization=True), or the class of the model's head, writes that")
       raise DataError(f"{directory} has no {WEIGHTS}, nor {INDEX} of several parts")
     try:
-      with open(index, encoding="utf-8") as f:
-        parts = json.load(f)["weight_map"]
+      parts = storage.parse_json(storage.read_text(index))["weight_map"]
       paths = {name: os.path.join(directory, part) for name, part in parts.items()}
       outside = [part for part in parts.values() if os.path.basename(part) != part]
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -100,6 +98,7 @@ class Tensors:
 
   def open(self, path: str) -> Any:
     if path not in self.handles:
+      storage.check_regular(path)
       try:
         self.handles[path] = safetensors.safe_open(path, "np")
       except (safetensors.SafetensorError, OSError) as e:

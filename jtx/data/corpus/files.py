@@ -35,7 +35,7 @@ import zipfile
 
 import numpy as np
 
-from jtx import config, config_files
+from jtx import config, config_files, storage
 from jtx.data import recipes
 from jtx.data.op import Column
 from jtx.data.ops.registry import OPS
@@ -170,8 +170,7 @@ def read_object(path: str, keys: Sequence[str]) -> dict[str, Any]:
     DataError: it is damaged, or of another version.
   """
   try:
-    with open(path, encoding="utf-8") as f:
-      found = json.load(f)
+    found = storage.parse_json(storage.read_text(path))
   except ValueError as e:
     raise DataError(f"{path}: is not valid JSON ({e})") from e
   version = found.get("version") if isinstance(found, dict) else None

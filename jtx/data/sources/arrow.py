@@ -1,6 +1,5 @@
 """Sources of Parquet and Arrow files, and of folders that `datasets` wrote with save_to_disk."""
 
-import json
 from typing import Any, Iterator, Mapping, Sequence
 
 from jtx import storage
@@ -16,7 +15,7 @@ BUFFER = 1 << 20  # bytes of a column that are read at a time
 def _features(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any]:
   """The features that `datasets` writes into a schema."""
   try:
-    return json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+    return storage.parse_json((metadata or {})[b"huggingface"].decode("utf-8"))["info"]["features"]
   except (KeyError, TypeError, ValueError):
     return {}
 
@@ -138,6 +137,6 @@ def _json(folder: str, name: str, key: str) -> Any:
   """
   path = storage.join(folder, name)
   try:
-    return json.loads(files.read(path))[key]
+    return storage.parse_json(files.read(path).decode("utf-8"))[key]
   except (ValueError, KeyError, TypeError) as e:
     raise DataError(f"{path}: is not what save_to_disk writes; it has no {key!r}") from e

@@ -62,13 +62,19 @@ class FilesSource:
                       ) from e
     # DataError is of a file that `files` can't read, RuntimeError of an encrypted one.
     except (DataError, OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as e:
+      if isinstance(e, DataError) and e.__cause__ is None:
+        raise
       cause = e.__cause__ if isinstance(e, DataError) else e
       raise DataError(f"{self._path}: {file} can't be read"
                       f" ({getattr(cause, 'strerror', None) or cause})") from e
     return {"text": text.replace("\r\n", "\n"), "file": file}
 
   def _bytes(self, file: str) -> bytes:
-    return files.read(join(self._path, file)) if self._is_folder else self._archive.read(file)
+    if self._is_folder:
+      return files.read(join(self._path, file))
+    member = self._archive.getinfo(file)
+    files.check_unpacked(os.path.join(self._path, file), member.compress_size, member.file_size)
+    return self._archive.read(file)
 
 
 class BlankLinesSource:

@@ -13,6 +13,8 @@ from jtx import storage
 from jtx.errors import ConfigError, DataError
 
 BLOCK = 1 << 20  # bytes of a bucket's file that are fetched at a time, for `File.near`
+UNPACKED = 64 << 20  # bytes that anything may unpack to,
+TIMES = 100  # and how many times as many bytes as it has itself, beyond these
 LEVELS = 3  # of folders that are listed
 
 
@@ -28,6 +30,7 @@ class File:
 
   def __init__(self, path: str):
     self.path = path
+    storage.check_regular(path)
     with told(path), storage.opened(path) as p:
       self.size = p.stat().length if storage.is_remote(path) else p.stat().st_size
       if not storage.is_remote(path):
@@ -97,8 +100,25 @@ def read(path: str) -> bytes:
   Raises:
     DataError: it can't be read.
   """
-  with told(path), storage.opened(path) as p:
-    return p.read_bytes()
+  with told(path):
+    return storage.read_bytes(path)
+
+
+def check_unpacked(what: str, packed: int, size: int) -> None:
+  """Refuses a few bytes that unpack to very many, as no data does.
+
+  Args:
+    what: names them, for the error.
+    packed: bytes.
+    size: bytes that they unpack to.
+
+  Raises:
+    DataError: they are too many.
+  """
+  if size > max(UNPACKED, packed * TIMES):
+    raise DataError(f"{what}: its {packed / 1e6:,.1f} MB unpack to {size / 1e6:,.1f} MB or more, over"
+                    f" {TIMES} times as many, which is no data; if it is, pack it without"
+                    " compression")
 
 
 def is_folder(path: str) -> bool:

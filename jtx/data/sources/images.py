@@ -19,6 +19,7 @@ from jtx.data.sources import files
 from jtx.data.sources.parts import Part
 from jtx.errors import BadExample, DataError
 
+MOST_CLASSES = 1_000_000  # of numbers, whose largest says how many there are
 HEAD = 512  # bytes in front of a file in an archive, usually far fewer: read with it in one go
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
 
@@ -115,17 +116,19 @@ class Archive:
       if m.flag_bits & 1 or m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise DataError(f"{path}: {m.filename} is encrypted, or packed by another method than"
                         " deflate; pack the archive again without")
-    self.files = {m.filename: (m.header_offset, m.compress_size, m.compress_type, m.CRC)
-                  for m in members}
+    self.files = {m.filename: m for m in members}
 
   def read(self, name: str) -> bytes:
     """A file's bytes.
 
     Raises:
       BadExample: they are damaged.
+      DataError: they unpack to too many.
     """
-    offset, size, method, crc = self.files[name]
+    member, path = self.files[name], os.path.join(self.path, name)
+    offset, size = member.header_offset, member.compress_size
     try:
+      files.check_unpacked(path, size, member.file_size)
       head = self._data.read(offset, HEAD + size)
       # A name and an extra field stand in front of the data. The latter may be another here than
       # in the archive's directory, so only this tells how long they are.
@@ -133,12 +136,12 @@ class Archive:
       data = head[start:start + size]
       if len(data) < size:
         data = self._data.read(offset + start, size)
-      if method == zipfile.ZIP_DEFLATED:
-        data = zlib.decompress(data, -zlib.MAX_WBITS)
+      if member.compress_type == zipfile.ZIP_DEFLATED:  # up to the size that the archive tells
+        data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, member.file_size + 1)
     except (struct.error, zlib.error) as e:
-      raise BadExample(os.path.join(self.path, name), f"is damaged ({e})") from e
-    if zlib.crc32(data) != crc:
-      raise BadExample(os.path.join(self.path, name), "is damaged (its checksum differs)")
+      raise BadExample(path, f"is damaged ({e})") from e
+    if zlib.crc32(data) != member.CRC:
+      raise BadExample(path, "is damaged (its checksum differs)")
     return data
 
 
@@ -163,8 +166,8 @@ class NpzSource:
   def __init__(self, name: str, file: str, part: Part | None = None):
     self.name, self._file, self._part = name, file, part
     images, labels = images_and_labels(file)
-    number = labels.shape[1] if labels.ndim == 2 else labels.max(initial=-1) + 1
-    self.classes = tuple(map(str, range(number)))
+    largest = labels.shape[1] - 1 if labels.ndim == 2 else labels.max(initial=-1)
+    self.classes = numbered(file, int(largest))
     self._images, self.labels = (a if part is None else part.of(a) for a in (images, labels))
 
   def __reduce__(self):
@@ -176,6 +179,18 @@ class NpzSource:
   def __getitem__(self, i: int) -> dict[str, Any]:
     label = self.labels[i]
     return {"image": self._images[i], "label": label if label.ndim else int(label)}
+
+
+def numbered(where: str, largest: int) -> tuple[str, ...]:
+  """The classes 0 to `largest` by their names.
+
+  Raises:
+    DataError: it is no number of a class.
+  """
+  if largest >= MOST_CLASSES:
+    raise DataError(f"{where}: has the label {largest}, and labels are the numbers of classes from 0"
+                    f" up to {MOST_CLASSES - 1} at most; number the classes one after the other")
+  return tuple(map(str, range(largest + 1)))
 
 
 def images_and_labels(file: str) -> tuple[np.ndarray, np.ndarray]:
@@ -208,14 +223,17 @@ def images_and_labels(file: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def arrays_of(file: str) -> dict[str, np.ndarray]:
-  """Raises DataError where a file is no archive of arrays."""
+  """Raises DataError where a file is no archive of arrays, or a few bytes of very large ones."""
   try:
     with files.File(file).stream() as f, np.load(f) as arrays:
+      for member in arrays.zip.infolist():
+        files.check_unpacked(f"{file}: {member.filename}", member.compress_size, member.file_size)
       return dict(arrays)
   except DataError:
     raise
   # A plain array is no context manager, which is a TypeError.
-  except (zipfile.BadZipFile, zlib.error, ValueError, TypeError, OSError, EOFError) as e:
+  except (zipfile.BadZipFile, zlib.error, ValueError, TypeError, AttributeError, OSError, EOFError,
+          MemoryError) as e:
     raise DataError(f"{file}: is not what numpy.savez writes, or is damaged"
                     f" ({str(e).splitlines()[0] if str(e) else type(e).__name__})") from e
 

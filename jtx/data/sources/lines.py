@@ -1,6 +1,7 @@
 """Lines of text files."""
 
 import gzip
+import io
 from typing import Iterable, Iterator
 import zlib
 
@@ -57,15 +58,25 @@ class Lines:
     return int(self._ends[i - 1]) if i else self._skip
 
 
-def text_lines(file: str) -> list[str]:
-  """The lines of a UTF-8 file, which may be a .gz."""
+def text_lines(file: str) -> Iterator[str]:
+  """The lines of a UTF-8 file, which may be a .gz, one after the other.
+
+  Raises:
+    DataError: it can't be read, or is a .gz that unpacks to too much.
+  """
   data = files.read(file)
+  opened = lambda: gzip.GzipFile(fileobj=io.BytesIO(data))
   try:
     if file.endswith(".gz"):
-      data = gzip.decompress(data)
-    return data.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
-  except UnicodeDecodeError as e:
-    line = e.object[:e.start].count(b"\n") + 1
-    raise DataError(f"{file}:{line}: not valid UTF-8 ({e.reason})") from e
+      with opened() as f:
+        for number, _ in enumerate(iter(lambda: f.read(files.BLOCK), b""), 1):
+          files.check_unpacked(file, len(data), (number - 1) * files.BLOCK)
+    with opened() if file.endswith(".gz") else io.BytesIO(data) as f:
+      for number, line in enumerate(f, 1):
+        try:
+          text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as e:
+          raise DataError(f"{file}:{number}: not valid UTF-8 ({e.reason})") from e
+        yield text.removesuffix("\n").removesuffix("\r")
   except (OSError, EOFError, zlib.error) as e:
     raise DataError(f"{file}: {getattr(e, 'strerror', None) or e}") from e

@@ -1,9 +1,9 @@
 """Questions about a text, in the JSON format of SQuAD."""
 
 import collections
-import json
 from typing import Any
 
+from jtx import storage
 from jtx.data.sources import files
 from jtx.data.sources.parts import Part
 from jtx.errors import DataError
@@ -88,7 +88,7 @@ class SquadSource:
 
 def _json(file: str) -> Any:
   try:
-    return json.loads(files.read(file).decode("utf-8-sig"))
+    return storage.parse_json(files.read(file).decode("utf-8-sig"))
   except DataError:
     raise
   except ValueError as e:  # bad UTF-8 too

@@ -1,8 +1,8 @@
 """Sources of texts in files: lines, parallel lines and JSON lines."""
 
-import json
 from typing import Any
 
+from jtx import storage
 from jtx.data.sources.lines import Lines
 from jtx.errors import ConfigError, DataError
 
@@ -39,8 +39,8 @@ class JsonlSource:
 
   def __getitem__(self, i: int) -> dict[str, Any]:
     try:
-      example = json.loads(self._lines[i])
-    except json.JSONDecodeError as e:
+      example = storage.parse_json(self._lines[i])
+    except ValueError as e:
       raise DataError(f"{self._lines.file}:{i + 1}: not valid JSON ({e})") from e
     if not isinstance(example, dict):
       raise DataError(f"{self._lines.file}:{i + 1}: a line must be a JSON object")

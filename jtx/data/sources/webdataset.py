@@ -1,12 +1,12 @@
 """Sources of images in tar archives, as WebDataset names their files: KEY.jpg beside KEY.cls."""
 
-import json
 import os
 import tarfile
 from typing import Any, Iterator, NamedTuple
 
+from jtx import storage
 from jtx.data.sources import files
-from jtx.data.sources.images import ENDINGS
+from jtx.data.sources.images import ENDINGS, numbered
 from jtx.errors import BadExample, DataError
 
 LABELS = ("cls", "json")  # endings: a number or a name, or an object that has it as "label"
@@ -48,7 +48,7 @@ class WebDatasetSource:
     self.numbered = isinstance(labels[0], int) if labels else False
     self.classes = None
     if self.numbered:
-      self.classes = tuple(map(str, range(max(labels) + 1)))
+      self.classes = numbered(path, max(labels))
     elif labels and labels[0] is not None:
       self.classes = tuple(sorted(set(labels)))
 
@@ -115,7 +115,7 @@ def _member(number: int, archive: files.File, found: dict[str, tarfile.TarInfo])
 def _label(archive: files.File, info: tarfile.TarInfo, ending: str) -> int | str | None:
   try:
     text = archive.read(info.offset_data, info.size).decode("utf-8").strip()
-    value = json.loads(text).get("label") if ending == "json" else text
+    value = storage.parse_json(text).get("label") if ending == "json" else text
   except (ValueError, AttributeError) as e:
     kind = "JSON object" if ending == "json" else "text"
     raise DataError(f"{archive.path}: {info.name} is no {kind} ({e})") from e

@@ -42,12 +42,12 @@ def read(folder: str) -> Declared:
   Raises:
     DataError: they can't be used.
   """
-  config = _object(folder, CONFIG)
+  config = read_object(os.path.join(folder, CONFIG))
   where = os.path.join(folder, CONFIG)
   older = {}
   if "added_tokens_decoder" not in config:
-    config |= _object(folder, MAP)
-    older = _object(folder, ADDED)
+    config |= read_object(os.path.join(folder, MAP))
+    older = read_object(os.path.join(folder, ADDED))
   found = {role: _token(where, config[f"{role}_token"]) for role in ROLES
            if config.get(f"{role}_token") is not None}
   extra = next((config[key] for key in EXTRA if config.get(key)), [])
@@ -114,9 +114,12 @@ def guessed_roles(backend: hf.Tokenizer, specials: list[int]) -> dict[str, int]:
   return result | {"mask": added[name] for name in reversed(MASKS) if name in added}
 
 
-def _object(folder: str, name: str) -> dict[str, Any]:
-  """The content of a file; {} where there is none."""
-  path = os.path.join(folder, name)
+def read_object(path: str) -> dict[str, Any]:
+  """The JSON object of a file; {} where there is none.
+
+  Raises:
+    DataError: it is no JSON object.
+  """
   try:
     return read_json(path, missing="") if storage.exists(path) else {}
   except ConfigError as e:

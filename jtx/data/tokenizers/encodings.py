@@ -1,7 +1,9 @@
 """Texts and pairs of texts as an encoder reads them: with special tokens, types and offsets."""
 
+import contextlib
 import json
-from typing import Any, Mapping, NamedTuple, Sequence, Set
+import re
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence, Set
 
 import numpy as np
 import tokenizers as hf
@@ -10,6 +12,7 @@ from jtx.errors import ConfigError, DataError
 
 # What a tokenizer.json calls the mask token.
 MASKS = ("[MASK]", "<mask>")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Encoding(NamedTuple):
@@ -21,6 +24,28 @@ class Encoding(NamedTuple):
   # [T, 2] int32: first character and the one after the last, in the text; or in the word, where
   # the texts are lists of words. Some tokenizers count the space before a word to it.
   offsets: np.ndarray
+
+
+@contextlib.contextmanager
+def told(*groups: Sequence[Any] | None) -> Iterator[None]:
+  """Tells of a text that is no Unicode, such as Python has of broken input.
+
+  Args:
+    *groups: texts, or lists of words.
+
+  Raises:
+    DataError: one of them has half of a surrogate pair; the sentence counts from 1.
+  """
+  try:
+    yield
+  except (TypeError, UnicodeEncodeError):
+    for texts in groups:
+      for number, text in enumerate(texts or (), 1):
+        for part in [text] if isinstance(text, str) else text:
+          if found := SURROGATE.search(part):
+            raise DataError(f"text {number}: has {found.group()!r} at character {found.start()},"
+                            " half of a surrogate pair, which is no character") from None
+    raise
 
 
 def found_in_texts(model: Mapping[str, Any], named: Set[int]) -> dict[str, Any]:
@@ -79,13 +104,16 @@ class Encoder:
       first, second = (t and [[f" {w}" if w else w for w in ws] for ws in t]
                        for t in (first, second))
     inputs = list(first) if second is None else list(zip(first, second, strict=True))
-    encoded = self._backend.encode_batch(inputs, is_pretokenized=words)
+    with told(first, second):
+      encoded = self._backend.encode_batch(inputs, is_pretokenized=words)
     return [self._encoding(e, int(spaced)) for e in encoded]
 
   def words(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
     """See `Tokenizer.encode_words`."""
     results = []
-    for e in self._backend.encode_batch(list(texts), add_special_tokens=False):
+    with told(texts):
+      encoded = self._backend.encode_batch(list(texts), add_special_tokens=False)
+    for e in encoded:
       ids, words = np.array(e.ids, np.int64), np.array(e.word_ids, np.int64)
       results.append((self._text_id[ids], np.diff(words, prepend=-1) != 0))
     return results
@@ -94,8 +122,9 @@ class Encoder:
               max_first: int | None) -> list[list[Encoding]]:
     """See `Tokenizer.encode_windows`."""
     specials = self._backend.num_special_tokens_to_add(True)
-    pairs = zip(*(self._backend.encode_batch(list(texts), add_special_tokens=False)
-                  for texts in (first, second)), strict=True)
+    with told(first, second):
+      pairs = zip(*(self._backend.encode_batch(list(texts), add_special_tokens=False)
+                    for texts in (first, second)), strict=True)
     results = []
     for number, (a, b) in enumerate(pairs):
       if max_first is not None:

@@ -15,15 +15,23 @@ from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.data.tokenizers.utf8 import Bytes
 from jtx.errors import DataError
 
+SPARSE = 1_000_000  # ids without a token that any vocabulary may have
 TOKENIZER_FILE = "tokenizer.json"  # in a workdir: one object, field -> tokenizer
 
 KINDS = {c.kind: c for c in (HuggingFace, Bytes, SubwordNmt)}
 
 
-def from_json(text: str) -> Tokenizer:
-  """The tokenizer of which `Tokenizer.to_json` gave this."""
-  state = json.loads(text)
-  return KINDS[state.pop("kind")](**state)
+def from_json(text: str, where: str = "the tokenizer of a run") -> Tokenizer:
+  """The tokenizer of which `Tokenizer.to_json` gave this.
+
+  Raises:
+    DataError: it is damaged; the sentence begins with `where`.
+  """
+  try:
+    state = storage.parse_json(text)
+    return KINDS[state.pop("kind")](**state)
+  except Exception as e:  # `tokenizers` raises bare Exceptions
+    raise DataError(f"{where}: is damaged ({e})") from e
 
 
 def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
@@ -48,21 +56,24 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
   if path.endswith(".txt"):
     return _bert(path)
   try:
-    state = json.loads(_read(path))
+    text = _read(path)
+    state = storage.parse_json(text)
   except ValueError as e:
     raise DataError(f"{path}: not a tokenizer, not valid JSON ({e})") from e
   if isinstance(state, dict) and state.get("kind") in KINDS:
-    return KINDS[state.pop("kind")](**state)
+    return from_json(text, path)
   if isinstance(state, dict) and "model" in state:
+    if isinstance(state["model"], dict) and isinstance(state["model"].get("vocab"), (dict, list)):
+      _check_number(path, len(state["model"]["vocab"]))
     try:
-      backend = hf.Tokenizer.from_str(json.dumps(state))
+      backend = hf.Tokenizer.from_str(text)
     except Exception as e:  # `tokenizers` raises bare Exceptions
       raise DataError(f"{path}: not a tokenizer that this version reads ({e})") from e
     return _foreign(backend, declared.read(os.path.dirname(path)), path)
   if isinstance(state, dict) and state and all(map(_is_saved, state.values())):
     if len(set(state.values())) > 1:
       raise DataError(f"{path}: is of a run whose {' and '.join(state)} have a tokenizer each")
-    return from_json(next(iter(state.values())))
+    return from_json(next(iter(state.values())), path)
   raise DataError(f"{path}: neither a tokenizer that jtx saved nor a tokenizer.json")
 
 
@@ -70,7 +81,19 @@ def _foreign(backend: hf.Tokenizer, told: declared.Declared, path: str) -> Token
   """A tokenizer of others, with what the files beside it declare."""
   declared.add(backend, told)
   roles = declared.roles(backend, told, path)
-  return HuggingFace(json.loads(backend.to_str()), [roles[role] for role in declared.NAMES], roles)
+  largest, number = max(backend.get_vocab().values()), backend.get_vocab_size()
+  if largest > SPARSE + 2 * number:
+    raise DataError(f"{path}: has the id {largest}, and {number} tokens; ids count from 0")
+  return HuggingFace(backend, [roles[role] for role in declared.NAMES], roles)
+
+
+def _check_number(path: str, number: int) -> None:
+  """Raises DataError where a vocabulary has more tokens than the model that lies beside it."""
+  config = os.path.join(os.path.dirname(path), "config.json")
+  found = declared.read_object(config).get("vocab_size")
+  if isinstance(found, int) and number > found:
+    raise DataError(f"{path}: has {number} tokens, and the model of {config} has embeddings of"
+                    f" {found} (its vocab_size)")
 
 
 def _is_saved(text: Any) -> bool:
@@ -108,6 +131,7 @@ _BERT_OPTIONS = {"do_lower_case": None, "strip_accents": None, "tokenize_chinese
 def _bert(path: str) -> Tokenizer:
   """BERT's WordPiece (Devlin et al. 2019, section 3) with the vocabulary of a file."""
   pieces = _read(path).removesuffix("\n").split("\n")
+  _check_number(path, len(pieces))
   ids: dict[str, int] = {}
   for number, piece in enumerate(p.removesuffix("\r") for p in pieces):
     if not piece or piece in ids:
@@ -174,6 +198,6 @@ def load_tokenizers(workdir: str) -> dict[str, str] | None:
   if not storage.exists(path):
     return None
   try:
-    return json.loads(storage.read_text(path))
+    return storage.parse_json(storage.read_text(path))
   except ValueError as e:
     raise DataError(f"{path}: is not a JSON object of tokenizers ({e})") from e

@@ -7,7 +7,7 @@ import numpy as np
 import tokenizers as hf
 
 from jtx.data.tokenizers import declared
-from jtx.data.tokenizers.encodings import found_in_texts
+from jtx.data.tokenizers.encodings import found_in_texts, told
 from jtx.data.tokenizers.tokenizer import Tokenizer
 
 
@@ -18,7 +18,7 @@ class HuggingFace(Tokenizer):
   it; the names of those that have one are text.
 
   Args:
-    model: the content of its tokenizer.json.
+    model: the content of its tokenizer.json, or the tokenizer, which is then this one's own.
     specials: the ids of pad, bos, eos and unk.
     roles: the id of each role of `declared.ROLES`; None is what `specials` and names tell, and
       that all special tokens have a role.
@@ -26,9 +26,10 @@ class HuggingFace(Tokenizer):
 
   kind = "huggingface"
 
-  def __init__(self, model: dict[str, Any], specials: Sequence[int],
+  def __init__(self, model: dict[str, Any] | hf.Tokenizer, specials: Sequence[int],
                roles: Mapping[str, int] | None = None):
-    self._backend = hf.Tokenizer.from_str(json.dumps(model))
+    is_made = isinstance(model, hf.Tokenizer)
+    self._backend = model if is_made else hf.Tokenizer.from_str(json.dumps(model))
     self._backend.no_padding()
     self._backend.no_truncation()
     # The name of a token with a role in a text is text ...
@@ -59,7 +60,8 @@ class HuggingFace(Tokenizer):
     return json.loads(self._backend.to_str())
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-    encodings = self._reader.encode_batch_fast(list(texts), add_special_tokens=False)
+    with told(texts):
+      encodings = self._reader.encode_batch_fast(list(texts), add_special_tokens=False)
     return [self._text_id[np.array(e.ids, np.int32)] for e in encodings]
 
   def decode(self, ids: Iterable[int]) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Callable, Iterator
 
 import tokenizers as hf
 
+from jtx import storage
 from jtx.data.tokenizers.encodings import MASKS
 from jtx.data.tokenizers.files import read_tokenizer
 from jtx.data.tokenizers.huggingface import HuggingFace
@@ -172,10 +173,11 @@ def subword_nmt(texts: Iterator[str], *, merges: str, vocab_size: SizeOrNone = 0
     DataError: the file is missing, or a line is not a merge.
   """
   try:
-    with open(merges, encoding="utf-8") as f:
-      lines = f.read().rstrip("\n").split("\n")
+    lines = storage.read_text(merges).rstrip("\n").split("\n")
   except OSError as e:
     raise DataError(f"{merges}: {e.strerror}") from e
+  except UnicodeDecodeError as e:
+    raise DataError(f"{merges}: not valid UTF-8 ({e.reason} at byte {e.start})") from e
   header = lines[0].startswith("#version:")
   version = 2 if lines[0] == "#version: 0.2" else 1
   lines = [line.strip("\r ") for line in lines]

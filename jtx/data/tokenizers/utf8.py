@@ -6,6 +6,7 @@ from typing import Any, Iterable, Sequence
 import numpy as np
 import tokenizers as hf
 
+from jtx.data.tokenizers.encodings import told
 from jtx.data.tokenizers.tokenizer import SPECIALS, Tokenizer
 
 
@@ -16,8 +17,9 @@ class Bytes(Tokenizer):
   vocab_size = len(SPECIALS) + 256
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-    return [np.frombuffer(t.encode("utf-8"), np.uint8).astype(np.int32) + len(SPECIALS)
-            for t in texts]
+    with told(texts):
+      return [np.frombuffer(t.encode("utf-8"), np.uint8).astype(np.int32) + len(SPECIALS)
+              for t in texts]
 
   def decode(self, ids: Iterable[int]) -> str:
     low = len(SPECIALS)
