@@ -11,7 +11,7 @@ USER_ERRORS = (CheckpointError, ConfigError, DataError, Preempted, TrainError)
 # Of files that are not there or not what they should be, and of machines that are full.
 FILE_ERRORS = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM,
                errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE,
-               errno.ENAMETOOLONG)
+               errno.ENAMETOOLONG, errno.ESPIPE)
 
 
 class UsageError(Exception):

@@ -45,7 +45,7 @@ def main() -> None:
   for step, score in manifest.scores:
     print(f"step {step}: {manifest.meta['config']['checkpoint']['best']} {score:.6g}")
   print(json.dumps({"step": manifest.step, "steps": steps, "scores": dict(manifest.scores),
-                    "config": manifest.meta["config"], "items": items}))
+                    "config": manifest.meta.get("config"), "items": items}))
 
 
 if __name__ == "__main__":

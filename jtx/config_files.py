@@ -1,5 +1,6 @@
 """Configs as JSON files and as flat dicts, for saving and comparing them."""
 
+import errno
 import json
 from typing import Any, Mapping
 
@@ -42,6 +43,13 @@ def read_json(path: str, missing: str) -> dict[str, Any]:
     loaded = storage.parse_json(storage.read_text(path))
   except FileNotFoundError:
     raise ConfigError(f"{path} does not exist: {missing}") from None
+  except NotADirectoryError:
+    raise ConfigError(f"{path} does not exist: what it would lie in is a file and no folder"
+                      ) from None
+  except OSError as e:
+    if e.errno == errno.ESPIPE:
+      raise ConfigError(f"{path}: {e.strerror}") from None
+    raise
   except ValueError as e:
     raise ConfigError(f"{path} is not valid JSON ({e})") from e
   if not isinstance(loaded, dict):

@@ -6,6 +6,7 @@ stores `etils.epath` knows some, but Orbax 0.12 writes arrays to none of them.
 """
 
 import contextlib
+import errno
 import grp
 import io
 import json
@@ -106,7 +107,7 @@ def check_regular(path: str) -> None:
   """Refuses what could keep a reader waiting, or never ends.
 
   Raises:
-    ConfigError: the path is that of a named pipe, a device or a socket.
+    OSError: the path is that of a named pipe, a device or a socket.
   """
   if is_remote(path) or not os.path.exists(path):
     return
@@ -114,8 +115,8 @@ def check_regular(path: str) -> None:
   if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
     kind = ("a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else
             "a device")
-    raise ConfigError(f"{path}: is {kind}, and what is read from it is needed more than once; write"
-                      " it into a file first")
+    raise OSError(errno.ESPIPE, f"is {kind}, and what is read from it is needed more than once;"
+                  " write it into a file first", path)
 
 
 def read_bytes(path: str) -> bytes:
@@ -139,11 +140,11 @@ def parse_json(text: str) -> Any:
   except RecursionError:
     raise ValueError(f"it is nested more than {DEPTH} deep") from None
   if text.count("[") + text.count("{") > DEPTH:
-    inner, depth = [value], 0
+    inner, depth = [value], 1
     while inner := [x for y in inner for x in (y.values() if isinstance(y, dict) else y)
                     if isinstance(x, (list, dict))]:
       depth += 1
-      if depth >= DEPTH:
+      if depth > DEPTH:
         raise ValueError(f"it is nested more than {DEPTH} deep")
   if SURROGATE.search(text):
     try:

@@ -313,8 +313,8 @@ def load_run(workdir: str, step: int | str | None = None, average: int | None = 
   """
   config = read_config(workdir)
   if "data" not in config:
-    raise ConfigError(f"--workdir={workdir} holds a converted model and no run; open it with"
-                      " jtx.load_pretrained")
+    raise ConfigError(f"--workdir={workdir} holds a model and no run of jtx; predict and"
+                      " jtx.load_pretrained open it")
   if data_path is not None:
     config.data.path = data_path
   checkpoints = opened_checkpoints(config, workdir)

@@ -51,7 +51,7 @@ def test_there_and_back_is_the_same_bytes(tmp_path):
   pretrained.save_pretrained(there, MODEL, params, tokenizer, labels=("a", "b", "c"))
   run(f"--from_hf={there}", f"--workdir={workdir}")
   assert pretrained.load_pretrained(workdir)[0] == MODEL
-  with pytest.raises(ConfigError, match="holds a converted model and no run; open it with jtx"):
+  with pytest.raises(ConfigError, match="holds a model and no run of jtx; predict and jtx"):
     load_run(workdir)
   run(f"--workdir={workdir}", f"--to_hf={back}")
   assert sorted(os.listdir(there)) == sorted(os.listdir(back))

@@ -30,8 +30,8 @@ class File:
 
   def __init__(self, path: str):
     self.path = path
-    storage.check_regular(path)
     with told(path), storage.opened(path) as p:
+      storage.check_regular(path)
       self.size = p.stat().length if storage.is_remote(path) else p.stat().st_size
       if not storage.is_remote(path):
         open(path, "rb").close()  # a folder, or a file that others may read, fails here
@@ -116,8 +116,8 @@ def check_unpacked(what: str, packed: int, size: int) -> None:
     DataError: they are too many.
   """
   if size > max(UNPACKED, packed * TIMES):
-    raise DataError(f"{what}: its {packed / 1e6:,.1f} MB unpack to {size / 1e6:,.1f} MB or more, over"
-                    f" {TIMES} times as many, which is no data; if it is, pack it without"
+    raise DataError(f"{what}: its {packed / 1e6:,.1f} MB unpack to {size / 1e6:,.1f} MB or more,"
+                    f" over {TIMES} times as many, which is no data; if it is, pack it without"
                     " compression")
 
 

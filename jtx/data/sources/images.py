@@ -188,8 +188,8 @@ def numbered(where: str, largest: int) -> tuple[str, ...]:
     DataError: it is no number of a class.
   """
   if largest >= MOST_CLASSES:
-    raise DataError(f"{where}: has the label {largest}, and labels are the numbers of classes from 0"
-                    f" up to {MOST_CLASSES - 1} at most; number the classes one after the other")
+    raise DataError(f"{where}: has the label {largest}, and labels are the numbers of classes from"
+                    f" 0 up to {MOST_CLASSES - 1} at most; number the classes one after the other")
   return tuple(map(str, range(largest + 1)))
 
 

@@ -99,12 +99,12 @@ class Encoder:
     if self._max_length <= specials:
       raise ConfigError(f"max_length={self._max_length} leaves no room for text beside {specials}"
                         " special tokens")
-    spaced = words and self._byte_level
+    spaced, given = words and self._byte_level, (first, second)
     if spaced:  # a word's first token is another with a space before it
       first, second = (t and [[f" {w}" if w else w for w in ws] for ws in t]
                        for t in (first, second))
     inputs = list(first) if second is None else list(zip(first, second, strict=True))
-    with told(first, second):
+    with told(*given):
       encoded = self._backend.encode_batch(inputs, is_pretokenized=words)
     return [self._encoding(e, int(spaced)) for e in encoded]
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import re
 
 import numpy as np
 import pytest
@@ -120,6 +121,19 @@ def test_no_call_changes_another(bert):
   assert cut == lengths
   assert len(bert.encode(text)) == 18 and bert.to_json() == before
   assert len(bert.encode_windows(["a"], [text], max_length=40, stride=2)[0]) == 1
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "bytes"])
+def test_half_of_a_surrogate_pair_is_no_text(kind, bert, roberta):
+  t = {"bert": bert, "roberta": roberta, "bytes": TOKENIZERS["bytes"](iter(()))}[kind]
+  bad, said = "a\udc80", r"text 2: has '\udc80' at character 1, half of a surrogate pair, which"
+  for call in (lambda: t.encode_batch(["a", bad]), lambda: t.encode_words(["a", bad]),
+               lambda: t.encode_texts(["a", bad], max_length=8),
+               lambda: t.encode_texts(["a", "b"], ["c", bad], max_length=8),
+               lambda: t.encode_texts([["a"], ["b", bad]], max_length=8, words=True),
+               lambda: t.encode_windows(["a", "b"], ["c", bad], max_length=9, stride=1)):
+    with pytest.raises(DataError, match=re.escape(said)):
+      call()
 
 
 def test_max_length_must_hold_more_than_the_special_tokens(bert):

@@ -77,6 +77,35 @@ def test_bad_vocabularies(tmp_path, pieces, config, message):
     read_tokenizer(write_vocabulary(tmp_path / "m", pieces, config))
 
 
+def test_a_vocabulary_with_more_pieces_than_its_model_has_embeddings(tmp_path, bert):
+  """It is told before the vocabulary is read; one of two million takes half a minute."""
+  folder = write_vocabulary(tmp_path / "m")
+  (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 20}))
+  said = f"has {len(PIECES)} tokens, and the model of {folder}/config.json has embeddings of 20"
+  with pytest.raises(DataError, match=f"vocab.txt: {said}"):
+    read_tokenizer(folder)
+  (folder / "tokenizer.json").write_text(json.dumps(bert.model()), encoding="utf-8")
+  with pytest.raises(DataError, match=f"tokenizer.json: {said}"):
+    read_tokenizer(folder)
+  (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 22}))
+  assert read_tokenizer(folder) == bert
+
+
+def test_ids_that_are_far_apart(tmp_path, bert):
+  model = bert.model()
+  model["model"]["vocab"]["far"] = 3_000_000_000  # for which an array by id would be made
+  (tmp_path / "tokenizer.json").write_text(json.dumps(model))
+  with pytest.raises(DataError, match="tokenizer.json: has the id 3000000000, and 23 tokens; ids"):
+    read_tokenizer(tmp_path)
+
+
+def test_a_saved_tokenizer_that_is_damaged(tmp_path):
+  for text in ('{"kind": "huggingface"}', '{"kind": "huggingface", "model": {}, "specials": []}'):
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(DataError, match=f"{tmp_path}/tokenizer.json: is damaged"):
+      read_tokenizer(tmp_path)
+
+
 def test_the_tokenizer_of_a_run(bert, roberta, tmp_path):
   save_tokenizers({"src": bert.to_json(), "tgt": bert.to_json()}, str(tmp_path))
   assert read_tokenizer(tmp_path) == bert
