@@ -41,7 +41,7 @@ def run(*argv):
     convert.main()
 
 
-def test_there_and_back_is_the_same_bytes(tmp_path):
+def test_there_and_back_is_the_same_bytes(tmp_path, capsys):
   shapes = param_shapes(MODEL)
   random = np.random.default_rng(0)
   params = unflatten_dict(
@@ -53,6 +53,12 @@ def test_there_and_back_is_the_same_bytes(tmp_path):
   assert pretrained.load_pretrained(workdir)[0] == MODEL
   with pytest.raises(ConfigError, match="holds a model and no run of jtx; predict and jtx"):
     load_run(workdir)
+  with command("inspect") as module:
+    cli.parse(["inspect", f"--workdir={workdir}"], ("workdir",))
+    module.main()
+  found = json.loads(capsys.readouterr().out.splitlines()[-1])
+  assert (found["step"], found["config"]) == (0, None)
+  assert found["items"]["params"]["numbers"] == sum(int(np.prod(s)) for s in shapes.values())
   run(f"--workdir={workdir}", f"--to_hf={back}")
   assert sorted(os.listdir(there)) == sorted(os.listdir(back))
   for name in os.listdir(there):
