@@ -53,6 +53,9 @@ def test_each_round_through_a_source_takes_another_order():
   drawn = [frozenset(part[part < 200].tolist()) for part in parts]
   assert frozenset(range(20)) not in drawn
   assert not set(drawn[:10]) & set(drawn[10:])
+  # And so does every source.
+  part = Order([200, 200], [20, 20], 1).examples(0, 40)
+  assert set(part[part < 200]) != set(part[part >= 200] - 200)
 
 
 def test_a_source_of_weight_zero_is_left_out():

@@ -206,6 +206,9 @@ def test_windows_may_cross_the_end_of_an_epoch(window):
   for start in range(0, 280, window):  # a window's rows are shuffled among themselves
     assert sorted(ids[start:start + window]) == sorted(order[start:start + window])
   assert ids != order
+  shuffles = {tuple(order[start:start + window].index(i) for i in ids[start:start + window])
+              for start in range(0, 280, window)}
+  assert len(shuffles) > 200 / window  # each window in another way
 
 
 def test_a_batch_may_span_many_windows():

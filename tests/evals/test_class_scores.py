@@ -29,6 +29,7 @@ def test_probabilities_and_predictions_of_the_three_kinds():
   np.testing.assert_array_equal(LABELS.predictions, LOGITS >= 0)
   half = outcome(np.array([[0.0, -1.0]]), np.array([[1, 1]]), threshold=0.25)
   np.testing.assert_array_equal(half.predictions, [[1, 1]])
+  np.testing.assert_array_equal(outcome(np.zeros((1, 2)), np.array([[1, 1]])).predictions, [[1, 1]])
   numbers = outcome(np.array([[0.5], [2.0]]), np.array([1.0, 2.0]))
   assert numbers.predictions.tolist() == [0.5, 2.0] and numbers.probabilities is None
 

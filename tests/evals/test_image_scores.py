@@ -37,7 +37,7 @@ def test_calibrated_probabilities_have_no_error():
 
 
 def test_neighbours_vote_by_their_cosine():
-  train = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1], [-1, 0]], float)
+  train = np.array([[1, 0], [1, 0.1], [0, 50], [0.1, 1], [-1, 0]], float)
   labels = np.array([0, 0, 1, 1, 2])
   test = np.array([[5, 0.2], [0.1, 7], [-3, 0.1]], float)
   accuracy = lambda truth, k=2: scores.neighbour_accuracy(train, labels, test, np.array(truth), k,

@@ -1,5 +1,7 @@
 """Records of predictions: what is right, what is predicted, and by which scores."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from jtx.evals.answers import Answers
 from jtx.evals.choices import Choices
 from jtx.evals.class_records import records
 from jtx.evals.loss import Loss
+from jtx.evals.tagging import Tagging
 from jtx.evals.tagging import records as tag_records
 from jtx.saved.workdir import load_run
 from jtx.train import loop
@@ -42,6 +45,28 @@ def test_choices(tmp_path):
   rows = list(found["predictions"])
   assert found["accuracy"] == pytest.approx(np.mean([row["correct"] for row in rows]))
   assert set(rows[0]["scores"]) == {"0", "1"} and rows[3]["id"] == 3
+
+
+def test_choices_of_a_question_are_compared(monkeypatch):
+  monkeypatch.setattr("jtx.evals.choices.Predictor", lambda *args, **options: (
+      lambda texts: [np.array([float(t["text"][0])]) for t in texts]))
+  examples = [{"id": i, "label": label} | {
+      key: value for c, score in enumerate(row)
+      for key, value in ((f"choice_{c}", [score]), (f"choice_{c}_types", [0]))}
+      for i, (label, row) in enumerate([(2, (1, 2, 3)), (0, (9, 8, 7))])]
+  task = types.SimpleNamespace(model=None, mesh=None,
+                               data=types.SimpleNamespace(encoded=lambda source: examples))
+  found = dict(Choices(("x",))(task, None))
+  assert (found["accuracy"], found["examples"]) == (1.0, 2)
+  assert [row["correct"] for row in found["predictions"]] == [True, True]
+
+
+def test_a_word_without_a_token_is_outside_of_entities():
+  example = {"id": 1, "words": ["Ann", "sat", "by"], "word_tags": ["B-PER", "O", "O"],
+             "tags": np.array([-1, 0, -1, 1]), "text_words": np.array([-1, 0, 0, 2])}
+  logits = np.array([[9, 0], [0, 1], [9, 0], [1, 0]])
+  found = dict(Tagging(("x",), entities=True).score([example], [logits], ("O", "B-PER")))
+  assert (found["f1"], found["accuracy"]) == (1.0, pytest.approx(2 / 3))
 
 
 def test_tags_of_words():

@@ -85,12 +85,85 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(seed, penalty, alpha):
       np.testing.assert_allclose(out.scores[b, n], score, rtol=1e-5)
 
 
+def test_a_search_waits_for_what_only_a_greater_length_makes_the_best():
+  """After 1 1 the text 2 2 0 0 and its end are all but certain, and its mean is the second best."""
+  first, table = np.log([[0.01, 0.05, 0.04, 0.9]]), np.full((V, V, V), -20.0)
+  table[0, 1] = np.log([1e-9, 0.1, 1e-9, 0.9])
+  for before, token in (((0, 2), EOS), ((1, 1), 2), ((1, 2), 2), ((2, 2), 0), ((2, 0), 0),
+                        ((0, 0), EOS)):
+    table[(*before, token)] = 20
+  out = run(Beam(beam=2, alpha=1.0, penalty="power", n_best=2), first, table, 8)
+  assert out.tokens[0].tolist() == [[EOS] + 7 * [PAD], [1, 1, 2, 2, 0, 0, EOS, PAD]]
+  np.testing.assert_allclose(out.scores[0], [np.log(0.9), np.log(0.05 * 0.1) / 7], rtol=1e-4)
+
+
 def test_tokens_after_the_end_are_padding():
   first, table = tables(0, 2)
-  tokens = np.asarray(run(Beam(beam=3), first, table, 8).tokens)[:, 0]
-  for row in tokens:
-    end = list(row).index(EOS)
+  sampled = run(Sample(n_best=4), first, table, 8, jax.random.split(jax.random.key(0), 2))
+  tokens = [*run(Beam(beam=3), first, table, 8).tokens[:, 0], *sampled.tokens.reshape(8, 8)]
+  ends = [row.tolist().index(EOS) for row in tokens if EOS in row]
+  assert len(ends) > 5 and min(ends) < 3
+  for row, end in zip([row for row in tokens if EOS in row], ends):
     assert (row[end + 1:] == PAD).all()
+
+
+def by_definition(method, first, table, max_length):
+  """Beam search of one row, hypothesis by hypothesis: scores and tokens, best first."""
+  penalty = lambda length: PENALTY[method.penalty](length, method.alpha)
+  best = lambda pairs: sorted(pairs, key=lambda pair: -pair[0])
+  live, done = [(0.0, ())], []
+  for length in range(1, max_length + 1):
+    after = [(score + log_p, (*tokens, token)) for score, tokens in live for token, log_p in
+             enumerate(log_softmax(table[(0, 0, *tokens)[-2:]] if tokens else first))]
+    after = best(after)[:2 * method.beam]
+    done += [(score / penalty(length), tokens) for score, tokens in after[:method.beam]
+             if tokens[-1] == EOS]
+    live = [pair for pair in after if pair[1][-1] != EOS][:method.beam]
+  done = best(done)[:method.beam]
+  return (done + [(score / penalty(max_length), tokens) for score, tokens in live])[:method.beam]
+
+
+@pytest.mark.parametrize("beam, max_length", [(2, 7), (3, 4)])
+def test_a_beam_is_its_definition(beam, max_length):
+  first, table = tables(5, 6)
+  table[..., EOS] -= np.where(np.arange(V) % 2, 1.0, 4.0)[:, None]  # some run out of length
+  method = Beam(beam=beam, n_best=beam)
+  out = run(method, first, table, max_length)
+  for b in range(6):
+    expected = by_definition(method, first[b], table, max_length)
+    for n, (score, tokens) in enumerate(expected):
+      assert tuple(out.tokens[b, n].tolist()[:len(tokens)]) == tokens
+      np.testing.assert_allclose(out.scores[b, n], score, rtol=1e-5)
+
+
+@flax.struct.dataclass
+class Tape:
+  """A decoder state with room for some tokens, which are written and read by their place."""
+  tokens: jax.Array  # [R, room]
+
+  def reorder(self, rows):
+    return Tape(self.tokens[rows])
+
+  def grow(self, length):
+    return Tape(jnp.pad(self.tokens, ((0, 0), (0, length - self.tokens.shape[1]))))
+
+
+def test_room_grows_before_it_is_needed(monkeypatch):
+  monkeypatch.setattr("jtx.inference.decode.FIRST_LENGTH", 2)
+  first, table = tables(0, 1)
+  table = jnp.asarray(table).at[..., EOS].set(-50.0)
+  first[0, EOS] = -50
+
+  def step(tokens, state, index):
+    state = Tape(state.tokens.at[:, index].set(tokens))  # beyond the room it is lost
+    return table[0, state.tokens[:, index]], state
+
+  out = jax.jit(lambda: decode(Beam(beam=1), jnp.asarray(first), Tape(jnp.zeros((1, 2), jnp.int32)),
+                               step, max_length=7, eos_id=EOS, pad_id=PAD))()
+  expected = [int(np.argmax(first[0]))]
+  while len(expected) < 7:
+    expected.append(int(np.argmax(table[0, expected[-1]])))
+  assert out.tokens[0, 0].tolist() == expected and len(set(expected)) > 1
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -134,9 +207,9 @@ def test_early_stop_ends_with_the_first_finished_ones():
 def test_rows_that_run_out_of_length_give_their_live_hypotheses():
   first = np.log(np.array([[0.2, 0.5, 0.3 - 1e-9, 1e-9]]))
   table = np.broadcast_to(first[0], (V, V, V))
-  out = run(Beam(beam=1, alpha=0.0), first, table, 3)
+  out = run(Beam(beam=1, alpha=1.0, penalty="power"), first, table, 3)
   np.testing.assert_array_equal(out.tokens[0, 0], [1, 1, 1])
-  np.testing.assert_allclose(out.scores[0, 0], 3 * np.log(0.5), rtol=1e-4)
+  np.testing.assert_allclose(out.scores[0, 0], np.log(0.5), rtol=1e-4)
 
 
 def test_samples_follow_the_distribution():
@@ -148,6 +221,10 @@ def test_samples_follow_the_distribution():
   assert (np.abs(counts - p) < 4 * np.sqrt(p * (1 - p) / n)).all()
   tokens = np.asarray(out.tokens)[0, :, 0]
   np.testing.assert_allclose(out.scores[0], np.log(p)[tokens], rtol=1e-5)
+  # Every token is drawn anew: without ends, a third of the second are those before them.
+  out = run(Sample(n_best=n), np.array([[0, 0, 0, -50]]), np.zeros((V, V, V)) + [0, 0, 0, -50], 2,
+            jax.random.split(jax.random.key(0), 1))
+  assert (out.tokens[0, :, 0] == out.tokens[0, :, 1]).mean() == pytest.approx(1 / 3, abs=0.03)
 
 
 def test_a_draw_depends_on_its_key_alone():

@@ -1,5 +1,6 @@
 """The encoder-decoder: packing, cached decoding and parameter counts."""
 
+import dataclasses
 import functools
 import math
 
@@ -93,7 +94,7 @@ def test_packed_pairs_are_the_pairs_alone(name):
 
 
 @pytest.mark.parametrize("case", one_fast(
-    (1, "rope", dict(pattern=("local", "global"), window=1, kv_heads=2, norm_position="pre")),
+    (2, "rope", dict(pattern=("local", "global"), window=1, kv_heads=2, norm_position="pre")),
     *((3, name, {}) for name in POSITIONS),
     (3, "alibi", dict(kv_heads=1, norm_position="sandwich", num_decoder_layers=3)),
     (1, "sinusoidal", dict(share_embeddings="none", output_bias=True, norm_position="pre")),
@@ -186,6 +187,13 @@ def test_embeddings_are_scaled_and_dropped():
       method=lambda m, x, positions, train: m.embed_target(x, Places(positions), train))
   np.testing.assert_array_equal(embed(False), np.full((1, 2, 8), np.float32(8**0.5)))
   np.testing.assert_allclose(np.unique(embed(True)), [0, 2 * 8**0.5], rtol=1e-6)
+  # Each stack has its own rate, logits may be scaled, and scaled embeddings start small.
+  block, embedding = module.decoder.block, dataclasses.replace(module.embedding, output_scale=0.5)
+  other = module.clone(embedding=embedding, decoder=dataclasses.replace(
+      module.decoder, block=dataclasses.replace(block, dropout=0.75))).bind({"params": params})
+  assert (other.dropout.rate, other.tgt_dropout.rate) == (0.5, 0.75)
+  assert other.tgt_embed.init_std == pytest.approx(8**-0.5)
+  np.testing.assert_allclose(other.logits(jnp.ones((1, 8))), np.full((1, V), 4.0), rtol=1e-6)
 
 
 @pytest.mark.parametrize("share, tables", [

@@ -261,6 +261,10 @@ def test_dropout_is_on_in_training_only():
   assert np.abs(run(0) - run(1)).max() > 1e-3
   close(run(0), run(0), 0)
   close(run(0, False), run(1, False), 0)
+  embed = lambda train: model.apply(
+      {"params": params}, batch, rngs={"dropout": jax.random.key(0)},
+      method=lambda m, batch: m.embed_tokens(batch, m.places(batch), train))
+  assert (np.asarray(embed(True)) == 0).any() and (np.asarray(embed(False)) != 0).all()
 
 
 @pytest.mark.parametrize("fields, message", [
@@ -314,3 +318,6 @@ def test_a_causal_encoder_does_not_see_what_follows():
   sees_all = encoder(model, causal=False).apply(
       {"params": params}, batch_of((3, 7, 1, 20, 4)))[0]
   assert np.abs(sees_all[:3] - a[:3]).max() > 1e-3
+  pairs = {"text_pairs": np.tri(9, dtype=bool)[None]}
+  close(encoder(model, causal=False).apply(
+      {"params": params}, batch_of((3, 7, 1, 20, 4)) | pairs)[0], a)

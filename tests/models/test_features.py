@@ -67,6 +67,9 @@ def test_layers_and_their_combination(layers, combine, expected):
   states = model.apply({"params": params}, batch, method="hidden_states")
   features = expected(np.asarray(states))
   close(model.apply({"params": params}, batch, method="extract"), features)
+  extract = lambda states: Features(model.features).apply(
+      {"params": params.get("extractor", {})}, states, batch["text_segment_ids"]).sum()
+  assert not jax.grad(extract)(states).any()
   out = model.apply({"params": params}, batch, method="predict")
   head = params["task_head"]["output"]
   close(out, features @ head["kernel"] + head["bias"], 1e-4)

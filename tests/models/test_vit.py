@@ -11,13 +11,14 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
-from jtx.models.mae_decoder import DecoderConfig
+from jtx.models.mae_decoder import DecoderConfig, MaeDecoder
 from jtx.models.resnet import Conv, GroupNorm, ResnetConfig
 from jtx.evals.pictures import join
 from jtx.interop.trunks import resized_vit
 from jtx.models.vit import VIT_STACK, ImageConfig, split
 from jtx.nn.block import Context, ResidualConfig, skip_examples
-from jtx.nn.grid_positions import GRID_POSITIONS, Learned2d, LearnedGrid, RelativeBias, Sincos2d
+from jtx.nn.grid_positions import (
+    GRID_POSITIONS, Grid, Learned2d, LearnedGrid, RelativeBias, Sincos2d)
 from jtx.nn.positions import Places
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, vit
@@ -141,7 +142,7 @@ def test_positions_in_every_layer(at):
   np.testing.assert_allclose(out[-1], y * norm["scale"] + norm["bias"], atol=2e-4)
 
 
-def test_pooling():
+def test_pooling(monkeypatch):
   hidden = np.random.default_rng(1).normal(size=(3, 10, 16)).astype(np.float32)
   for pool, expected in (("first", hidden[:, 0]), ("mean", hidden[:, 1:].mean(1))):
     model = SMALL.clone(head=dataclasses.replace(CLASSES, pool=pool))
@@ -149,6 +150,10 @@ def test_pooling():
     out = params["task_head"]["output"]
     got = model.apply({"params": params}, hidden, method="outputs")
     np.testing.assert_allclose(got[:, 0], expected @ out["kernel"] + out["bias"], atol=1e-4)
+  headless = SMALL.clone(head=ImageHeadConfig())
+  monkeypatch.setattr(type(headless), "__call__", lambda self, batch: hidden)
+  np.testing.assert_allclose(headless.apply({"params": params}, {}, method="features"),
+                             hidden[:, 1:].mean(1), atol=1e-6)
 
 
 def test_attention_pooling_sees_every_token_and_no_order():
@@ -161,6 +166,9 @@ def test_attention_pooling_sees_every_token_and_no_order():
     changed = hidden.copy()
     changed[:, token] += 1
     assert abs(run(changed) - run(hidden)).max() > 1e-4, token
+  ffn = params["task_head"]["pool"]["ffn"]
+  ffn["out"] = jax.tree.map(np.zeros_like, ffn["out"])
+  assert abs(run(changed) - run(hidden)).max() > 1e-4  # the layer is beside what is pooled
 
 
 def test_a_norm_after_pooling_takes_the_place_of_the_one_before():
@@ -213,7 +221,33 @@ def test_skipping_is_for_training_alone():
 
 
 MAE = vit(SMALL, head=ImageHeadConfig(), position=LearnedGrid(init="sincos", trained=False),
-          decoder=DecoderConfig(num_layers=1, width=8, num_heads=2, ffn_dim=12, masked=0.5))
+          decoder=DecoderConfig(num_layers=1, width=8, num_heads=2, ffn_dim=12, masked=0.6))
+
+
+def test_kept_patches_take_their_places_along():
+  params, kept = drawn(SMALL), jnp.array([[2, 0], [8, 3], [5, 5]])
+  embed = lambda *kept: SMALL.apply({"params": params}, {"image": PIXELS}, False, *kept,
+                                    method="embed")
+  (every, _), (some, numbers) = embed(), embed(kept)
+  assert numbers.tolist() == [[0, 3, 1], [0, 9, 4], [0, 6, 6]]
+  np.testing.assert_array_equal(some, np.take_along_axis(every, numbers[..., None], 1))
+
+
+def test_maes_decoder_puts_patches_back_into_their_places():
+  config = DecoderConfig(num_layers=0, width=8, num_heads=2, position=LearnedGrid())
+  decoder = MaeDecoder(config, SMALL.stack, Grid(1, 4, 1), outputs=3)
+  hidden = np.random.default_rng(0).normal(size=(1, 3, 16)).astype(np.float32)
+  restore = jnp.array([[3, 1, 0, 2]])  # the second and the third patch were seen
+  boxed = jax.eval_shape(decoder.init, jax.random.key(0), hidden, restore)["params"]
+  rng = np.random.default_rng(1)
+  params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), unbox(boxed))
+  x = hidden[0] @ params["embed"]["kernel"] + params["embed"]["bias"]
+  x = np.stack([params["mask_token"][0], x[2], x[1], params["mask_token"][0]])
+  x = x + params["position_embedding"][1:]
+  x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + BLOCK.norm.eps)
+  norm, output = params["decoder"]["final_norm"], params["output"]
+  x = (x * norm["scale"] + norm["bias"]) @ output["kernel"] + output["bias"]
+  np.testing.assert_allclose(decoder.apply({"params": params}, hidden, restore)[0], x, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -224,7 +258,7 @@ def test_the_encoder_of_mae_sees_only_what_is_kept():
                                 method="reconstruct")
   predicted, hidden = map(np.asarray, run(PIXELS))
   assert predicted.shape == (3, 9, 4 * 4 * 3)
-  np.testing.assert_array_equal(hidden, noise >= 4)  # half of 9, rounded down, is seen
+  np.testing.assert_array_equal(hidden, noise >= 3)  # 0.4 of 9, rounded down, are seen
   patches = np.array(split(jnp.asarray(PIXELS), 4)).reshape(3, 9, -1)
   for seen in (True, False):
     changed = patches.copy()

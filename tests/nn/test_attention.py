@@ -333,6 +333,12 @@ def test_module_is_its_formula(score):
   close(projected.value, v, 1e-5)
 
 
+def test_the_additive_score_starts_as_small_as_a_dot_product():
+  module = Attention(AttentionConfig(num_heads=8, head_dim=64, score="additive"))
+  score = lambda key: unbox(call(module.init, key, *2 * [jnp.zeros((1, 1, 2))])["params"]["score"])
+  assert np.std(jax.jit(score)(jax.random.key(0))) == pytest.approx(64**-0.5, rel=0.1)
+
+
 def test_shared_heads_are_repeated_heads():
   x = jnp.asarray(normal(7, B, T, WIDTH), jnp.float32)
   few, many = (Attention(AttentionConfig(num_heads=N, num_kv_heads=k, head_dim=4))
@@ -420,6 +426,13 @@ def test_a_source_has_positions_of_its_own():
   at = lambda y, places: Sinusoidal().embed(y, places, {})
   q, k, v = (project(params, y)[i] for i, y in enumerate((at(x, near), at(source, far), source)))
   close(out, by_hand(params, q, k, v), 2e-4)
+  # Or both are turned.
+  module = Attention(AttentionConfig(num_heads=N, head_dim=4))
+  params = random_params(module, x, source)
+  out = call(module.apply, {"params": params}, x, source, Rope(), source_places=far)[0]
+  q, k, v = (project(params, y)[i] for i, y in enumerate((x, source, source)))
+  turned = lambda y, places: Rope().rotate(jnp.asarray(y, jnp.float32), places, {})
+  close(out, by_hand(params, turned(q, near), turned(k, far), v), 2e-4)
 
 
 @pytest.mark.parametrize("fields, message", [

@@ -94,6 +94,8 @@ def test_sinusoidal_2d():
     (lambda: T5Bias(num_buckets=32, max_distance=16), "max_distance=16 more than half"),
     (lambda: Learned(max_length=4).embed(jnp.zeros((1, 5, 2)), Places(jnp.arange(5)[None]), {}),
      "max_length=4 is too short for rows of 5"),
+    (lambda: Learned(max_length=6, first_position=2).check_length(5),
+     "max_length=6 is too short for rows of 5 tokens from position 2 on"),
 ])
 def test_errors(call, message):
   with pytest.raises(ConfigError, match=message):

@@ -14,6 +14,7 @@ from jtx.nn.block import Block, BlockConfig, Context, Memory, ResidualConfig
 from jtx.nn.layers import NORM_POSITIONS, FeedForward, FfnConfig, LayerNorm, NormConfig
 from jtx.nn.masks import CAUSAL, FULL, KINDS, Global, Prefix, kind_mask
 from jtx.nn.positions import Attached, Places, Position, Sinusoidal, Sizes
+from jtx.nn.residual import skip_examples
 from jtx.nn.relative import T5Bias
 from jtx.nn.rope import Rope
 from jtx.nn.stack import REMAT, Segment, Stack, StackConfig
@@ -146,6 +147,32 @@ def test_unknown_kind():
     kind_mask("locals", causal=False, window=1)
 
 
+def test_dropout_is_of_a_sublayer_and_not_of_what_goes_around_it():
+  block = Block(helpers.block(BLOCK, dropout=0.5), (LayerKind(FULL),))
+  params = init(block, context())
+  params["ffn"]["out"] = jax.tree.map(jnp.zeros_like, params["ffn"]["out"])
+  added = block.apply({"params": params}, X, context())[0] - X
+  key = {"dropout": jax.random.key(0)}
+  trained = block.apply({"params": params}, X, context(train=True), rngs=key)[0] - X
+  kept = np.abs(trained) > 1e-6
+  close(trained, np.where(kept, 2 * added, 0))
+  assert 0.3 < kept.mean() < 0.7
+
+
+def test_drop_path():
+  residual = ResidualConfig(drop_path=0.2)
+  np.testing.assert_allclose(residual.skipped(0, 5, 5), [0, 0.05, 0.1, 0.15, 0.2], rtol=1e-6)
+  np.testing.assert_allclose(residual.skipped(3, 2, 5), [0.15, 0.2], rtol=1e-6)
+  np.testing.assert_allclose(
+      dataclasses.replace(residual, uniform=True).skipped(3, 2, 5), 0.2, rtol=1e-6)
+  assert ResidualConfig().skipped(0, 2, 2) is None and not residual.skipped(0, 1, 1).any()
+  # Whole examples are at 0, and what is kept is as much larger.
+  y = skip_examples(jnp.ones((4000, 2, 3)), jnp.float32(0.2), jax.random.key(0))
+  kept = np.asarray(y)[:, 0, 0] > 0
+  np.testing.assert_allclose(y, np.broadcast_to(kept[:, None, None] / 0.8, y.shape), rtol=1e-6)
+  assert kept.mean() == pytest.approx(0.8, abs=0.02)
+
+
 # -------------------------------------------------------------------------- the stack
 
 
@@ -174,7 +201,7 @@ ROWS = dict(flags=FLAGS)
 
 
 @pytest.mark.parametrize("pattern, causal, cross, position, rows", [
-    (("global", "local"), False, False, Rope(), {}),
+    (("global", "local"), False, False, Rope(local_base=3.0), {}),
     (("global", "local"), True, True, T5Bias(), {}),
     (("local", "local", "global"), True, False, Rope(), {}),
     (("prefix", "local", "global_tokens"), True, False, Position(), ROWS),
@@ -201,6 +228,14 @@ def test_segments_run_in_order(last):
   assert params["layers_0"]["ffn"]["in"]["kernel"].shape == (2, D, 12)
   assert params["layers_1"]["ffn"]["in"]["kernel"].shape == (1, D, 4)
   close(module.apply({"params": params}, X, ctx)[0], by_hand(module, params, ctx))
+
+
+def test_drop_path_grows_over_all_segments(monkeypatch):
+  places = []
+  monkeypatch.setattr(ResidualConfig, "skipped", lambda self, *place: places.append(place))
+  block = dataclasses.replace(BLOCK, norm=NormConfig(position="pre", attention=False))
+  jax.eval_shape(lambda: stack(3, block).init(jax.random.key(0), X, context()))
+  assert places == [(0, 1, 3), (1, 2, 3)]
 
 
 def test_explicit_pairs_are_those_of_a_mask():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx.objectives.cross_entropy import cross_entropy
+from jtx.objectives.cross_entropy import cross_entropy, token_sums
 from jtx.objectives.seq2seq import Seq2Seq, shift_right
 from jtx.parallel.sharding import make_mesh, unbox
 from jtx.train import flops
@@ -32,6 +32,21 @@ def test_cross_entropy_of_large_logits():
   logits = jnp.array([[1e4, -1e4, 0.0]])
   loss, nll = cross_entropy(logits, jnp.array([0]), 0.0)
   np.testing.assert_array_equal([loss[0], nll[0]], 0.0)
+
+
+def test_chunks_have_the_gradient_of_whatever_is_made_of_the_loss():
+  hidden, kernel = (jnp.asarray(normal(i, *shape), jnp.float32)
+                    for i, shape in enumerate([(B, T, 3), (3, V)]))
+  labels = jnp.asarray(np.random.default_rng(1).integers(0, V, (B, T)))
+  weights = jnp.ones((B, T)).at[1, 4:].set(0)
+
+  def value(hidden, kernel, chunk):
+    sums = token_sums(lambda x: x @ kernel, hidden, labels, weights, 0.1, chunk)
+    return 3.0 * sums["loss"][0] / sums["loss"][1] + sums["nll"][0]
+
+  grads = jax.jit(jax.value_and_grad(value, (0, 1)), static_argnums=2)
+  close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+  jax.tree.map(close, grads(hidden, kernel, 5), grads(hidden, kernel, 0))
 
 
 def test_shift_right_starts_every_segment():

@@ -65,6 +65,10 @@ def test_the_watchdog_barks_once_and_not_where_no_step_is_expected():
     dog.stop()
     time.sleep(0.5)
   assert codes == [1]
+  dog = processes.Watchdog(0.0)
+  with dog.pause():
+    inside = time.monotonic()
+  assert dog._last >= inside  # the time of a pause does not count
 
 
 @pytest.mark.parametrize("error,status", [("cli.UsageError", 2), ("RuntimeError", 1)])

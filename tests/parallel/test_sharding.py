@@ -88,6 +88,7 @@ SIZES = dict(data=2, fsdp=2, tensor=4, context=2)
     (("layers", "embed", "heads", "kv"), (4, 8, 8, 4),
      P(None, ("fsdp", "context"), "tensor", None)),
     (("embed", "kv_heads", "kv"), (8, 1, 4), P(("fsdp", "context"), None, None)),
+    (("embed", "kv_heads", "kv"), (8, 4, 4), P(("fsdp", "context"), "tensor", None)),
     (("embed", "embed"), (8, 8), P(("fsdp", "context"), None)),  # an axis splits one dimension only
     (("lookups", "length", "embed"), (4, 8, 8), P("data", "context", "fsdp")),
     (("heads", "mlp"), (6, 8), P(None, "tensor")),  # left over by one that it does not divide
@@ -185,6 +186,7 @@ def test_check_batch():
     message = f"config.batch_size={size} must be a positive multiple of the 4 ways"
     with pytest.raises(ConfigError, match=message):
       sharding.check_batch(size, m, "config.batch_size")
+  assert [sharding.padded_batch(size, m) for size in (1, 4, 5, 8)] == [4, 4, 8, 8]
 
 
 def test_rows_of_this_process_make_the_global_batch():

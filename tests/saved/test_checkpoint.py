@@ -213,8 +213,10 @@ def test_average(tmp_path, caplog):
   assert "checkpoints/3 is damaged" in caplog.text
   for got, *xs in leaves(params, 4, 2, 1):
     mean = np.mean([np.asarray(x, np.float64) for x in xs], 0)
-    # A rounding of each sum and one of the result, relative to the largest term.
-    assert np.abs(np.asarray(got, np.float64) - mean).max() < 4 * float(jnp.finfo(got.dtype).eps)
+    # Sums and means are rounded in float32, and only what comes of it to the dtype.
+    close = lambda x, y: np.abs(np.asarray(x, np.float64) - y).max() < 2e-6
+    same = np.asarray(got) == mean.astype(got.dtype)
+    assert close(got, mean) if got.dtype == jnp.float32 else same.all()
   params, _, step = checkpoints.restore_params(target, step=2, average=2)
   assert step == 2
   for got, a, b in leaves(params, 2, 1):  # halving is exact

@@ -2,6 +2,7 @@
 
 import json
 import os
+import types
 
 import jax
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from configs import common, vit
 from experiments import cli
 from jtx import config_files
+from jtx.data.dataset import Dataset
 from jtx.errors import CheckpointError, ConfigError, Preempted
 from jtx.saved import workdir as workdirs
 from jtx.saved.checkpoint import Checkpointer
@@ -148,6 +150,18 @@ def test_scores_of_another_number_are_forgotten(tmp_path):
   accuracies = {line["step"]: line["val/accuracy"] for line in map(
       json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()) if "val/accuracy" in line}
   assert scores == {step: accuracies[step] for step in scores} and sorted(scores)[-1] == 4
+
+
+@pytest.mark.parametrize("ema, key", [(0.9, "ema"), (0.0, "params")])
+def test_a_run_is_opened_with_its_average(monkeypatch, ema, key):
+  config = tiny_config(**{"optim.ema": ema, "checkpoint.average": 3})
+  checkpoints = types.SimpleNamespace(
+      close=lambda: None, at_most=lambda number, step: number - 1,
+      restore_params=lambda params, step, average, key: ((average, key), {}, 5))
+  for name, value in (("read_config", config), ("opened_checkpoints", checkpoints),
+                      ("open_data", Dataset(config.data, config.tokenizer))):
+    monkeypatch.setattr(workdirs, name, lambda *_, value=value: value)
+  assert load_run("run")[1:] == ((2, key), 5)
 
 
 def test_what_a_checkpoint_holds(tmp_path, capsys):

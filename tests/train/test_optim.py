@@ -331,6 +331,7 @@ def test_warmup_is_linear_from_the_first_update(name, options):
     ("cosine", {"warmup": 10, "end": 0.1},
      [2, 1.1 + 0.9 * np.cos(np.pi / 4), 1.1, 1.1 - 0.9 * np.cos(np.pi / 90), 0.2]),
     ("wsd", {"warmup": 10, "decay": 0.6}, [2, 2, 2 * 45 / 60, 2 / 60, 0]),
+    ("wsd", {"warmup": 10, "decay": 0.6, "end": 0.1}, [2, 2, 1.55, 0.2 + 1.8 / 60, 0.2]),
     ("wsd", {"warmup": 10, "decay": 0.0}, [2, 2, 2, 2, 2]),
 ])
 def test_after_warmup(name, options, want):
@@ -379,6 +380,16 @@ def test_clipping_is_by_the_norm_of_all_gradients(clip_norm):
   updates = one_update(config(clip_norm=clip_norm), params, gradient)
   for path, g in flatten_dict(gradient, sep="/").items():
     np.testing.assert_allclose(updates[path], -g * min(1, clip_norm / norm), rtol=1e-5)
+
+
+def test_an_optimiser_is_given_what_is_clipped():
+  params, gradient = tree(0), tree(1)
+  norm = np.sqrt(sum(np.sum(np.square(g, dtype=np.float64)) for g in jax.tree.leaves(gradient)))
+  cfg = config("adam", clip_norm=1e-6)
+  cfg.optimizer.eps = 1e-6  # beside which the clipped gradient is small, and the other is not
+  for path, update in one_update(cfg, params, gradient).items():
+    g = np.asarray(flatten_dict(gradient, sep="/")[path], np.float64) * 1e-6 / norm
+    np.testing.assert_allclose(update, -g / (np.abs(g) + 1e-6), rtol=1e-4)
 
 
 def test_layer_path():

@@ -33,7 +33,9 @@ def test_windows_are_examples_with_the_places_of_the_answer(tokenizers):
 @pytest.mark.parametrize("answer, at, places", [
     ("a", 0, [(4, 4), (0, 0), (0, 0)]),
     ("f", 10, [(9, 9), (5, 5), (0, 0)]),  # the last token of a window, the second of the next
+    ("e", 8, [(8, 8), (4, 4), (0, 0)]),  # the first token of a window
     ("c", 18, [(0, 0), (0, 0), (6, 6)]),
+    ("a", 12, [(0, 0), (6, 6), (0, 0)]),  # a piece with another right behind it
     ("s", 13, [(0, 0), (7, 7), (0, 0)]),  # inside a word, a piece
     (" f ", 9, [(9, 9), (5, 5), (0, 0)]),  # its white space is no token's
     ("b c d e f as", 2, [(0, 0)] * 3),  # longer than any window
