@@ -1,5 +1,6 @@
 """Search against brute force on a small Markov chain whose every sequence can be scored."""
 
+import functools
 import itertools
 
 import flax.struct
@@ -37,18 +38,20 @@ def tables(seed, B):
   return r.normal(size=(B, V)) * 2, r.normal(size=(V, V, V)) * 2
 
 
-def run(method, first, table, max_length, keys=None, present=None):
-  table = jnp.asarray(table, jnp.float32)
-
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def search(method, max_length, first, table, keys, present):
   def step(tokens, state, index):
     history = jnp.stack([state.history[:, 1], tokens], 1)
     return table[history[:, 0], history[:, 1]], Chain(history, state.sources)
 
-  rows = first.shape[0] * method.rows
-  return jax.jit(lambda logits, keys: decode(
-      method, logits, Chain(jnp.zeros((rows, 2), jnp.int32), len(first)), step,
-      max_length=max_length, eos_id=EOS, pad_id=PAD, keys=keys, present=present))(
-          jnp.asarray(first, jnp.float32), keys)
+  rows = len(first) * method.rows
+  return decode(method, first, Chain(jnp.zeros((rows, 2), jnp.int32), len(first)), step,
+                max_length=max_length, eos_id=EOS, pad_id=PAD, keys=keys, present=present)
+
+
+def run(method, first, table, max_length, keys=None, present=None):
+  first, table = (jnp.asarray(x, jnp.float32) for x in (first, table))
+  return search(method, max_length, first, table, keys, present)
 
 
 def log_softmax(x):

@@ -255,9 +255,10 @@ def test_dropout_is_on_in_training_only():
   model = small(num_layers=1, head=HeadConfig(task="classes", outputs=2, dropout=0.5))
   batch = batch_of((4, 5, 6))
   params = drawn(model, batch)
-  run = lambda seed, train=True: np.asarray(model.apply(
-      {"params": params}, batch, 1, train, method="predict",
-      rngs={"dropout": jax.random.key(seed)}))
+  apply = jax.jit(lambda train, key: model.apply(
+      {"params": params}, batch, 1, train, method="predict", rngs={"dropout": key}),
+                  static_argnums=0)
+  run = lambda seed, train=True: np.asarray(apply(train, jax.random.key(seed)))
   assert np.abs(run(0) - run(1)).max() > 1e-3
   close(run(0), run(0), 0)
   close(run(0, False), run(1, False), 0)

@@ -221,7 +221,7 @@ def test_adamw_against_float64():
     ("adamw", lambda: optax.adamw(0.1, weight_decay=0.01)),
     ("lamb", lambda: optax.lamb(0.1, weight_decay=0.01)),
     ("lion", lambda: optax.lion(0.1, weight_decay=0.1)),
-    ("sgd", lambda: optax.sgd(0.1, momentum=0.9)),
+    ("sgd", lambda: optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, momentum=0.9))),
     # Optax's adafactor multiplies the learning rate in before the momentum; without one it's ours.
     ("adafactor", lambda: optax.adafactor(0.1, min_dim_size_to_factor=128)),
     ("muon", lambda: contrib.muon(0.1, weight_decay=0.1, consistent_rms=0.2)),
@@ -229,7 +229,7 @@ def test_adamw_against_float64():
 def test_on_a_matrix_equals_optax(name, theirs):
   params = {"kernel": jnp.array(np.random.default_rng(0).normal(size=(D, F)), jnp.float32)}
   gradients = [jax.tree.map(lambda x, i=i: jnp.roll(x, i, 1), params) for i in (1, 2, 3)]
-  cfg = section(OPTIMIZERS, name)
+  cfg = section(OPTIMIZERS, name, **({"weight_decay": 0.1} if name == "sgd" else {}))
   tx = build(OPTIMIZERS, cfg, {"kernel": ("embed", "mlp")})
   got = train(optax.chain(tx, optax.scale(-0.1)), params, gradients)
   assert_trees_close(got[-1], train(theirs(), params, gradients)[-1])
