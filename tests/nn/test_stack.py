@@ -364,6 +364,11 @@ def test_dropout_differs_by_layer_and_key():
   assert np.abs(a[0] - c[0]).max() > 1e-3
   kept = np.asarray(a[1].weights[0]["self"]) != 0
   assert (kept[0] != kept[1]).any()
+  shared = stack(2, block=block, share=True)
+  _, out = shared.apply({"params": init(shared, context())}, X, ctx,
+                        rngs={"dropout": jax.random.key(0)})
+  kept = np.asarray(out.weights[0]["self"]) != 0
+  assert (kept[0] != kept[1]).any()
   close(module.apply({"params": params}, X, context())[0],
         stack(2).apply({"params": params}, X, context())[0], 0)
 
