@@ -108,6 +108,13 @@ def test_tokens_after_the_end_are_padding():
   assert len(ends) > 5 and min(ends) < 3
   for row, end in zip([row for row in tokens if EOS in row], ends):
     assert (row[end + 1:] == PAD).all()
+  # Nor does what is behind the end count in a score.
+  for i, (row, score) in enumerate(zip(tokens[2:], sampled.scores.reshape(-1))):
+    row = row.tolist()
+    row = row[:row.index(EOS) + 1] if EOS in row else row
+    log_p = [log_softmax(table[(0, 0, *row[:n])[-2:]] if n else first[i // 4])[token]
+             for n, token in enumerate(row)]
+    np.testing.assert_allclose(score, sum(log_p), rtol=1e-5)
 
 
 def by_definition(method, first, table, max_length):
@@ -129,14 +136,15 @@ def by_definition(method, first, table, max_length):
 @pytest.mark.parametrize("beam, max_length", [(2, 7), (3, 4)])
 def test_a_beam_is_its_definition(beam, max_length):
   first, table = tables(5, 6)
-  table[..., EOS] -= np.where(np.arange(V) % 2, 1.0, 4.0)[:, None]  # some run out of length
   method = Beam(beam=beam, n_best=beam)
-  out = run(method, first, table, max_length)
+  out, lengths = run(method, first, table, max_length), set()
   for b in range(6):
     expected = by_definition(method, first[b], table, max_length)
+    lengths.update(len(tokens) for _, tokens in expected)
     for n, (score, tokens) in enumerate(expected):
       assert tuple(out.tokens[b, n].tolist()[:len(tokens)]) == tokens
       np.testing.assert_allclose(out.scores[b, n], score, rtol=1e-5)
+  assert {1, 2, 3, max_length} <= lengths  # some finish, some run out of it
 
 
 @flax.struct.dataclass
@@ -184,9 +192,10 @@ def test_beam_1_takes_the_likeliest_token_every_time(seed):
     assert list(out[b][:len(expected)]) == expected
 
 
-@pytest.mark.parametrize("method", one_fast(
-    Beam(beam=3, n_best=2), Beam(beam=1, alpha=2.0),
-    Beam(beam=2, alpha=5.0, early_stop=True), Beam(beam=2, penalty="power", early_stop=True)))
+@pytest.mark.parametrize("method", [
+    Beam(beam=2, alpha=5.0, early_stop=True), *one_fast(
+        Beam(beam=3, n_best=2), Beam(beam=1, alpha=2.0),
+        Beam(beam=2, penalty="power", early_stop=True))])
 def test_a_row_does_not_depend_on_its_neighbours(method):
   first, table = tables(5, 16)
   together = run(method, first, table, 10)

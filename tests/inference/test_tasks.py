@@ -86,9 +86,9 @@ def test_embeddings_of_the_head_or_the_mean():
     np.testing.assert_allclose(found["embedding"], mean / np.linalg.norm(mean), atol=1e-5)
 
 
-def test_a_tag_for_every_word_and_none_for_what_is_cut_off():
+def test_a_tag_for_every_word_and_none_for_what_is_cut_off(monkeypatch):
   t = trained(HeadConfig(task="tags", outputs=2, pool="none"), ("O", "B-x"))
-  words = [["the", "catmat", "sat"], ["a"], ["dog"] * 40]
+  words = [["the", "dogat", "sat"], ["a"], ["dog"] * 40]
   found = predict(t, [{"words": w} for w in words])
   for w, f, e in zip(words, found, encode(words, words=True), strict=True):
     scores = outputs(t, e)
@@ -96,6 +96,12 @@ def test_a_tag_for_every_word_and_none_for_what_is_cut_off():
     assert f == {"words": w, "tags": [
         None if place is None else ("O", "B-x")[scores[place].argmax()] for place in first]}
   assert found[2]["tags"][-1] is None and found[2]["tags"][0] is not None
+  # Were only the first token of each word "B-x", all words were.
+  encoded = encode(words[:1], words=True)
+  assert (np.bincount(encoded[0].word[encoded[0].word >= 0]) > 1).any()
+  of_first = [np.eye(2)[(np.diff(e.word, prepend=-1) != 0).astype(int)] for e in encoded]
+  monkeypatch.setattr(type(t), "run", lambda self, examples: of_first)
+  assert predict(t, [{"words": words[0]}])[0]["tags"] == ["B-x"] * 3
 
 
 def test_answers_are_pieces_of_the_context():

@@ -4,11 +4,14 @@ import io
 import sys
 
 import jax
+import numpy as np
 import pytest
 
 import jtx
+from jtx.config import section
 from jtx.data.batching import bucket
 from jtx.errors import ConfigError
+from jtx.inference.decode import METHODS, Decoded
 from jtx.inference.translate import Translator
 from jtx.saved.workdir import load_run
 from jtx.train import loop
@@ -29,6 +32,37 @@ def trained(tmp_path_factory):
 def loaded(trained):
   task, params, _ = load_run(str(trained))
   return task, params
+
+
+class Letters:
+  """A tokenizer of letters."""
+  pad_id, eos_id, bos_id = 0, 1, 2
+
+  def encode_batch(self, texts):
+    return [np.array([ord(c) for c in text], np.int32) for text in texts]
+
+  def decode(self, ids):
+    return "".join(map(chr, ids))
+
+
+def test_draws_are_of_the_text_and_only_texts_are_searched(monkeypatch):
+  """Shorter texts come first in a batch, and rows without one are absent."""
+  calls = []
+
+  def generate(*args, batch, keys, present, prompt, params):
+    calls.append((keys, present))
+    tokens = np.concatenate([batch["src"], np.full((4, 2), 98)], 1)  # letters behind the end
+    return Decoded(tokens[:, None], np.zeros((4, 1)))
+
+  monkeypatch.setattr("jtx.inference.translate.generate", generate)
+  options = tiny_config(**{"decode.batch_size": 4}).decode.copy_and_resolve_references()
+  options.method = section(METHODS, "sample", seed=7)
+  found = Translator(None, None, {"src": Letters(), "tgt": Letters()}, options)(["xyz", "", "a"])
+  assert [best.text for best, in found] == ["xyz", "", "a"]
+  [(keys, present)] = calls
+  assert present.tolist() == [True, True, False, False]
+  for key, number in zip(keys, (2, 0)):
+    assert key == jax.random.fold_in(jax.random.key(7), number)
 
 
 def test_predict_names_the_command_of_a_translator(trained):
