@@ -104,14 +104,17 @@ def _others_write(found: os.stat_result) -> bool:
 
 
 def check_regular(path: str) -> None:
-  """Refuses what could keep a reader waiting, or never ends.
+  """Refuses what could keep a reader waiting, or never ends; /dev/null is an empty file.
 
   Raises:
     OSError: the path is that of a named pipe, a device or a socket.
   """
   if is_remote(path) or not os.path.exists(path):
     return
-  mode = os.stat(path).st_mode
+  found = os.stat(path)
+  mode = found.st_mode
+  if stat.S_ISCHR(mode) and found.st_rdev == os.stat(os.devnull).st_rdev:
+    return
   if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
     kind = ("a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else
             "a device")

@@ -105,6 +105,11 @@ def test_a_folder_without_a_tokenizer(translator, tmp_path):
 def test_folders_that_are_none(tmp_path):
   with pytest.raises(ConfigError, match="nowhere is not a directory"):
     open_saved("nowhere")
+  (tmp_path / "file").write_text("")
+  with pytest.raises(ConfigError, match="file is not a directory"):
+    open_saved(str(tmp_path / "file"))
+  with pytest.raises(ConfigError, match="does not exist: what it would lie in is a file and no f"):
+    load_run(str(tmp_path / "file"))
   (tmp_path / "config.json").write_text("{}")
   with pytest.raises(ConfigError, match="has neither the model_type of a Hugging Face model nor"):
     open_saved(str(tmp_path))

@@ -16,6 +16,7 @@ import pytest
 from experiments.errors import is_user_error
 from jtx import config_files, storage
 from jtx.data.sources import files, images
+from jtx.data.sources.lines import Lines
 from jtx.data.sources.registry import open_source
 from jtx.data.tokenizers.files import from_json, read_tokenizer
 from jtx.data.tokenizers.kinds import subword_nmt
@@ -146,6 +147,7 @@ def test_a_named_pipe_or_a_device_is_no_other_file(tmp_path):
     assert "is a named pipe, and what" in str(found.value) and is_user_error(found.value)
   with refused("/dev/zero: is a device", seconds=5):
     open_source("text:/dev/zero")
+  assert files.read("/dev/null") == b"" and len(Lines("/dev/null")) == 0
   (tmp_path / "link").symlink_to("/dev/zero")
   with refused(f"{tmp_path}/link: is a device", seconds=5):
     files.read(str(tmp_path / "link"))
