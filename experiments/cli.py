@@ -18,7 +18,9 @@ import logging as py_logging
 import os
 import re
 import sys
+import threading
 import traceback
+from typing import Any
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
@@ -26,6 +28,7 @@ from ml_collections.config_flags import config_flags
 
 from jtx import imports
 from jtx.errors import RESTART, ConfigError, DataError
+from jtx.parallel import preemption
 
 from . import no_tpu
 from .config_files import find_file
@@ -35,13 +38,17 @@ from .errors import UsageError, is_user_error, output_closed, sentence
 flags.disclaim_key_flags()  # those that are defined here are of the entry point that asks for them
 
 
-def run(main: Callable[[], int | None], required: Sequence[str] = ()) -> None:
+def run(main: Callable[[], int | None], required: Sequence[str] = (),
+        resumes: bool = False) -> None:
   """Parses the command line, calls `main()`, and exits with its status; None is 0.
 
   Args:
     main: the entry point; it reads its flags from their holders.
     required: names of flags that must be given.
+    resumes: whether it goes on when it is started again, as which signals are taken at once.
   """
+  if resumes:
+    preemption.end_at_once()
 
   def parse_or_exit(argv: Sequence[str]) -> None:
     try:
@@ -248,6 +255,29 @@ def _set_up_logging(argv: Sequence[str]) -> None:
   handler.setFormatter(
       py_logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%d %H:%M:%S"))
   if not _is_verbose(argv):
-    handler.addFilter(
-        lambda record: record.levelno >= py_logging.WARNING
-        or "-packages" not in record.pathname)
+    handler.addFilter(_is_for_all)
+    sys.unraisablehook = _show
+
+
+def _show(unraisable: Any) -> None:
+  """Shows an exception that nobody can catch, unless it comes of a save that has failed.
+
+  TensorStore then has one, in a thread of C++, for each array that it still wrote, and asyncio for
+  loops that could not be made.
+  """
+  of, here = unraisable.object, threading.current_thread()
+  if getattr(of, "__module__", "") == "asyncio.base_events":
+    return
+  if of is not None or here is threading.main_thread():
+    sys.__unraisablehook__(unraisable)
+
+
+def _is_for_all(record: py_logging.LogRecord) -> bool:
+  """Whether a record is ours or a library's warning, which goes without its traceback.
+
+  asyncio tells of exceptions that the library which uses it has raised elsewhere, too.
+  """
+  if "-packages" not in record.pathname:
+    return record.name != "asyncio"
+  record.exc_info = record.exc_text = None
+  return record.levelno >= py_logging.WARNING

@@ -26,8 +26,6 @@ PROCESS_ID = flags.DEFINE_integer("process_id", -1, "Of this process, from 0.")
 
 
 def main() -> None:
-  from jtx.parallel import preemption
-  preemption.end_at_once()
   import jax
 
   from jtx.parallel import processes
@@ -39,4 +37,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  cli.run(main, required=("config", "workdir"))
+  cli.run(main, required=("config", "workdir"), resumes=True)

@@ -177,6 +177,20 @@ def write_bytes(path: str, content: bytes) -> None:
   os.replace(path + ".tmp", path)
 
 
+def sync_folder(path: str) -> None:
+  """Returns when a folder, with all that is in it, would outlive a power cut; not for buckets."""
+  if is_remote(path):
+    return
+  inside = [os.path.join(folder, name) for folder, _, files in os.walk(path)
+            for name in (*files, ".")]
+  for each in (*inside, os.path.dirname(path)):
+    number = os.open(each, os.O_RDONLY)
+    try:
+      os.fsync(number)
+    finally:
+      os.close(number)
+
+
 class Lines:
   """A text file that grows. In a bucket it is written anew with every line.
 

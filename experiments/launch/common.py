@@ -55,8 +55,8 @@ def submit(command: Sequence[str], text: str = "") -> int:
                          " given") from None
 
 
-def run(main, required: Sequence[str]) -> None:
+def run(main, required: Sequence[str], resumes: bool = False) -> None:
   """`cli.run`, for a command line that ends in `--` and the arguments of experiments.train."""
   ARGUMENTS[:] = cli.after_dashes()
-  cli.run(main, required=required)
+  cli.run(main, required=required, resumes=resumes)
 

@@ -36,4 +36,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-  common.run(main, required=("processes",))
+  common.run(main, required=("processes",), resumes=True)

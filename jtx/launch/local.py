@@ -75,7 +75,9 @@ def run(commands: Sequence[Command], restarts: int) -> int:
       number, status = _attempt(commands, caught)
       if caught:
         logging.error("stopped by %s; the same command goes on", signal.Signals(caught[0]).name)
-        return RESTART if status in (0, RESTART) else 128 + caught[0]
+        # Who was not at its first step yet leaves at once, and the runtime aborts its peers.
+        left_early = (0, RESTART, ABORTED, -signal.SIGTERM)
+        return RESTART if status in left_early else 128 + caught[0]
       if status == 0:
         return 0
       what = f"process {number} of {len(commands)}"

@@ -21,7 +21,9 @@ import numpy as np
 from jtx import storage
 from jtx.errors import ConfigError
 
-HEARTBEAT_SECONDS = 30  # without a sign of life, after which a process counts as gone
+HEARTBEAT_SECONDS = 10  # without a sign of life, after which a process counts as gone
+LOST = ("Connection reset by peer", "Connection closed by peer", "Broken pipe")  # words of Gloo
+EXIT_SECONDS = 5.0  # after which a process that has failed ends, whatever it waits for
 
 
 def initialize(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -> None:
@@ -51,6 +53,8 @@ def initialize(coordinator: str = "", num_processes: int = 0, process_id: int = 
                       f" --process_id={process_id}: the coordinator is HOST:PORT, and processes are"
                       " numbered from 0")
   known = {}
+  # It would keep SIGTERM from ending a process that has nothing to save; see preemption.py.
+  jax.config.update("jax_enable_preemption_service", False)
   if all(given):
     known = dict(coordinator_address=coordinator, num_processes=num_processes,
                  process_id=process_id)
@@ -114,25 +118,39 @@ def alone(params: Any) -> Iterator[Any]:
 
 
 def leave(status: int, error: Exception | None = None) -> None:
-  """Ends this process at once where it is one of several, so that the others notice.
+  """Sees to it that this process, which has failed, ends.
 
-  An ordinary exit would wait for all processes at a barrier that the others never reach. It is for
-  failures; where all of them end with a status, as after a notice, they exit as usual.
+  One of several ends at once, so that the others notice: an ordinary exit would wait for all of
+  them at a barrier that they never reach. Where all of them end with a status, as after a notice,
+  they exit as usual. A process that is alone has EXIT_SECONDS for the ordinary exit, which waits
+  for threads, such as one that waits minutes for a save that has failed.
 
   Args:
     status: of the exit.
     error: what has failed, where nobody has told it yet.
   """
-  if jax.distributed.is_initialized() and jax.process_count() > 1:
-    try:
-      if error is not None:
-        traceback.print_exception(error)
-      logging.error("process %d of %d ends with status %d", jax.process_index(),
-                    jax.process_count(), status)
-      sys.stdout.flush()
-      sys.stderr.flush()
-    finally:  # a full disk may take no word of it
-      os._exit(status)
+  if not jax.distributed.is_initialized() or jax.process_count() == 1:
+    timer = threading.Timer(EXIT_SECONDS, os._exit, (status,))
+    timer.daemon = True
+    timer.start()
+    return
+  try:
+    if error is not None and (lost := _lost_peer(error)) and logging.get_verbosity() < 1:
+      logging.error("another process has ended, or can't be reached: %s", lost)
+    elif error is not None:
+      traceback.print_exception(error)
+    logging.error("process %d of %d ends with status %d", jax.process_index(),
+                  jax.process_count(), status)
+    sys.stdout.flush()
+    sys.stderr.flush()
+  finally:  # a full disk may take no word of it
+    os._exit(status)
+
+
+def _lost_peer(error: Exception) -> str:
+  """What an error says of the connection to another process, or "" of something else."""
+  text = " ".join(str(error).split())
+  return text if any(words in text for words in LOST) else ""
 
 
 class Watchdog:

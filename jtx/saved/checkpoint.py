@@ -10,6 +10,7 @@ On disk, in the folder of a step: one Orbax item for each key of the state (so t
 `params` can be read without `opt_state`), and `manifest`, a JSON file.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -65,8 +66,14 @@ class Checkpointer:
   @functools.cached_property
   def _manager(self) -> Any:
     ocp = _orbax()
-    return ocp.CheckpointManager(
-        self.directory, options=ocp.CheckpointManagerOptions(preservation_policy=self._policy))
+    synced = ocp.options.AsyncOptions(post_finalization_callback=self._sync)
+    return ocp.CheckpointManager(self.directory, options=ocp.CheckpointManagerOptions(
+        preservation_policy=self._policy, async_options=synced))
+
+  def _sync(self):
+    """Sees to it that a step is on disk, before it gets its name and others are deleted for it."""
+    for path in self.directory.glob(f"{self._saving}.*"):
+      storage.sync_folder(os.fspath(path))
 
   def all_steps(self) -> list[int]:
     """The steps in increasing order, with that which `save` is still writing."""
@@ -132,8 +139,10 @@ class Checkpointer:
             for name, item in items.items() if item}
     args[_MANIFEST] = ocp.args.JsonSave({"crc32": crc(content), "content": content})
     self.wait()  # for the one before
+    self._saving = step
     # Forced: Orbax skips a step older than its newest, without a word.
-    self._manager.save(step, args=ocp.args.Composite(**args), force=True)
+    with self._writing():
+      self._manager.save(step, args=ocp.args.Composite(**args), force=True)
     logging.info("checkpoint of step %d: writing %s", step, self.directory / str(step))
 
   def restore(
@@ -206,8 +215,13 @@ class Checkpointer:
     Raises:
       CheckpointError: something could not be written.
     """
-    try:
+    with self._writing():
       self._manager.wait_until_finished()
+
+  @contextlib.contextmanager
+  def _writing(self) -> Iterator[None]:
+    try:
+      yield
     except Exception as e:  # Orbax and TensorStore raise a dozen types here, too
       raise CheckpointError(f"{self.directory}: a checkpoint could not be written:"
                             f" {reason_of(e)}") from e

@@ -42,7 +42,12 @@ def read(path: str) -> ConfigDict:
   Raises:
     ConfigError: the file is missing, is no config, or has what is no longer possible.
   """
-  plain = with_moved(with_later(read_json(path, missing="no run was started there")))
+  return of_plain(read_json(path, missing="no run was started there"), path)
+
+
+def of_plain(values: Mapping[str, Any], path: str) -> ConfigDict:
+  """The config that plain JSON values are, with today's keys; errors name the path."""
+  plain = with_moved(with_later(values))
   if not is_older(plain):
     return from_plain(plain)
   try:

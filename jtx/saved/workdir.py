@@ -1,11 +1,8 @@
 """The workdir of a run: whose it is, its checkpoints, its data, and its trained model."""
 
-import contextlib
-import fcntl
 import functools
 import os
-import platform
-from typing import Any, Iterator, Mapping
+from typing import Any, Mapping
 
 from absl import logging
 import jax
@@ -14,7 +11,7 @@ from jtx import build, config_files, imports, storage
 from jtx.config import ConfigDict
 from jtx.data.dataset import Dataset
 from jtx.data.tokenizers.files import load_tokenizers
-from jtx.errors import CheckpointError, ConfigError, nearest
+from jtx.errors import CheckpointError, ConfigError, DataError, nearest
 from jtx.evals.task import Task
 from jtx.parallel import processes, sharding
 from jtx.saved import older
@@ -23,7 +20,6 @@ from jtx.saved.checkpoint import Checkpointer
 CONFIG_FILE = "config.json"
 SOURCE_FILE = "config.py"  # a copy of the config file
 IMPORTS_FILE = "imports.json"  # the folders of the modules that the config names
-LOCK_FILE = ".lock"  # held while a process trains
 RESULTS_FILE = "results.json"  # of the final evaluation, which ends a run
 
 # Keys that do not change what is computed: a workdir may be resumed with others.
@@ -60,37 +56,26 @@ def write_config(config: ConfigDict, workdir: str, source: str = "") -> None:
     storage.write_text(os.path.join(workdir, SOURCE_FILE), storage.read_text(source))
 
 
-@contextlib.contextmanager
-def claimed(workdir: str) -> Iterator[None]:
-  """Makes a workdir, in which no other process of this machine trains meanwhile.
-
-  Raises:
-    ConfigError: another does, or the folder can't be made.
-  """
-  storage.make_folder(workdir)
-  if not processes.is_main() or storage.is_remote(workdir):
-    yield
-    return
-  with open(os.path.join(workdir, LOCK_FILE), "a+") as lock:
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      lock.seek(0)
-      raise ConfigError(f"--workdir={workdir}: {lock.read() or 'another process'} trains there;"
-                        " wait for its end, or choose another workdir") from None
-    except OSError as e:
-      logging.warning("%s can't be locked (%s): do not train there twice at once", workdir, e)
-    lock.truncate(0)
-    lock.write(f"process {os.getpid()} of {platform.node()}")
-    lock.flush()
-    yield
+def _config_there(config: ConfigDict, workdir: str) -> ConfigDict:
+  """The config of a workdir, or that of its newest checkpoint where a power cut took the file."""
+  path = os.path.join(workdir, CONFIG_FILE)
+  try:
+    values = config_files.read_json(path, missing="")
+  except ConfigError as e:
+    logging.warning("%s; it is written anew", e)
+    checkpoints = make_checkpoints(config, workdir)
+    if checkpoints.latest_step() is None:
+      return config
+    values = checkpoints.read_meta()["config"]
+    if values["epochs"] is not None:
+      values["steps"] = config.steps  # a checkpoint's follow from the data
+  return older.of_plain(values, path)
 
 
 def check_workdir(config: ConfigDict, workdir: str) -> None:
   """Raises ConfigError where the workdir holds a run of another config."""
-  path = os.path.join(workdir, CONFIG_FILE)
-  if storage.exists(path):
-    theirs = config_files.flatten(older.with_defaults(older.read(path)))
+  if storage.exists(os.path.join(workdir, CONFIG_FILE)):
+    theirs = config_files.flatten(older.with_defaults(_config_there(config, workdir)))
     ours = config_files.flatten(config)
     for key in sorted(theirs.keys() | ours.keys()):
       free = any(key == k or key.startswith((k + ".", k + "[")) for k in FREE_KEYS)
@@ -262,8 +247,14 @@ def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
   Raises:
     ConfigError: the workdir's tokenizers are not the checkpoint's.
   """
-  saved, labels, shares = load_tokenizers(workdir), None, None
-  if checkpoints.latest_step() is not None:
+  saved, labels, shares, newest = None, None, None, checkpoints.latest_step()
+  try:
+    saved = load_tokenizers(workdir)
+  except DataError as e:  # as a power cut leaves files
+    if newest is None:
+      raise
+    logging.warning("%s; those of the checkpoint are used", e)
+  if newest is not None:
     meta = checkpoints.read_meta(step)
     trained_with = meta["tokenizers"]
     labels, shares = meta.get("labels"), meta.get("shares")  # older checkpoints have none

@@ -14,7 +14,7 @@ from jtx.evals.run import checked, evaluate, make_evaluators
 from jtx.evals.task import Task
 from jtx.objectives.sums import summarize
 from jtx.parallel import preemption, processes, sharding
-from jtx.saved import workdir as workdirs
+from jtx.saved import lock, workdir as workdirs
 from jtx.train import keys, metrics, phases, states, trackers
 from jtx.train.profile import Profile
 from jtx.train.program import Program
@@ -46,7 +46,7 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
   imports.load(config.imports)
   keys.check_config(config)
   trackers.check(config.trackers)
-  with (workdirs.claimed(workdir), preemption.Notice(max_seconds) as notice,
+  with (lock.claimed(workdir), preemption.Notice(max_seconds) as notice,
         processes.Watchdog(stuck_seconds) as watchdog):
     return _run(config, workdir, devices, config_file, notice, watchdog)
 
@@ -142,9 +142,10 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     due = [name for name, e in evaluators.items()
            if (name == scored if last else e.every and step % e.every == 0)]
     if due and not stop:
-      with progress.pause(), watchdog.pause():
+      with progress.pause(), watchdog.pause(), notice.abandons():
         evaluate_now(due, step)
-      due = []
+        due = []
+      stop = bool(notice.reason)
 
     if step % config.checkpoint.every == 0 or last or stop:
       with progress.pause(), watchdog.pause():

@@ -1,10 +1,14 @@
 """Mistakes on a command line are told in one sentence, with the right exit status."""
 
+import asyncio
+import logging
 from pathlib import Path
 import re
 import subprocess
 import sys
 import textwrap
+import threading
+import types
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -293,3 +297,28 @@ def test_the_tpu_runtime_is_told_that_there_is_no_tpu(vendor, own, expected, tmp
   no_tpu.quiet(str(tmp_path / "*"))
   assert environment.get("TPU_WORKER_HOSTNAMES") == expected
   assert environment.get("TPU_PROCESS_BOUNDS") == (None if vendor == "0x1ae0" else "1,1,1")
+
+
+def test_a_library_s_warning_has_no_traceback():
+  def record(level, path, name="absl"):
+    found = logging.LogRecord(name, level, path, 1, "it failed", (), (ValueError, None, None))
+    return cli._is_for_all(found), bool(found.exc_info)
+
+  library = "/venv/lib/python3/site-packages/orbax/checkpoint.py"
+  assert record(logging.ERROR, library) == (True, False)
+  assert not record(logging.INFO, library)[0]
+  assert not record(logging.ERROR, "/lib/python3/asyncio/base_events.py", "asyncio")[0]
+  assert record(logging.INFO, "/clone/jtx/train/loop.py") == (True, True)
+
+
+def test_exceptions_that_follow_a_failed_save_are_not_shown(monkeypatch):
+  shown = []
+  monkeypatch.setattr(sys, "__unraisablehook__", lambda error: shown.append(error.object))
+  for of in (None, "a generator"):
+    thread = threading.Thread(target=cli._show, args=(types.SimpleNamespace(object=of),))
+    thread.start()
+    thread.join()
+  assert shown == ["a generator"]
+  cli._show(types.SimpleNamespace(object=None))
+  cli._show(types.SimpleNamespace(object=asyncio.BaseEventLoop.__del__))
+  assert shown == ["a generator", None]  # of the main thread

@@ -25,27 +25,76 @@ from tests.helpers import losses, steady, tiny_config
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+@pytest.fixture(autouse=True)
+def default_handlers():
+  """What this process does with the signals, whoever has started it."""
+  before = {s: signal.signal(s, signal.SIG_DFL) for s in preemption.SIGNALS}
+  yield
+  for number, handler in before.items():
+    signal.signal(number, handler)
+
+
+def handlers():
+  return [signal.getsignal(s) for s in preemption.SIGNALS]
+
+
 @pytest.mark.parametrize("number,status", [(signal.SIGTERM, 75), (signal.SIGHUP, 75),
                                            (signal.SIGINT, 130)])
 def test_the_first_signal_is_a_notice_and_the_second_is_not_caught(number, status):
-  before = [signal.getsignal(s) for s in preemption.SIGNALS]
+  default = [signal.SIG_DFL] * 3
   with Notice() as notice:
+    assert handlers() == default  # before the first step there is nothing to save
     assert not notice.due(1)
     signal.raise_signal(number)
     assert notice.due(2) and notice.reason == number.name
-    assert {signal.getsignal(s) for s in preemption.SIGNALS} == {signal.SIG_DFL}
+    assert handlers() == default
     with pytest.raises(Preempted, match=f"stopped by {number.name}; the same command goes on") as e:
       notice.at_once()
     assert e.value.status == status
-  assert [signal.getsignal(s) for s in preemption.SIGNALS] == before
+  assert handlers() == default
 
 
-@pytest.mark.parametrize("number,status", [("SIGTERM", 75), ("SIGINT", 130)])
-def test_before_there_is_anything_to_save_a_signal_ends_the_process(number, status):
-  script = ("import signal\nfrom jtx.parallel import preemption\npreemption.end_at_once()\n"
-            f"signal.raise_signal(signal.{number})\n")
-  done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True)
-  assert (done.returncode, done.stderr) == (status, b"")
+def test_what_is_ignored_stays_so():
+  """As SIGHUP is below nohup."""
+  signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  with Notice() as notice:
+    notice.due(1)
+    signal.raise_signal(signal.SIGHUP)
+    assert not notice.due(2)
+  assert preemption.heeded(preemption.SIGNALS) == [signal.SIGTERM, signal.SIGINT]
+
+
+# A config file that waits: in Python, or where no handler is called, as while a program compiles.
+SLOW_CONFIG = """
+import ctypes, pathlib, time
+c, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+c.pthread_mutex_lock(mutex)
+pathlib.Path(r"{ready}").touch()
+{wait}
+"""
+
+
+@pytest.mark.parametrize("module,wait,number,status", [
+    ("train", "c.pthread_mutex_lock(mutex)", "SIGTERM", 75),
+    ("train", "time.sleep(60)", "SIGINT", 130),
+    ("launch.local", "time.sleep(60)", "SIGTERM", 75),
+])
+def test_before_there_is_anything_to_save_a_signal_ends_the_process(
+    tmp_path, module, wait, number, status):
+  ready, config = tmp_path / "ready", tmp_path / "config.py"
+  config.write_text(SLOW_CONFIG.format(ready=ready, wait=wait))
+  launcher = ["--processes=2", "--"] if module == "launch.local" else []
+  process = subprocess.Popen(
+      [sys.executable, "-m", f"experiments.{module}", *launcher, f"--config={config}",
+       f"--workdir={tmp_path}/w"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+  while not ready.exists() and process.poll() is None:
+    time.sleep(0.01)
+  process.send_signal(getattr(signal, number))
+  try:
+    out, _ = process.communicate(timeout=20)
+  finally:
+    process.kill()
+  assert (process.returncode, out) == (status, b"")
 
 
 def test_the_limit_of_seconds():
@@ -58,16 +107,35 @@ def test_the_limit_of_seconds():
 
 def test_where_nothing_is_left_to_save_it_stops_at_once():
   with Notice() as notice:
+    notice.due(1)
     notice.at_once()
     with pytest.raises(Preempted):
       signal.raise_signal(signal.SIGTERM)
+
+
+def test_an_evaluation_is_abandoned():
+  ends = []
+  with Notice() as notice:
+    notice.due(1)
+    with notice.abandons():
+      ends.append(1)
+      signal.raise_signal(signal.SIGTERM)
+      ends.append(2)
+    assert ends == [1] and notice.reason == "SIGTERM"
+  with Notice() as notice:
+    notice.due(1)
+    with notice.abandons():
+      pass
+    signal.raise_signal(signal.SIGTERM)  # after it a step is made as usual
+    assert notice.due(2)
 
 
 def test_in_another_thread_nothing_is_caught():
   before = signal.getsignal(signal.SIGTERM)
 
   def body():
-    with Notice():
+    with Notice() as notice:
+      notice.due(1)
       found.append(signal.getsignal(signal.SIGTERM))
 
   found = []
@@ -83,6 +151,7 @@ def test_readers_that_end_with_the_notice():
     raise OSError("a reader ended")
 
   with Notice() as notice:
+    notice.due(0)
     with pytest.raises(OSError):
       list(notice.reading(batches()))
     signal.raise_signal(signal.SIGTERM)
@@ -130,9 +199,18 @@ def test_an_evaluation_that_was_due_waits_for_the_restart(tmp_path, monkeypatch)
     config.evals.val = evaluator("loss", source=("embedded:number_words/time:val",), every=1)
     config.checkpoint.best, config.checkpoint.every = "min:val/loss", 1
   loop.run(config, str(whole), jax.devices()[:1])
-  for _ in range(2):
-    with pytest.raises(Preempted):
-      loop.run(config, str(parts), jax.devices()[:1], max_seconds=1e-6)
+  with pytest.raises(Preempted):
+    loop.run(config, str(parts), jax.devices()[:1], max_seconds=1e-6)
+  with monkeypatch.context() as m, pytest.raises(Preempted):  # while that of step 2 is made
+    pending = []
+    def told(*args):
+      if pending:
+        signal.raise_signal(signal.SIGTERM)
+      pending.append(1)
+      return evaluate(*args)
+    evaluate = loop.evaluate
+    m.setattr(loop, "evaluate", told)
+    loop.run(config, str(parts), jax.devices()[:1])
   evaluated = lambda: [(line["step"], line["val/loss"]) for line in map(
       json.loads, (parts / "metrics.jsonl").read_text().splitlines()) if "val/loss" in line]
   assert [step for step, _ in evaluated()] == [1]  # that of step 2 is due

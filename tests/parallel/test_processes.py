@@ -71,22 +71,36 @@ def test_the_watchdog_barks_once_and_not_where_no_step_is_expected():
   assert dog._last >= inside  # the time of a pause does not count
 
 
-@pytest.mark.parametrize("error,status", [("cli.UsageError", 2), ("RuntimeError", 1)])
-def test_a_process_leaves_though_nothing_can_be_written(error, status):
-  """It must not wait at its exit for the others, which wait for it."""
+@pytest.mark.parametrize("error,status,number", [
+    ("cli.UsageError", 2, 2), ("RuntimeError", 1, 2), ("cli.UsageError", 2, 1),
+    ("RuntimeError", 1, 1)])
+def test_a_process_leaves_though_nothing_can_be_written(error, status, number):
+  """It must not wait at its exit for the others, which wait for it, nor for a thread that hangs."""
   script = f"""
-import atexit, time
+import threading, time
 import jax
 from experiments import cli
 from jtx.parallel import processes
-jax.distributed.is_initialized, jax.process_count = lambda: True, lambda: 2
-atexit.register(time.sleep, 600)
+processes.EXIT_SECONDS = 0.2
+jax.distributed.is_initialized, jax.process_count = lambda: True, lambda: {number}
+threading.Thread(target=time.sleep, args=(600,)).start()
 def main(): raise {error}("of one process")
 cli.run(main)
 """
   with open("/dev/full", "w", encoding="utf-8") as full:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, stderr=full, timeout=60)
   assert done.returncode == status
+
+
+def test_a_lost_peer_is_told_in_a_sentence(monkeypatch, capfd, caplog):
+  monkeypatch.setattr(processes.jax.distributed, "is_initialized", lambda: True)
+  monkeypatch.setattr(processes.jax, "process_count", lambda: 2)
+  monkeypatch.setattr(os, "_exit", lambda status: None)
+  gloo = "UNKNOWN: Gloo all-reduce failed: Read error [127.0.0.1]:932: Connection reset by peer"
+  processes.leave(1, ValueError(gloo))
+  assert f"another process has ended, or can't be reached: {gloo}" in caplog.text
+  processes.leave(1, ValueError("of its own"))
+  assert "ValueError: of its own" in capfd.readouterr().err and "its own" not in caplog.text
 
 
 # Every process compiles all programs, and they wait for one another at every step: there are no

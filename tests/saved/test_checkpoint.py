@@ -1,5 +1,6 @@
 """Checkpoints come back bit for bit, or not at all."""
 
+import os
 import shutil
 
 import jax
@@ -95,6 +96,27 @@ def test_what_a_notice_saved_is_not_the_best(tmp_path):
     checkpoints.save(step, make_state(step), {})
   checkpoints.close()
   assert Checkpointer(tmp_path).all_steps() == [10, 30]
+
+
+def test_a_step_is_on_disk_before_the_one_before_is_deleted(tmp_path, monkeypatch):
+  """A power cut would leave files of it empty."""
+  synced, fsync = {}, os.fsync
+
+  def record(number):
+    path = os.path.realpath(f"/proc/self/fd/{number}").replace(".orbax-checkpoint-tmp", "")
+    synced[path] = {p.name for p in tmp_path.iterdir()}
+    fsync(number)
+
+  checkpoints = Checkpointer(tmp_path, keep=1)
+  checkpoints.save(1, make_state(1), {})
+  checkpoints.wait()
+  monkeypatch.setattr(os, "fsync", record)
+  checkpoints.save(2, make_state(2), {})
+  checkpoints.close()
+  assert [p.name for p in tmp_path.iterdir()] == ["2"]
+  after = {f"{tmp_path}/2/commit_success.txt"}  # which nobody reads
+  assert {str(p) for p in (tmp_path, *tmp_path.rglob("*"))} - after == synced.keys()
+  assert all("1" in steps and "2" not in steps for steps in synced.values())
 
 
 def test_a_step_is_not_written_twice(tmp_path):

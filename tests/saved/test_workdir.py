@@ -11,8 +11,8 @@ from configs import common, vit
 from experiments import cli
 from jtx import config_files
 from jtx.data.dataset import Dataset
-from jtx.errors import CheckpointError, ConfigError, Preempted
-from jtx.saved import workdir as workdirs
+from jtx.errors import CheckpointError, ConfigError, DataError, Preempted
+from jtx.saved import lock, workdir as workdirs
 from jtx.saved.checkpoint import Checkpointer
 from jtx.saved.workdir import load_run
 from jtx.train import loop
@@ -64,17 +64,49 @@ def test_a_field_that_came_later_has_its_default(tmp_path):
 
 def test_a_workdir_is_one_process_s(tmp_path):
   folder = str(tmp_path / "a" / "b")
-  with workdirs.claimed(folder):
+  with lock.claimed(folder):
     with pytest.raises(ConfigError, match=f"process {os.getpid()} of .* trains there; wait"):
-      with workdirs.claimed(folder):
+      with lock.claimed(folder):
         pass
-  with workdirs.claimed(folder):
+  with lock.claimed(folder):
     pass
   (tmp_path / "file").write_text("")
   for path in ("file", "file/w"):
     with pytest.raises(ConfigError, match="is a file and no folder"):
-      with workdirs.claimed(str(tmp_path / path)):
+      with lock.claimed(str(tmp_path / path)):
         pass
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:len(text) // 2], lambda text: "\0" * 99])
+def test_a_config_that_a_power_cut_took(tmp_path, caplog, damage):
+  """That of the newest checkpoint is the run's; without one nothing is lost."""
+  config, path = tiny_config(steps=7), tmp_path / "config.json"
+  config_files.save(config, str(path))
+  path.write_text(damage(path.read_text()))
+  workdirs.check_workdir(config, str(tmp_path))
+  assert "config.json is not valid JSON" in caplog.text and "written anew" in caplog.text
+  checkpoints = workdirs.make_checkpoints(config, str(tmp_path))
+  state = {"params": {"x": jax.numpy.zeros(1)}}
+  checkpoints.save(5, state, {"config": json.loads(config.to_json())})
+  checkpoints.close()
+  workdirs.check_workdir(config, str(tmp_path))
+  with pytest.raises(ConfigError, match="holds a run of another config: steps is 7 there and 8"):
+    workdirs.check_workdir(tiny_config(steps=8), str(tmp_path))
+
+
+def test_tokenizers_that_a_power_cut_took(tmp_path, caplog):
+  config, folder = tiny_config(), str(tmp_path)
+  checkpoints = workdirs.make_checkpoints(config, folder)
+  data = workdirs.open_data(config, folder, checkpoints)
+  (tmp_path / "tokenizer.json").write_text("{")
+  with pytest.raises(DataError, match="tokenizer.json: is not a JSON object of tokenizers"):
+    workdirs.open_data(config, folder, checkpoints)
+  texts = data.tokenizer_texts()
+  checkpoints.save(5, {"params": {"x": jax.numpy.zeros(1)}}, {"tokenizers": texts})
+  checkpoints.wait()
+  assert workdirs.open_data(config, folder, checkpoints).tokenizer_texts() == texts
+  assert "those of the checkpoint are used" in caplog.text
+  checkpoints.close()
 
 
 def test_half_a_file_of_results(tmp_path, caplog):
