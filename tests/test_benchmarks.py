@@ -1,12 +1,13 @@
 """The harness of the benchmarks: turns, ratios, and workers in processes of their own."""
 
+import json
 import os
 import time
 
 import numpy as np
 import pytest
 
-from benchmarks import finetune, harness, nmt, saving
+from benchmarks import faulty, finetune, harness, nmt, saving
 from jtx.saved import checkpoint
 
 
@@ -135,3 +136,35 @@ def test_every_task_is_a_config():
     config = finetune.make_config(name, "data", "", 3)
     assert config.seed == 3 and config.data.path.endswith(finetune.TASKS[name].folder)
     assert config.data.ops[-1].group
+
+
+def test_what_a_fault_has_changed_is_found(tmp_path):
+  """Lines and checkpoints are those of the undisturbed run, and none is missing or there twice."""
+  job = faulty.Job(place=tmp_path, folder=tmp_path, processes=1, steps=30,
+                   setting=faulty.SETTINGS["logged"], cache=tmp_path)
+  line = lambda step, loss=0.5: json.dumps({"step": step, "loss": loss, "perf/mfu": time.time()})
+  manifest = tmp_path / "checkpoints" / "10" / "manifest" / "metadata"
+  manifest.parent.mkdir(parents=True)
+
+  def lost(lines, digest=7):
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{x}\n" for x in lines) + '{"step": 9, "lo')
+    manifest.write_text(json.dumps({"content": {"arrays": {"params": digest}}}))
+    try:
+      faulty.check(job, truth)
+    except faulty.Lost as e:
+      return str(e)
+    return ""
+
+  truth = {"lines": {step: '{"step": %d, "loss": 0.5}' % step for step in range(1, 5)},
+           "digests": {"10": {"params": 7}}}
+  assert lost([line(1), line(2), '{"step": 2, "val/loss": 0.1}', line(3)]) == ""
+  assert job.at() == 10  # the newest of what is logged and what is saved
+  assert "step 2 is" in lost([line(1), line(2, 0.6)])
+  assert "step 2 is logged twice" in lost([line(1), line(2), line(2)])
+  assert "lines are of the steps" in lost([line(2), line(1)])
+  assert lost([line(1), line(3)]) == "lines of the steps [2] are missing"
+  assert "step 10 has other arrays" in lost([line(1)], digest=8)
+  (tmp_path / "corrupt" / "10").mkdir(parents=True)
+  assert lost([line(1)]) == "1 checkpoints were set aside, and 0 damaged"
+  job.destroyed, job.damaged = {2}, 1
+  assert lost([line(1), line(3)]) == ""
