@@ -2,11 +2,11 @@
 
   python -m benchmarks.mutants [--only=REGEX] [--processes=1] [--list]
 
-`benchmarks/mutations/` has the mutants, a file a room: a text of a file, what it is replaced by,
-and the tests that should fail then. Copies of the source tree are mutated, never the tree itself.
-The named tests must pass without the mutation, and take at most 30 s with it. A mutant is killed
-where a test fails; a test that hangs, or a module that can't be imported, does not count. The last
-line is one JSON object; the exit status is 0 when all were killed but those marked as equivalent.
+`benchmarks/mutations/` has the mutants by room: a text of a file, what it is replaced by, and the
+tests that should fail then. Copies of the source tree are mutated, never the tree itself. The named
+tests must pass without the mutation, and take at most 30 s with it. A mutant is killed where a test
+fails; a test that hangs, or a module that can't be imported, does not count. The last line is one
+JSON object; the exit status is 0 when all were killed but those marked as equivalent.
 """
 
 import collections
@@ -133,12 +133,18 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 def main() -> int:
+  try:
+    only = re.compile(ONLY.value)
+  except re.error as e:
+    raise cli.UsageError(f"--only={ONLY.value} is no regular expression: {e}") from None
   mutants = [m for m in mutated.read(MUTATIONS)
-             if re.search(ONLY.value, f"{m.room}/{m.name}") or re.search(ONLY.value, m.file)]
-  if LIST.value or not mutants:
+             if only.search(f"{m.room}/{m.name}") or only.search(m.file)]
+  if not mutants:
+    raise cli.UsageError(f"--only={ONLY.value} is in no mutant; --list tells them")
+  if LIST.value:
     for m in mutants:
       print(f"{m.room}/{m.name}: {m.file}: {' '.join(m.tests)}")
-    return 0 if mutants else 1
+    return 0
   start = time.monotonic()
   results = campaign(mutants, ROOT, PROCESSES.value)
   print("\n".join(table(results)))

@@ -48,7 +48,7 @@ class Stale(Exception):
 
 
 def read(folder: pathlib.Path) -> list[Mutant]:
-  """The mutants of a folder, in which a TOML file is a room.
+  """The mutants of a folder, in which a TOML file is a room, or a part of it: ROOM_PART.toml.
 
   Raises:
     Stale: an entry lacks a key or has an unknown one, or a name is there twice.
@@ -57,7 +57,7 @@ def read(folder: pathlib.Path) -> list[Mutant]:
   for path in sorted(folder.glob("*.toml")):
     for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mutants"]:
       try:
-        mutant = Mutant(path.stem, **entry | {"tests": tuple(entry["tests"])})
+        mutant = Mutant(path.stem.partition("_")[0], **entry | {"tests": tuple(entry["tests"])})
       except (KeyError, TypeError) as e:
         raise Stale(f"{path.name}: {entry.get('name', entry)}: {e}") from None
       if found.setdefault(mutant[:2], mutant) is not mutant:
@@ -77,7 +77,7 @@ def mutated(mutant: Mutant, text: str) -> str:
 
 
 def copy(root: pathlib.Path, tree: pathlib.Path) -> None:
-  """The files of a source tree, without what git ignores."""
+  """The files of a source tree, without hidden ones, caches and runs."""
   shutil.copytree(root, tree, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
 
 
