@@ -162,7 +162,8 @@ class Run:
     if job.setting.step_seconds:
       arguments = ("--config.imports=('benchmarks.slow_steps',)", *arguments)
       env = {**env, "STEP_SECONDS": str(step_seconds), "STEP_FILE": str(job.place / "step")}
-    devices = 2 // job.processes or 1
+    # The host waits for the devices of a process where they are several, even simulated ones.
+    devices = 1 if job.setting.step_seconds else 2 // job.processes or 1
     launcher = ["experiments.launch.local", f"--processes={job.processes}",
                 f"--cpu_devices={devices}", "--restarts=0", "--"]
     command = [
