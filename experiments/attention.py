@@ -15,14 +15,16 @@ from . import cli
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run, or of Hugging Face.")
 TEXT = flags.DEFINE_string("text", None, "The text, or the path of an image.")
 SECOND = flags.DEFINE_string("second", None, "The second text of a pair, or a translation.")
-OUTPUT = flags.DEFINE_string("output", "attention.png", "File to write: .png, .pdf or .svg.")
+OUTPUT = cli.define_output("attention.png", "File to write: .png, .pdf or .svg.",
+                           endings=(".png", ".pdf", ".svg"))
 STEP = cli.define_step()
 LAYERS = flags.DEFINE_list(
     "layers", None, "Layers by number from 1, -1 is the last; if not given all, or the last where"
     " all have more than 16 heads.")
 HEADS = flags.DEFINE_list("heads", None, "Heads by number from 1; all if not given.")
 MEAN = flags.DEFINE_bool("mean", False, "Draw the mean over the heads.")
-KIND = flags.DEFINE_enum("kind", "cross", ["cross", "encoder", "decoder"], "Of a translator.")
+KIND = flags.DEFINE_enum("kind", None, ["cross", "encoder", "decoder"], "Of a translator;"
+                         " cross if not given.")
 
 
 def numbers(flag) -> list[int] | None:

@@ -109,18 +109,25 @@ class FileParser(flags.ArgumentParser):
   """A file that can be written, or "-"."""
   syntactic_help = "a file to write"
 
+  def __init__(self, endings: Sequence[str] = ()):
+    self._endings = tuple(endings)
+
   def parse(self, argument: str) -> str:
     folder = os.path.dirname(os.path.abspath(argument))
     if argument != "-" and os.path.isdir(argument):
       raise ValueError("it is a folder; name a file to write")
     if argument != "-" and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
       raise ValueError(f"no file can be written there, since {folder} is no folder, or not yours")
+    if self._endings and not argument.endswith(self._endings):
+      raise ValueError(f"its name must end in {' or '.join(self._endings)}")
     return argument
 
 
-def define_output(default: str | None, help: str) -> flags.FlagHolder:
+def define_output(default: str | None, help: str, endings: Sequence[str] = ()
+                  ) -> flags.FlagHolder:
   """The flag --output of commands that write a file, which is checked before anything is done."""
-  return flags.DEFINE(FileParser(), "output", default, help, serializer=flags.ArgumentSerializer())
+  return flags.DEFINE(FileParser(endings), "output", default, help,
+                      serializer=flags.ArgumentSerializer())
 
 
 def after_dashes() -> list[str]:

@@ -83,7 +83,7 @@ def to_folder(format: str, directory: str) -> None:
   saved = open_saved(WORKDIR.value)
   model, params = saved.load(step=STEP.value, average=AVERAGE.value)
   if format == "stablehlo":
-    save_program(directory, model, params, saved, length=LENGTH.value or 128, dtype=DTYPE.value)
+    save_program(directory, model, params, saved, length=LENGTH.value, dtype=DTYPE.value)
     return
   save_pretrained(directory, model, params, dtype=DTYPE.value, like=saved)
   if PUSH_TO_HUB.value is not None:

@@ -235,7 +235,7 @@ class Translator(Opened):
 
 def attention(model: Any, text: Any, second: str | None = None, *,
               layers: Sequence[int] | None = None, heads: Sequence[int] | None = None,
-              mean: bool = False, kind: str = "cross") -> Any:
+              mean: bool = False, kind: str | None = None) -> Any:
   """A figure of what the heads of a model attend to.
 
   Args:
@@ -246,22 +246,27 @@ def attention(model: Any, text: Any, second: str | None = None, *,
       than 16 heads.
     heads: by number, from 1; None is all.
     mean: draw the mean over the heads.
-    kind: of a translator, "cross", "encoder" or "decoder".
+    kind: of a translator, "cross", "encoder" or "decoder"; None is "cross".
 
   Returns:
     A `matplotlib.figure.Figure`, at the width of a paper's column or page.
 
   Raises:
-    ConfigError: there is no such layer or head.
+    ConfigError: there is no such layer or head, or the model has nothing of the kind.
   """
   if isinstance(model, str):
     model = Opened(model)
+  if kind is not None and not model.translates:
+    raise ConfigError(f"kind={kind!r} is of a translator, which {model.directory} is not")
   if model.translates:
     if second is None:
       second = Translator(model.directory)([text])[0]
     weights = attention_lib.of_translation(model.model, model.params, model.saved.tokenizers(),
-                                           source=text, target=second, kind=kind)
+                                           source=text, target=second, kind=kind or "cross")
   elif model.takes_images:
+    if mean or any(x is not None for x in (second, layers, heads)):
+      raise ConfigError("second, layers, heads and mean are of texts; of an image the attention of"
+                        " all layers is drawn, rolled out")
     predictor = ImagePredictor(model.model, model.params, model.saved.image_ops(model.model))
     return pictures.attention(model.model, model.params, predictor.array(text)[None])
   else:

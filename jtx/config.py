@@ -85,21 +85,22 @@ def section(registry: Registry, name: str, /, **edits: Any) -> ConfigDict:
   return edit(result, edits, where=name)
 
 
-def completed(registry: Registry, cfg: ConfigDict) -> ConfigDict:
+def completed(registry: Registry, cfg: ConfigDict, what: str = "config") -> ConfigDict:
   """The section `cfg` with the defaults of the keys that it lacks, in nested sections too."""
-  return _complete(section(registry, cfg.name), cfg, lookup(registry, cfg.name, "config"))
+  return _complete(section(registry, cfg.name), cfg, lookup(registry, cfg.name, what), what)
 
 
-def _complete(result: ConfigDict, cfg: ConfigDict, constructor: Callable[..., Any]) -> ConfigDict:
+def _complete(result: ConfigDict, cfg: ConfigDict, constructor: Callable[..., Any],
+              what: str) -> ConfigDict:
   known = fields(constructor)
   for key in cfg:
     kind = _plain_type(known[key].type) if key in known else None
     if isinstance(cfg[key], ConfigDict) and hasattr(kind, "registry"):
-      result[key] = completed(kind.registry(), cfg[key])
+      result[key] = completed(kind.registry(), cfg[key], f"{what}.{key}")
     elif isinstance(cfg[key], ConfigDict) and dataclasses.is_dataclass(kind):
-      _complete(result[key], cfg[key], kind)
+      _complete(result[key], cfg[key], kind, f"{what}.{key}")
     else:
-      edit(result, {key: cfg[key]})
+      edit(result, {key: cfg[key]}, what)
   return result
 
 

@@ -17,6 +17,23 @@ class DataError(ValueError):
   """Data that can't be used; the message names the file, the line or the spec at fault."""
 
 
+class ExampleError(DataError):
+  """An example that an op can't take.
+
+  Args:
+    op: by its name.
+    number: the example's "id", by which others tell its file and line.
+    reason: what follows "example NUMBER", such as "has no label".
+  """
+
+  def __init__(self, op: str, number: int, reason: str):
+    super().__init__(op, number, reason)  # all, so that it can be pickled
+    self.op, self.number, self.reason = op, number, reason
+
+  def __str__(self) -> str:
+    return f"op {self.op}: example {self.number} {self.reason}"
+
+
 class BadExample(DataError):
   """An example that can't be used. A run goes on without it, while few are so.
 

@@ -12,6 +12,7 @@ import numpy as np
 from jtx.config import ConfigDict, build
 from jtx.data import order, pipeline, prepared, recipes
 from jtx.data.corpus import files, reader
+from jtx.data.example import place, placed
 from jtx.data.lazy import LazyExamples
 from jtx.data.op import ExampleOp
 from jtx.data.sources.registry import Source, open_source
@@ -192,10 +193,14 @@ class Dataset:
     return examples
 
   def after(self, ops: Sequence[Any], specs: Sequence[str]) -> list[dict[str, Any]]:
-    raw = (source[i] for source in self.sources(specs) for i in range(len(source)))
-    examples = [example | {"id": number} for number, example in enumerate(raw)]
-    for op in ops:
-      examples = op(examples, self.tokenizers)
+    examples, first = [], 0
+    for source in self.sources(specs):
+      own = [source[i] | {"id": first + i} for i in range(len(source))]
+      with placed(source, first):
+        for op in ops:
+          own = op(own, self.tokenizers)
+      examples += own
+      first += len(source)
     if not examples:
       raise DataError(f"{', '.join(specs)}: no example is left after data.ops")
     return examples
@@ -208,19 +213,19 @@ class Dataset:
     """
     if self.recipe.augment:
       images = self.prepare(specs)
-      images.after_ops(spread(range(len(images)), FEW), None)
+      if not images.after_ops(spread(range(len(images)), FEW), None):
+        images.tally.finish()
       return
     labels = [op for op in self.ops if type(op).misfit is not ExampleOp.misfit]
     for source in self.sources(specs):
       examples = [source[i] | {"id": i} for i in spread(range(len(source)), FEW)]
-      for op in self.ops:
-        examples = op(examples, self.tokenizers)
+      with placed(source):
+        for op in self.ops:
+          examples = op(examples, self.tokenizers)
       for i in range(len(source)) if labels else ():
         example = source[i]
         for reason in filter(None, (op.misfit(example) for op in labels)):
-          line = source.line(i) if hasattr(source, "line") else None
-          raise DataError(f"{source.name}: {f'example {i}' if line is None else f'line {line}'}:"
-                          f" {reason}")
+          raise DataError(f"{place(source, i)}: example {i}: {reason}")
 
   @functools.cached_property
   def prepared_train(self) -> prepared.Prepared | reader.PreparedFiles | LazyExamples:
@@ -256,6 +261,8 @@ class Dataset:
       ConfigError: examples may be longer than `length`, or are images.
     """
     prepared, recipe = self.prepared_train, self.recipe.with_length(length)
+    if self.recipe.augment:
+      self.check(self.data.train)
     counts = order.mixture_sizes(prepared.sizes, self.data.weights, self.data.smoothing)
     return pipeline.Stream(prepared, recipe, seed=seed, batch_size=batch_size, counts=counts,
                            window=self.data.window, rows=rows, cursor=cursor)

@@ -1,8 +1,9 @@
 """Examples: dicts that ops work on, whose "id" is a number."""
 
-from typing import Any, Sequence
+import contextlib
+from typing import Any, Iterator, Sequence
 
-from jtx.errors import DataError
+from jtx.errors import DataError, ExampleError
 
 Example = dict[str, Any]
 
@@ -13,4 +14,24 @@ def check_text(op: str, fields: Sequence[str], examples: Sequence[Example]) -> N
     for f in fields:
       if not isinstance(e.get(f), str):
         texts = ", ".join(k for k, v in e.items() if isinstance(v, str)) or "none"
-        raise DataError(f"op {op}: example {e['id']} has no text {f!r}; its texts are: {texts}")
+        raise ExampleError(op, e["id"], f"has no text {f!r}; its texts are: {texts}")
+
+
+@contextlib.contextmanager
+def placed(source: Any, first: int = 0) -> Iterator[None]:
+  """Within it, what an op says of an example begins with its source, and its line where known.
+
+  Args:
+    source: of the examples.
+    first: the "id" of its first example.
+  """
+  try:
+    yield
+  except ExampleError as e:
+    raise DataError(f"{place(source, e.number - first)}: {e}") from e
+
+
+def place(source: Any, i: int) -> str:
+  """The name of a source, and the line of its example `i` where the source knows it."""
+  line = source.line(i) if hasattr(source, "line") else None
+  return source.name if line is None else f"{source.name}: line {line}"

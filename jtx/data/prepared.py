@@ -8,6 +8,7 @@ from absl import logging
 import numpy as np
 
 from jtx.data import recipes
+from jtx.data.example import placed
 from jtx.data.lazy import LazyExamples, Tally
 from jtx.data.op import Column
 from jtx.data.ops.registry import OPS
@@ -20,14 +21,17 @@ TOO_LONG = "longer than a row"  # why an example is dropped, where no op did it
 
 def texts(sources: Sequence, ops: Sequence[Any], fields: Sequence[str]) -> Iterator[str]:
   """The text of tokenizer fields before it becomes tokens, for training a tokenizer."""
-  maker = recipes.maker_of(ops)
+  maker, empty = recipes.maker_of(ops), True
   for source in sources:
     for examples in _chunks(source):
-      for op in recipes.text_ops(ops):
-        examples = op(examples, None)
-      for e in examples:
-        for f in fields:
-          yield from maker.texts_of(e, f)
+      with placed(source):
+        for op in recipes.text_ops(ops):
+          examples = op(examples, None)
+        for text in (text for e in examples for f in fields for text in maker.texts_of(e, f)):
+          empty = empty and not text.strip()
+          yield text
+  if empty:
+    raise DataError(f"{', '.join(source.name for source in sources)}: all texts are empty")
 
 
 def _chunks(source, offset: int = 0) -> Iterator[list[dict[str, Any]]]:
@@ -78,7 +82,8 @@ def prepare(sources: Sequence, recipe: recipes.Recipe, tokenizers: dict) -> Prep
     before = len(ids)
     dropped = collections.Counter()
     for examples in _chunks(source, offset):
-      examples = _run(recipe, examples, tokenizers, dropped)
+      with placed(source, offset):
+        examples = _run(recipe, examples, tokenizers, dropped)
       for name, column in columns.items():
         values[name].append(join([e[name] for e in examples], column))
       for f in fields:

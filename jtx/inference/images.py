@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jtx import storage
 from jtx.data.sources import files
 from jtx.data.sources.images import ENDINGS
 from jtx.errors import DataError
@@ -93,7 +94,7 @@ def listed_images(path: str) -> list[str]:
   """The images of a folder, by name; or those that a file lists, one path a line; or one image.
 
   Raises:
-    DataError: there are none.
+    DataError: there are none, or one that is listed is not there.
   """
   if os.path.isdir(path):
     found = sorted(os.path.join(place, name) for place, _, names in os.walk(path)
@@ -102,7 +103,12 @@ def listed_images(path: str) -> list[str]:
     return [path]
   else:
     lines = files.read(path).decode("utf-8", errors="replace").splitlines()
-    found = [os.path.join(os.path.dirname(path), line.strip()) for line in lines if line.strip()]
+    found = []
+    for number, line in enumerate(map(str.strip, lines), 1):
+      image = os.path.join(os.path.dirname(path), line)
+      if line and not storage.is_remote(image) and not os.path.isfile(image):
+        raise DataError(f"{path}:{number}: there is no image {image}")
+      found += [image] if line else []
   if not found:
     raise DataError(f"{path}: names no image; give a folder of images, an image, or a text file"
                     " with a path a line")

@@ -83,7 +83,8 @@ class StackConfig:
   @property
   def flags(self) -> tuple[str, ...]:
     """The flags of tokens that its masks need."""
-    return tuple(dict.fromkeys(name for kind in self.pattern for name in KINDS[kind].flags))
+    known = [KINDS[kind] for kind in self.pattern if kind in KINDS]  # `check` tells the others
+    return tuple(dict.fromkeys(name for kind in known for name in kind.flags))
 
   def embed_params(self, module: nn.Module, width: int | None = None, prefix: str = "") -> Params:
     """The position's parameters that `module`, the model, owns.

@@ -54,7 +54,7 @@ def of_plain(values: Mapping[str, Any], path: str) -> ConfigDict:
     config = from_plain(converted(plain))
   except KeyError as e:
     raise ConfigError(f"{path}: has no model.{e.args[0]}, as configs of its kind have") from e
-  config.model = completed(MODELS, config.model)
+  config.model = completed(MODELS, config.model, "config.model")
   return config
 
 

@@ -100,8 +100,8 @@ def save_pretrained(directory: str, model: Any, params: Any,
     save_converted(directory, model, params, tokenizer or {}, labels, image_ops)
 
 
-def save_program(directory: str, model: Any, params: Any, like: Saved, *, length: int = 128,
-                 dtype: str = "float32") -> None:
+def save_program(directory: str, model: Any, params: Any, like: Saved, *,
+                 length: int | None = None, dtype: str = "float32") -> None:
   """Writes a model's forward pass as StableHLO; see `jtx.interop.stablehlo`.
 
   Args:
@@ -109,7 +109,7 @@ def save_program(directory: str, model: Any, params: Any, like: Saved, *, length
     model: a Linen module.
     params: its parameters.
     like: the folder that they are from.
-    length: tokens of a row.
+    length: tokens of a row; None is 128.
     dtype: of the computation.
 
   Raises:
@@ -117,7 +117,9 @@ def save_program(directory: str, model: Any, params: Any, like: Saved, *, length
   """
   labels = like.labels() if TASKS[task_of(model.heads)].labelled else None
   of_images = takes_images(model)
-  stablehlo.save(directory, model, params, length=length, labels=labels, dtype=dtype,
+  if of_images and length is not None:
+    raise ConfigError(f"length={length} is of texts, and {like.directory} holds a model of images")
+  stablehlo.save(directory, model, params, length=length or 128, labels=labels, dtype=dtype,
                  tokenizer=next(iter(like.tokenizers().values()), None),
                  image_ops=like.image_ops(model) if of_images else None)
 

@@ -43,7 +43,7 @@ def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None =
     TrainError: the loss is no longer finite.
     Preempted: it was told to stop, by a signal or `max_seconds`, and has saved.
   """
-  imports.load(config.imports)
+  imports.load(config.get("imports", ()))
   keys.check_config(config)
   trackers.check(config.trackers)
   with (lock.claimed(workdir), preemption.Notice(max_seconds) as notice,

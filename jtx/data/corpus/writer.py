@@ -25,6 +25,7 @@ import numpy as np
 
 from jtx.data import prepared
 from jtx.data.corpus import files
+from jtx.data.example import placed
 from jtx.data.sources.registry import Source, open_source
 from jtx.errors import DataError
 
@@ -79,7 +80,9 @@ def make_shard(plan: Plan, number: int) -> bool:
       for start in range(shard.start, shard.stop, prepared.CHUNK):
         places = range(start, min(start + prepared.CHUNK, shard.stop))
         examples = [{**source[i], "id": shard.offset + i} for i in places]
-        for example in prepared.run_ops(plan.ops, examples, plan.tokenizers, dropped):
+        with placed(source, shard.offset):
+          examples = prepared.run_ops(plan.ops, examples, plan.tokenizers, dropped)
+        for example in examples:
           writer.write(plan.format.encode(example))
           ids.append(example["id"])
           counts.append(plan.format.counts(example))

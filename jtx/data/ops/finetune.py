@@ -13,7 +13,7 @@ import numpy as np
 from jtx.data.example import Example, check_text
 from jtx.data.op import TOKENIZER, Column, ExampleOp
 from jtx.data.ops.labels import check_names, class_of, index_of, known_names, value_of
-from jtx.errors import ConfigError, DataError
+from jtx.errors import ConfigError, DataError, ExampleError
 from jtx.ranges import Size
 
 MAX_SPECIALS = 4  # of a pair: RoBERTa's, the most of all
@@ -121,21 +121,21 @@ class EncodeWords(ExampleOp):
   def _tags(self, example: Example) -> list[int]:
     tags = value_of("encode_words", example, "tags")
     if len(tags) != len(example["words"]):
-      raise DataError(f"op encode_words: example {example['id']} has {len(example['words'])} words,"
-                      f" but {len(tags)} tags")
+      raise ExampleError("encode_words", example["id"], f"has {len(example['words'])} words,"
+                         f" but {len(tags)} tags")
     numbers = [index_of(tag, self.names) for tag in tags]
     if None in numbers:
       place = numbers.index(None)
-      raise DataError(f"op encode_words: example {example['id']} has the tag {tags[place]!r} at"
-                      f" word {example['words'][place]!r}; valid are {', '.join(self.names)}")
+      raise ExampleError("encode_words", example["id"], f"has the tag {tags[place]!r} at"
+                         f" word {example['words'][place]!r}; valid are {', '.join(self.names)}")
     return numbers
 
 
 def _words(example: Example) -> list[str]:
   words = value_of("encode_words", example, "words")
   if not isinstance(words, (list, tuple)) or not all(isinstance(w, str) for w in words):
-    raise DataError(f"op encode_words: example {example['id']} has words={words!r}, which is not a"
-                    " list of words")
+    raise ExampleError("encode_words", example["id"], f"has words={words!r}, which is not a"
+                       " list of words")
   return list(words)
 
 

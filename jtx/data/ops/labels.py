@@ -9,9 +9,9 @@ from typing import Any, Iterator, Sequence
 from absl import logging
 import numpy as np
 
-from jtx.data.example import Example
+from jtx.data.example import Example, placed
 from jtx.data.op import Column, ExampleOp
-from jtx.errors import ConfigError, DataError
+from jtx.errors import ConfigError, DataError, ExampleError
 
 UNKNOWN = (None, "", "?", "-1", -1)  # labels of examples that are yet to be predicted
 
@@ -59,7 +59,7 @@ def check_names(op: str, names: Sequence[str]) -> None:
 def value_of(op: str, example: Example, key: str) -> Any:
   if key not in example:
     keys = ", ".join(k for k in example if k != "id")
-    raise DataError(f"op {op}: example {example['id']} has no {key!r}; it has {keys}")
+    raise ExampleError(op, example["id"], f"has no {key!r}; it has {keys}")
   return example[key]
 
 
@@ -70,10 +70,10 @@ def class_of(op: str, example: Example, key: str, names: Sequence[str]) -> int:
   index = index_of(value, names)
   if index is None:
     counted = list(names) == [str(i) for i in range(len(names))] or not are_numbers(tuple(names))
-    raise DataError(f"op {op}: example {example['id']} has {key}={example[key]!r}; valid are"
-                    f" {', '.join(names)}"
-                    + (f", or their numbers 0 to {len(names) - 1}" if counted else "")
-                    + (" (-1 stands for an unknown label)" if str(example[key]) == "-1" else ""))
+    raise ExampleError(op, example["id"], f"has {key}={example[key]!r}; valid are"
+                       f" {', '.join(names)}"
+                       + (f", or their numbers 0 to {len(names) - 1}" if counted else "")
+                       + (" (-1 stands for an unknown label)" if str(example[key]) == "-1" else ""))
   return index
 
 
@@ -185,14 +185,15 @@ def _counted(op: str, key: str, source: Any, ops: Sequence[Any]) -> collections.
     DataError: see `collected_names`.
   """
   counts, first = collections.Counter(), None
-  for example, value in values_of(source, key, ops):
-    for item in value if isinstance(value, (list, tuple, np.ndarray)) else (value,):
-      name = name_of(item)
-      if not name:
-        raise DataError(f"{source.name}: example {example['id']} has {key}={item!r}, which is no"
-                        f" class{_cure(item)}")
-      counts[name] += 1
-      first = name if first is None else first
+  with placed(source):
+    for example, value in values_of(source, key, ops):
+      for item in value if isinstance(value, (list, tuple, np.ndarray)) else (value,):
+        name = name_of(item)
+        if not name:
+          raise ExampleError(op, example["id"],
+                             f"has {key}={item!r}, which is no class{_cure(item)}")
+        counts[name] += 1
+        first = name if first is None else first
   if key.isdecimal() and counts[first] == 1 and len(counts) > 1 and (
       min(n for name, n in counts.items() if name != first) > 1):
     raise DataError(f"{source.name}: the {key!r} of its first line, {first!r}, is that of no other"
@@ -222,8 +223,8 @@ class Number(ExampleOp):
     for e in examples:
       number = number_of(value := value_of("number", e, self.key))
       if not math.isfinite(number):
-        raise DataError(f"op number: example {e['id']} has {self.key}={value!r}, which is not a"
-                        " finite number")
+        raise ExampleError("number", e["id"], f"has {self.key}={value!r}, which is not a"
+                           " finite number")
       e["label"] = np.float32(number * self.scale)
     return examples
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jtx.data.example import Example, check_text
 from jtx.data.op import TOKENIZER, Column, ExampleOp
-from jtx.errors import ConfigError, DataError
+from jtx.errors import ConfigError, ExampleError
 
 # Bits of `text_marks`.
 SENTENCE, WORD, SPECIAL = 1, 2, 4  # begins a sentence; begins a word; is a special token
@@ -72,8 +72,8 @@ class EncodeSentences(ExampleOp):
 
 def _sentences(example: Example) -> list[str]:
   if "sentences" not in example:
-    raise DataError(f"op encode_sentences: example {example['id']} has no sentences, which"
-                    f" 'split_sentences' makes; it has {', '.join(map(repr, example))}")
+    raise ExampleError("encode_sentences", example["id"], "has no sentences, which"
+                       f" 'split_sentences' makes; it has {', '.join(map(repr, example))}")
   return example["sentences"]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jtx.data.example import Example, check_text
 from jtx.data.op import Column, ExampleOp
-from jtx.errors import ConfigError, DataError
+from jtx.errors import ConfigError, ExampleError
 from jtx.ranges import CountOrNone, NotNegative
 
 
@@ -34,7 +34,7 @@ def _follow(example: Example, path: str) -> Any:
   for part in path.split("."):
     if not isinstance(value, Mapping) or part not in value:
       keys = ", ".join(k for k in value if k != "id") if isinstance(value, Mapping) else "no keys"
-      raise DataError(f"op fields: example {example['id']} has no {path!r}; it has {keys}")
+      raise ExampleError("fields", example["id"], f"has no {path!r}; it has {keys}")
     value = value[part]
   return value
 

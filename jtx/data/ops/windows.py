@@ -10,7 +10,7 @@ from jtx.data.op import TOKENIZER, Column, ExampleOp
 from jtx.data.ops.finetune import MAX_SPECIALS, texts_at
 from jtx.data.ops.labels import value_of
 from jtx.data.tokenizers.encodings import Encoding
-from jtx.errors import ConfigError, DataError
+from jtx.errors import ConfigError, ExampleError
 from jtx.ranges import Size, SizeOrNone
 
 
@@ -80,8 +80,8 @@ def _answers(example: Example) -> list[dict[str, Any]]:
   for answer in answers or ():
     if not isinstance(answer, Mapping) or not isinstance(answer.get("text"), str) or (
         not isinstance(answer.get("answer_start"), (int, np.integer))):
-      raise DataError(f"op encode_windows: example {example['id']} has the answer {answer!r}; an"
-                      " answer has a text and its answer_start, the number of its first character")
+      raise ExampleError("encode_windows", example["id"], f"has the answer {answer!r}; an answer"
+                         " has a text and its answer_start, the number of its first character")
   return list(answers or ())
 
 
@@ -89,8 +89,8 @@ def _span(answer: Mapping[str, Any], example: Example) -> tuple[int, int] | None
   """First character of an answer and the one after the last; None if it is white space."""
   text, start = answer["text"], answer["answer_start"]
   if example["context"][start:start + len(text)] != text:
-    raise DataError(f"op encode_windows: example {example['id']} has the answer {text!r}, which is"
-                    f" not at character {start} of its context; ops must not change the context")
+    raise ExampleError("encode_windows", example["id"], f"has the answer {text!r}, which is"
+                       f" not at character {start} of its context; ops must not change the context")
   # No token begins with white space that the tokenizer drops.
   start += len(text) - len(text.lstrip())
   return (start, start + len(text.strip())) if text.strip() else None
