@@ -163,7 +163,7 @@ def test_what_is_for_texts_only_is_refused(tree):
       "data.train: no source is named")
   (tree / "text.txt").write_text("a\nb\n")
   texts = dataset(tree, **{"data.train": ("text:text.txt",), "data.ops[0].names": ("a", "b")})
-  assert error_of(DataError, texts.train_stream(0, 1, range(1)).batch, 0).startswith(
+  assert error_of(DataError, texts.train_stream, 0, 1, range(1)).startswith(
       "op decode_image: text:text.txt, example ")
 
 

@@ -95,8 +95,8 @@ def test_names_are_those_that_a_source_knows():
 @pytest.mark.parametrize("values, said", [
     ((1, None), "rows: op label: example 1 has label=None, which is no class, but empty"),
     (("", "a"), "rows: op label: example 0 has label='', which is no class, but empty"),
-    ((1.5, 2.0), "rows: op label: example 0 has label=1.5, which is no class; for a number that is to be"
-                 " predicted take the op 'number'"),
+    ((1.5, 2.0), "rows: op label: example 0 has label=1.5, which is no class; for a number that"
+                 " is to be predicted take the op 'number'"),
     (tuple(f"text {i}" for i in range(51)), "op label: all 51 examples have another 'label', so it"
                                             " is no class; is another column that of the classes?"),
 ])
