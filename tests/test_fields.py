@@ -261,6 +261,7 @@ CHANGES = {
                      "temperature": (dict(kind="soft"), 2.0)},
     Distill: {"pairs": ({}, False), "temperature": ({}, 3.0), "soft_weight": ({}, 1.0),
               "mlm_weight": ({}, 1.0), "cosine_weight": ({}, 2.0)},
+    Mae: {},
     Mlm: {"pairs": ({}, False)},
     MultiLabel: {"pos_weight": ({}, (2.0,)), "focal_gamma": ({}, 2.0)},
     MultipleChoice: {},

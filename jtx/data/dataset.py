@@ -225,7 +225,8 @@ class Dataset:
       for i in range(len(source)) if labels else ():
         example = source[i]
         for reason in filter(None, (op.misfit(example) for op in labels)):
-          raise DataError(f"{place(source, i)}: example {i}: {reason}")
+          where = place(source, i)
+          raise DataError(f"{where}{f': example {i}' * (where == source.name)}: {reason}")
 
   @functools.cached_property
   def prepared_train(self) -> prepared.Prepared | reader.PreparedFiles | LazyExamples:
