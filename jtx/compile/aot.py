@@ -17,7 +17,7 @@ import jax
 from jax.experimental import topologies
 
 from jtx import build
-from jtx.compile import hlo
+from jtx.compile import cycles, hlo
 from jtx.compile.declared import declared_data
 from jtx.config import ConfigDict
 from jtx.data import pipeline
@@ -96,7 +96,7 @@ def devices(topology: str, slices: int = 1) -> Sequence[Any]:
 
 
 def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: int | None = None,
-           outputs: int | None = None) -> dict[str, Any]:
+           outputs: int | None = None, ops: int = 0) -> dict[str, Any]:
   """Compiles the config's train step, and tells what it takes on each device.
 
   Of a config in phases it is the one with the most tokens a batch.
@@ -107,6 +107,7 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
     slices: of that topology.
     vocab_size: where the config leaves it to the data.
     outputs: classes or tags, where the config leaves them to the data.
+    ops: rows of each table of where the compiler's cycles go (`cycles.summary`).
 
   Raises:
     ConfigError: the config can't be used, or the mesh does not fit the topology.
@@ -144,7 +145,12 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
       "activations": max(memory.peak_memory_in_bytes - memory.argument_size_in_bytes, 0),
       "peak": memory.peak_memory_in_bytes, "chip": chip and chip.memory}
   result["fits"] = chip is None or memory.peak_memory_in_bytes <= chip.memory
-  return result | _traffic_and_time(program, arguments, compiled.as_text(), chip)
+  text = compiled.as_text()
+  result |= _traffic_and_time(program, arguments, text, chip)
+  if chip:  # the compiler for CPUs tells none
+    result["ops"] = cycles.summary(text, ops)
+    result["ops"]["seconds"] = result["ops"]["cycles"] / cycles.CLOCKS[topology.partition(":")[0]]
+  return result
 
 
 def _program(config: ConfigDict, mesh: Any, phase: Any, vocab_size: int | None,
@@ -277,4 +283,7 @@ def line(result: Mapping[str, Any]) -> str:
   if estimate := result.get("estimate"):
     text += (f"; estimated {estimate['step_s'] * 1e3:.3g} ms a step,"
              f" {estimate['utilisation']:.0%} of the peak, bound by {estimate['bound_by']}")
+  if ops := result.get("ops"):
+    text += (f"; by the compiler's cost model {ops['cycles']:.3g} cycles,"
+             f" {ops['seconds'] * 1e3:.3g} ms")
   return text

@@ -58,8 +58,8 @@ def traffic(text: str) -> dict[str, Traffic]:
   Args:
     text: of `jax.stages.Compiled.as_text()`.
   """
-  program = _computations(text)
-  times = _times(program)
+  program = computations(text)
+  times = times_of(program)
   found: dict[tuple[str, str], tuple[float, float, int]] = {}
   for name, lines in program.items():
     for number, line in enumerate(lines):
@@ -115,7 +115,7 @@ def _group_size(line: str) -> int:
   return 2 if "source_target_pairs={{" in line else 1
 
 
-def _computations(text: str) -> dict[str, list[str]]:
+def computations(text: str) -> dict[str, list[str]]:
   """The lines of each computation; the entry comes first."""
   result: dict[str, list[str]] = {}
   name = entry = None
@@ -133,7 +133,7 @@ def _computations(text: str) -> dict[str, list[str]]:
   return {entry: result.pop(entry), **result}
 
 
-def _times(program: dict[str, list[str]]) -> dict[str, float]:
+def times_of(program: dict[str, list[str]]) -> dict[str, float]:
   """How often each computation runs, the branches of a conditional counted as their mean."""
   calls: dict[str, list[tuple[str, float]]] = {name: [] for name in program}
   for name, lines in program.items():
@@ -245,15 +245,15 @@ def moved(text: str) -> float:
   Args:
     text: of `jax.stages.Compiled.as_text()`.
   """
-  program = _computations(text)
-  times, inner = _times(program), _fused(program)
+  program = computations(text)
+  times, inner = times_of(program), fused(program)
   defined = {name: _Definitions(lines) for name, lines in program.items()}
   return sum(times[name] * _moved(instruction, defined[name], defined)
              for name in program if times[name] and name not in inner
              for instruction in defined[name].values())
 
 
-def _fused(program: dict[str, list[str]]) -> set[str]:
+def fused(program: dict[str, list[str]]) -> set[str]:
   """Computations that are part of an instruction, which moves the data, as those of fusions."""
   return {callee for lines in program.values() for line in lines if " call(" not in line
           for role, callee in _CALL.findall(line) if role in ("calls", "to_apply")}

@@ -1,0 +1,87 @@
+"""Cycles of a program that was written by hand, and the names of its layers."""
+
+import pytest
+
+from jtx.compile import cycles
+
+TEXT = """\
+HloModule jit_train_step, is_scheduled=true
+
+FileNames
+1 "/home/ann/jtx/nn/layers.py"
+2 "/home/ann/jtx/train/step.py"
+
+FunctionNames
+1 "Dense"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=61 end_line=61 column=2 end_column=9}
+2 {file_name_id=2 function_name_id=1 line=7 end_line=8 column=2 end_column=9}
+
+StackFrames
+1 {file_location_id=2 parent_frame_id=1}
+2 {file_location_id=1 parent_frame_id=1}
+
+%inside (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %hidden = f32[8]{0} add(%p, %p), backend_config={"window_config":{"estimated_cycles":"999"}}
+}
+
+%body (state: (u32[], f32[8])) -> (u32[], f32[8]) {
+  %state = (u32[], f32[8]{0}) parameter(0)
+  %one = u32[] constant(1)
+  %i = u32[] get-tuple-element(%state), index=0
+  %x = f32[8]{0} get-tuple-element(%state), index=1
+  %next = u32[] add(%i, %one)
+  %dot = f32[8]{0} fusion(%x), kind=kOutput, calls=%inside, metadata={op_name="jit(train_step)/jvp(loss)/Encoder/Encoder.run/encoder/while/body/closed_call/layers/layers.residual/ffn/dot_general" stack_frame_id=2}, backend_config={"window_config":{"estimated_cycles":"100"}}
+  ROOT %out = (u32[], f32[8]{0}) tuple(%next, %dot)
+}
+
+%condition (state: (u32[], f32[8])) -> pred[] {
+  %state = (u32[], f32[8]{0}) parameter(0)
+  %i = u32[] get-tuple-element(%state), index=0
+  %bound = u32[] constant(3)
+  ROOT %less = pred[] compare(%i, %bound), direction=LT
+}
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  %zero = u32[] constant(0)
+  %first = (u32[], f32[8]{0}) tuple(%zero, %x)
+  %loop = (u32[], f32[8]{0}) while(%first), condition=%condition, body=%body
+  %y = f32[8]{0} get-tuple-element(%loop), index=1
+  %copy-start.1 = (f32[8]{0}, f32[8]{0}, u32[]) copy-start(%y), backend_config={"window_config":{"estimated_cycles":"40"}}
+  %free = f32[8]{0} bitcast(%y), backend_config={"window_config":{"estimated_cycles":"0"}}
+  ROOT %z = f32[8]{0} add(%y, %y), metadata={op_name="jit(train_step)/optimizer/add" stack_frame_id=1}, backend_config={"window_config":{"estimated_cycles":"7"}}
+}
+"""
+
+
+def test_instructions_count_as_often_as_they_run_and_fusions_once():
+  assert cycles.work(TEXT) == [
+      cycles.Work(cycles=300.0, runs=3.0, operation="dot_general",
+                  layer="forward Encoder/encoder/layers/ffn", line="jtx/nn/layers.py:61"),
+      cycles.Work(cycles=40.0, runs=1.0, operation="copy-start", layer="update", line=""),
+      cycles.Work(cycles=7.0, runs=1.0, operation="add", layer="update optimizer",
+                  line="jtx/train/step.py:7")]
+
+
+def test_a_summary_adds_up_and_tells_of_the_others():
+  found = cycles.summary(TEXT, 1)
+  assert found["cycles"] == 347.0
+  assert found["operation"] == [("dot_general", 300.0, 3.0), ("2 others", 47.0, 0.0)]
+  for key in cycles.KEYS:
+    assert sum(row[1] for row in found[key]) == 347.0
+  text = cycles.tables(found)
+  assert "| jtx/nn/layers.py:61 | 300 | 86.5% | 3 |" in text and text.startswith("347 cycles\n")
+  assert cycles.summary(TEXT, 0) == {"cycles": 347.0}
+
+
+@pytest.mark.parametrize("path, layer", [
+    ("jit(train_step)/transpose(jvp(loss))/Vit/encoder/while/body/checkpoint/layers/attention/dot",
+     "backward Vit/encoder/layers/attention"),
+    ("jit(train_step)/jvp(loss)/Vit/attention/bth,bsh->bts/dot_general", "forward Vit/attention"),
+    ("jit(train_step)/jvp(loss)/mul", "forward"), ("jit(train_step)/add", "update"), ("", "update"),
+])
+def test_the_pass_and_the_modules_of_a_name(path, layer):
+  assert cycles.layer_of(path) == layer
