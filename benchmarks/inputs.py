@@ -40,8 +40,8 @@ class Ended(NamedTuple):
   peak: int  # bytes
 
 
-def run(words: list[str], folder: pathlib.Path) -> Ended:
-  """Runs `jtx WORDS` in `folder`; it is killed after SECONDS, or with more than BYTES."""
+def run(words: list[str], folder: pathlib.Path, limit: float = SECONDS) -> Ended:
+  """Runs `jtx WORDS` in `folder`; it is killed after `limit` seconds, or far above BYTES."""
   start = time.monotonic()
   pid = os.fork()
   if not pid:
@@ -54,7 +54,7 @@ def run(words: list[str], folder: pathlib.Path) -> Ended:
         os.dup2(os.open(name, how), number)
       _leave(words)
     os._exit(70)
-  watch = threading.Thread(target=_watch, args=(pid, start), daemon=True)
+  watch = threading.Thread(target=_watch, args=(pid, start + limit), daemon=True)
   watch.start()
   _, status, used = os.wait4(pid, 0)
   with contextlib.suppress(ProcessLookupError):
@@ -84,8 +84,8 @@ def _leave(words: list[str]) -> None:
   os._exit(code)
 
 
-def _watch(pid: int, start: float) -> None:
-  while time.monotonic() - start < SECONDS:
+def _watch(pid: int, end: float) -> None:
+  while time.monotonic() < end:
     try:
       with open(f"/proc/{pid}/statm", encoding="ascii") as f:
         resident = int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -399,6 +399,8 @@ def program(instance) -> Lowered:
                            Hidden() if instance.task == "none" else Probe())
     case DecoderConfig():
       return image_program(Vit(**IMAGE, decoder=instance), Mae())
+    case Mae():
+      return program(DecoderConfig(**REQUIRED[DecoderConfig]))
     case ResnetConfig():
       image = dataclasses.replace(VIT["image"], size=16)
       return image_program(Vit(**{**VIT, "image": image, "patch_size": 1}, stem=instance), Probe())

@@ -43,7 +43,7 @@ def make(folder: pathlib.Path, run: Callable) -> pathlib.Path:
   commands_of += [["convert", "--workdir=classes", "--to_hf=hf"],
                   ["prepare", "--config=jtx.configs.classify:tiny", "--output=prepared"]]
   for words in commands_of:
-    if (ended := run(words, folder)).status:
+    if (ended := run(words, folder, limit=600.0)).status:
       raise RuntimeError(f"{' '.join(words)}: {ended.errors[-2000:]}")
   (folder / "done").touch()
   return folder
