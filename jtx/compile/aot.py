@@ -148,8 +148,10 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
   text = compiled.as_text()
   result |= _traffic_and_time(program, arguments, text, chip)
   if chip:  # the compiler for CPUs tells none
-    result["ops"] = cycles.summary(text, ops)
-    result["ops"]["seconds"] = result["ops"]["cycles"] / cycles.CLOCKS[topology.partition(":")[0]]
+    clock = cycles.CLOCKS[topology.partition(":")[0]]
+    peak = progress.peak_flops(result["device_kind"])
+    result["ops"] = cycles.summary(text, cycles.Rates(peak / clock, chip.bandwidth / clock), ops)
+    result["ops"]["seconds"] = result["ops"]["cycles"] / clock
   return result
 
 

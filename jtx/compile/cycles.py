@@ -13,9 +13,15 @@ from jtx.compile import hlo
 # Cycles a second: the chip's published peak of bf16 over what its matrix units do in a cycle.
 CLOCKS = {"v4": 1.05e9, "v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9}
 
+# Of a kernel the compiler knows nothing but what the kernel says itself: it is taken to reach these
+# shares of the peak and of the memory's bandwidth. XLA's own estimates assume the latter.
+KERNEL_PEAK, KERNEL_BANDWIDTH = 0.6, 470 / 819
+
 KEYS = ("operation", "layer", "line")  # of Work, that a summary is by
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_KERNEL = re.compile(r'"cost_estimate":\{"flops":"(\d+)","transcendentals":"\d+",'
+                     r'"bytes_accessed":"(\d+)"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _OPCODE = re.compile(r" ([a-z][\w\-]*)\(%?")
@@ -34,27 +40,43 @@ class Work(NamedTuple):
   line: str  # FILE:LINE of the source, or ""
 
 
-def work(text: str) -> list[Work]:
+class Rates(NamedTuple):
+  """The published peaks of a chip, in a cycle of its clock."""
+  operations: float  # bf16
+  bytes: float  # to and from memory
+
+
+def work(text: str, rates: Rates) -> list[Work]:
   """The instructions of a compiled module that cost something, the costliest first.
 
   Args:
     text: of `jax.stages.Compiled.as_text()`, for a TPU.
+    rates: of the chip, for the kernels in it.
   """
   program = hlo.computations(text)
   times, inside, frames = hlo.times_of(program), hlo.fused(program), _frames(text)
   found = []
   for name, lines in program.items():
     for line in lines if times[name] and name not in inside else ():
-      match = _CYCLES.search(line)
-      if match is None or not int(match[1]):
+      cycles = _cycles(line, rates)
+      if not cycles:
         continue
       path = found_path[1] if (found_path := _OP_NAME.search(line)) else ""
       frame = _FRAME.search(line)
       found.append(Work(
-          cycles=int(match[1]) * times[name], runs=times[name],
+          cycles=cycles * times[name], runs=times[name],
           operation=path.split("/")[-1] if path else _OPCODE.search(line)[1],
           layer=layer_of(path), line=frames.get(frame[1], "") if frame else ""))
   return sorted(found, key=lambda w: -w.cycles)
+
+
+def _cycles(line: str, rates: Rates) -> float:
+  if match := _KERNEL.search(line):
+    operations, moved = map(int, match.groups())
+    return max(operations / (KERNEL_PEAK * rates.operations),
+               moved / (KERNEL_BANDWIDTH * rates.bytes))
+  match = _CYCLES.search(line)
+  return int(match[1]) if match else 0
 
 
 def layer_of(path: str) -> str:
@@ -74,12 +96,12 @@ def layer_of(path: str) -> str:
   return " ".join([when, *(["/".join(once)] if once else [])])
 
 
-def summary(text: str, rows: int) -> dict[str, Any]:
+def summary(text: str, rates: Rates, rows: int) -> dict[str, Any]:
   """The cycles of a compiled module, and by operation, layer and line the `rows` costliest.
 
   Each of these is a list of (name, cycles, runs); the last row is that of all others, with 0 runs.
   """
-  found = work(text)
+  found = work(text, rates)
   result: dict[str, Any] = {"cycles": sum(w.cycles for w in found)}
   for key in KEYS if rows else ():
     sums = collections.defaultdict(lambda: [0.0, 0.0])

@@ -9,15 +9,16 @@ import jax
 
 from jtx.errors import ConfigError
 from jtx.nn import masks
+from jtx.nn.bias import PairBias
 from jtx.nn.kernels.choose import Request, bind, choose
 from jtx.nn.kernels.reference import SCORES
-from jtx.nn.kernels.splash import KEPT
+from jtx.nn.kept import KEPT
 from jtx.nn.masks import Mask, Rows
 
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array, *,
            mask: Mask | tuple[Mask, ...] = masks.FULL, kind: jax.Array | None = None,
-           rows: Rows = Rows(), bias: jax.Array | None = None,
+           rows: Rows = Rows(), bias: jax.Array | PairBias | None = None,
            q_index: jax.Array | None = None, k_index: jax.Array | None = None,
            scale: float | None = None, soft_cap: float | None = None, score: str = "dot",
            score_vector: jax.Array | None = None,
@@ -34,7 +35,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *,
     mask: which row indices may attend to which; or several, of which `kind` says one.
     kind: scalar index into several masks; not needed where there is one.
     rows: segment ids, flags of tokens, and explicit pairs.
-    bias: added to the logits, [B or 1, N, T, S].
+    bias: added to the logits, [B or 1, N, T, S], or a function of places.
     q_index: [T] or [B, T], row indices of the queries; None is 0 to T - 1.
     k_index: [S] or [B, S], row indices of the keys; None is 0 to S - 1.
     scale: of dot-product logits; None is H^-0.5.
@@ -56,12 +57,11 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *,
   check(q, k, score, score_vector)
   several = mask if isinstance(mask, tuple) else (mask,)
   request = lambda mask: Request(
-      mask=mask, pairs=rows.pairs is not None, segments=rows.k_segments is not None,
-      bias=bias is not None, score=score, dropout=dropout_key is not None and dropout_rate > 0,
-      weights=return_weights, indexed=q_index is not None or k_index is not None,
-      self_attention=q.shape[1] == k.shape[1] and rows.q_segments is rows.k_segments,
-      length=q.shape[1])
+      mask=mask, segments=rows.k_segments is not None, score=score, weights=return_weights,
+      indexed=q_index is not None or k_index is not None, queries=q.shape[1], keys=k.shape[1])
   kernels = [choose(kernel, request(mask)) for mask in several]
+  if isinstance(bias, PairBias) and not all(chosen.calls_bias(bias) for chosen in kernels):
+    bias = bias.materialize()
   options = dict(
       rows=rows, bias=bias, q_index=q_index, k_index=k_index, scale=scale, soft_cap=soft_cap,
       score_vector=score_vector, dropout_key=dropout_key, score=score,
@@ -70,7 +70,8 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *,
   run = runs[0] if len(runs) == 1 else lambda q, k, v: jax.lax.switch(kind, runs, q, k, v)
   if all(chosen.names_kept for chosen in kernels):
     # A switch would keep what each of its branches makes of q, k and v.
-    run = jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names(KEPT))
+    run = jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names(*KEPT),
+                         prevent_cse=False)
   return run(q, k, v)
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError, nearest
 from jtx.nn.attend import attend
 from jtx.nn.cache import Projections, Slots
+from jtx.nn.kept import keep
 from jtx.nn.kernels.reference import SCORES
 from jtx.nn.layers import Dense, NormConfig, param
 from jtx.nn.masks import FULL, Mask, Rows
@@ -152,7 +153,7 @@ class Attention(nn.Module):
     query = self.dense("query", (c.num_heads, H), ("embed", "heads", "kv"))
     with_position = position.add(x, places, params)
     q = constrain(query(with_position), "batch", "length", "heads", "kv")
-    q = position.rotate(self.qk_norm("query_norm", q), places, params)
+    q = keep(position.rotate(self.qk_norm("query_norm", q), places, params), "projected")
     if projected is not None:
       return q, projected, None
     keys_from = with_position if source is x else position.add(source, key_places, params)
@@ -160,7 +161,7 @@ class Attention(nn.Module):
     key = self.dense("key", (c.kv_heads, H), axes)
     k = position.rotate(self.qk_norm("key_norm", key(keys_from)), key_places, params)
     v = self.dense("value", (c.kv_heads, c.v_head_dim or H), axes)(source)
-    return q, Projections(k, v), Project(query, key)
+    return q, Projections(keep(k, "projected"), keep(v, "projected")), Project(query, key)
 
   def score_vector(self, head_dim: int) -> jax.Array | None:
     """The parameter [N, H] of a score that has one."""

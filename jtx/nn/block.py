@@ -13,6 +13,7 @@ from jtx.nn import layers
 from jtx.nn.attention import Attention, AttentionConfig, LayerKind
 from jtx.nn.cache import Projections, Slots
 from jtx.nn.dropout import Dropout
+from jtx.nn.kept import keep
 from jtx.nn.layers import FeedForward, FfnConfig, NormConfig
 from jtx.nn.masks import Rows
 from jtx.nn.positions import Params, Places, Position, make_params
@@ -165,7 +166,7 @@ class Block(nn.Module):
     y = sublayer(y)
     if c.norm.position == "sandwich":
       y = c.norm.make(f"{name}_out")(y)
-    y = self.scaled(name, y, ctx, skipped) + x
+    y = keep(self.scaled(name, y, ctx, skipped) + x, "residual")
     if c.norm.position == "post":
       y = c.norm.make(name)(y)
     return constrain(y, "batch", "length", None)

@@ -51,12 +51,30 @@ def kept(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
   of the key and the place alone, so the mesh does not change it.
   """
   *rows, columns = shape if shape else (1,)
-  words = jax.random.bits(key, (2,), jnp.uint32)
   row = jnp.arange(math.prod(rows), dtype=jnp.uint32).reshape(*rows, 1)
+  return kept_at(words_of(key), row, jnp.arange(columns), rate).reshape(shape)
+
+
+def words_of(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """The two words, uint32 scalars, that a key gives."""
+  words = jax.random.bits(key, (2,), jnp.uint32)
+  return words[0], words[1]
+
+
+def kept_at(words: tuple[jax.Array, jax.Array], row: jax.Array, column: jax.Array,
+            rate: float) -> jax.Array:
+  """`kept` at numbers of rows and columns that broadcast, wherever they are computed.
+
+  Args:
+    words: of `words_of`.
+    row: uint32, along all axes but the last.
+    column: of any integer type, along the last axis.
+    rate: the probability of False.
+  """
   a, b = (mixed(mixed(row ^ words[i]) + words[1 - i]) for i in (0, 1))
-  column = jnp.arange(columns, dtype=jnp.uint32) * np.uint32(0x9E3779B9)
   threshold = min(round((1 - rate) * 2**32), 2**32 - 1)
-  return (mixed(column + a, b) < np.uint32(threshold)).reshape(shape)
+  column = column.astype(jnp.uint32) * np.uint32(0x9E3779B9)
+  return mixed(column + a, b) < np.uint32(threshold)
 
 
 def mixed(x: jax.Array, between: jax.Array | int = 0) -> jax.Array:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
+from jtx.nn.bias import PairBias
 from jtx.nn.encodings import sinusoidal
 from jtx.nn.layers import param
 from jtx.ranges import CountOrNone, NotNegative, Positive, Size
@@ -117,8 +118,12 @@ class Position:
     return x
 
   def bias(self, q: jax.Array, k: jax.Array, q_places: Places, k_places: Places, *,
-           params: Params, project: Project | None, scale: float) -> jax.Array | None:
+           params: Params, project: Project | None,
+           scale: float) -> jax.Array | PairBias | None:
     """The bias of the logits: [B or 1, N, T, S], or None.
+
+    One that is a function of places alone has `pair_bias` in place of this, which kernels call
+    where they need it.
 
     Args:
       q: queries [B, T, N, H].
@@ -129,7 +134,40 @@ class Position:
       project: of the layer; None where it has not computed the keys itself.
       scale: of the logits.
     """
-    return None
+    if type(self).pair_bias is Position.pair_bias:
+      return None
+    return PairBias(OfPositions(self, q_places.causal), self.head_params(params, q.shape[2]),
+                    q_places.positions, k_places.positions)
+
+  def head_params(self, params: Params, num_heads: int) -> Params:
+    """What `pair_bias` needs of a head: [N] numbers and [N, n] tables, by name."""
+    return {}
+
+  def pair_bias(self, q: jax.Array, k: jax.Array, params: Params, causal: bool) -> jax.Array:
+    """The bias of pairs in one head.
+
+    It may run inside a kernel, where a table can be indexed and no more.
+
+    Args:
+      q: positions of queries, int.
+      k: positions of keys, which broadcast with them.
+      params: a head's `head_params`: numbers, and tables [n].
+      causal: whether later keys are hidden.
+
+    Returns:
+      Of the shape to which q and k broadcast.
+    """
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class OfPositions:
+  """A position's `pair_bias`, as a function that can be compared."""
+  position: Position
+  causal: bool
+
+  def __call__(self, q: jax.Array, k: jax.Array, params: Params) -> jax.Array:
+    return self.position.pair_bias(q, k, params, self.causal)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,9 +14,11 @@ from jtx.ranges import NotNegative, Size
 class Alibi(Position):
   """Press et al. 2021; keys after the query, where a mask allows them, count their distance too."""
 
-  def bias(self, q, k, q_places, k_places, *, params, project, scale):
-    distance = jnp.abs(k_places.positions[:, None, :] - q_places.positions[:, :, None])  # [B, T, S]
-    return -alibi_slopes(q.shape[2])[:, None, None] * distance[:, None]
+  def head_params(self, params, num_heads):
+    return {"slope": jnp.asarray(alibi_slopes(num_heads))}
+
+  def pair_bias(self, q, k, params, causal):
+    return -params["slope"] * jnp.abs(k - q)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +36,13 @@ class T5Bias(Position):
     return {"position_bias": Table((self.num_buckets, sizes.num_heads), self.init_std,
                                    ("buckets", "heads"))}
 
-  def bias(self, q, k, q_places, k_places, *, params, project, scale):
-    distance = k_places.positions[:, None, :] - q_places.positions[:, :, None]
-    buckets = relative_buckets(distance, num_buckets=self.num_buckets,
-                               max_distance=self.max_distance, bidirectional=not q_places.causal)
-    return jnp.moveaxis(params["position_bias"][buckets], -1, 1)
+  def head_params(self, params, num_heads):
+    return {"bias": params["position_bias"].T}
+
+  def pair_bias(self, q, k, params, causal):
+    return params["bias"][relative_buckets(
+        k - q, num_buckets=self.num_buckets, max_distance=self.max_distance,
+        bidirectional=not causal)]
 
 
 POSITIONS |= {"alibi": Alibi, "t5": T5Bias}

@@ -18,13 +18,17 @@ from jtx.nn import cache as kv
 from jtx.nn.attention import LayerKind
 from jtx.nn.block import POSITION_AT, Block, BlockConfig, Context
 from jtx.nn.cache import Projections
+from jtx.nn.kept import KEPT
 from jtx.nn.masks import KINDS, kind_mask
 from jtx.nn.positions import Params, Places, Position, make_params
+from jtx.parallel.sharding import platform
 from jtx.ranges import Layers, Size, SizeOrNone, Within
 
 # What the backward pass keeps of a layer; the rest is computed again.
 REMAT: dict[str, Callable | None] = {
     "none": None,  # keep everything: no rematerialisation
+    # Keep what a norm, an activation or attention starts from, in the compute type.
+    "cheap": jax.checkpoint_policies.save_only_these_names(*(k for k in KEPT if k != "projected")),
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # keep products with weights
     "full": jax.checkpoint_policies.nothing_saveable,  # keep a layer's input only
 }
@@ -51,13 +55,13 @@ class StackConfig:
   causal: bool = False  # later places are hidden
   final_norm: bool = True  # False: what reads a pre-norm stack has a norm of its own
   share: bool = False  # one set of parameters, without [layers, ...], for all layers (ALBERT)
-  remat: str = "none"  # of `REMAT`
+  remat: str = "auto"  # of `REMAT`; "auto" is "cheap" on accelerators and "none" on CPU
   unroll: Annotated[int, Within("[-1, 4096]")] = 1  # layers unrolled in a scan; -1 is all
 
   def check(self) -> None:
     """Raises ConfigError where fields do not fit together."""
-    if self.remat not in REMAT:
-      raise ConfigError(f"remat={self.remat!r}: {nearest(self.remat, REMAT)}")
+    if self.remat not in ("auto", *REMAT):
+      raise ConfigError(f"remat={self.remat!r}: {nearest(self.remat, ['auto', *REMAT])}")
     if self.position_at not in POSITION_AT:
       raise ConfigError(
           f"position_at={self.position_at!r}: {nearest(self.position_at, POSITION_AT)}")
@@ -221,8 +225,11 @@ class Stack(nn.Module):
     kinds = tuple(LayerKind(kind_mask(kind, causal=c.causal, window=c.window), KINDS[kind].windowed)
                   for kind in self.kinds(segment)[0])
     layer = ScanLayer
-    if c.remat != "none":
-      layer = nn.remat(layer, policy=REMAT[c.remat], prevent_cse=False)
+    remat = c.remat
+    if remat == "auto":
+      remat = "none" if platform() == "cpu" else "cheap"
+    if remat != "none":
+      layer = nn.remat(layer, policy=REMAT[remat], prevent_cse=False)
     unroll = segment.num_layers if c.unroll == -1 else min(c.unroll, segment.num_layers)
     if c.share:
       sharing = dict(variable_broadcast="params", split_rngs={"params": False, "dropout": True})

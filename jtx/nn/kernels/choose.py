@@ -7,8 +7,8 @@ from typing import Callable, NamedTuple
 from absl import logging
 
 from jtx.errors import ConfigError, nearest
-from jtx.nn import masks
-from jtx.nn.kernels import reference, splash
+from jtx.nn.bias import PairBias
+from jtx.nn.kernels import fused, reference, table
 from jtx.nn.masks import Mask
 from jtx.parallel.sharding import platform
 
@@ -16,31 +16,29 @@ from jtx.parallel.sharding import platform
 class Request(NamedTuple):
   """The static part of a call to `attend`, by which kernels say what they support."""
   mask: Mask
-  pairs: bool  # explicit pairs are given
   segments: bool
-  bias: bool
   score: str
-  dropout: bool
   weights: bool
   indexed: bool  # queries or keys are not the places of a row in order
-  self_attention: bool  # queries and keys are the same places of the same rows
-  length: int  # T
+  queries: int  # T
+  keys: int  # S
 
 
 class Kernel(NamedTuple):
   run: Callable
   platform: str | None  # None is every platform
   supports: Callable[[Request], bool]
-  shortest: int = 0  # rows of fewer tokens are for another, unless it is asked for by name
+  shortest: int = 0  # fewer queries are for another, unless it is asked for by name
   names_kept: bool = False  # names KEPT what it computes in blocks; all else is cheap to make again
+  # Whether it computes a bias that is a function of places by itself.
+  calls_bias: Callable[[PairBias], bool] = lambda bias: False
 
 
 # In order of preference.
 KERNELS: dict[str, Kernel] = {
-    "splash": Kernel(
-        splash.attend, "tpu", lambda r: r.self_attention and masks.only_windows(r.mask) and not (
-            r.pairs or r.bias or r.dropout or r.weights or r.indexed or r.score != "dot"),
-        shortest=512, names_kept=True),
+    "fused": Kernel(
+        fused.attend, "tpu", lambda r: r.score == "dot" and not (r.weights or r.indexed),
+        shortest=64, names_kept=True, calls_bias=lambda bias: bias.largest <= table.LARGEST),
     "xla": Kernel(reference.attend, None, lambda r: True),
 }
 
@@ -60,7 +58,7 @@ def choose(name: str, request: Request) -> Kernel:
   else:
     name = next(n for n, kernel in KERNELS.items()
                 if kernel.platform in (None, here) and kernel.supports(request)
-                and request.length >= kernel.shortest)
+                and request.queries >= kernel.shortest)
   announce(name, request.mask, request.segments)
   return KERNELS[name]
 

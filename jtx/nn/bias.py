@@ -1,0 +1,38 @@
+"""Biases of attention's logits as functions of places, which a kernel computes where it needs them."""
+
+from typing import Callable, Mapping
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+
+@flax.struct.dataclass
+class PairBias:
+  """A bias that is a function of the positions of a query and a key, and a head's parameters."""
+  # Positions of queries and keys that broadcast, and parameters of a head -> their bias. Static.
+  function: Callable = flax.struct.field(pytree_node=False)
+  params: Mapping[str, jax.Array]  # [N] numbers and [N, n] tables
+  q_positions: jax.Array  # [B, T] int
+  k_positions: jax.Array  # [B, S] int
+
+  @property
+  def tables(self) -> tuple[str, ...]:
+    return tuple(name for name, x in self.params.items() if x.ndim == 2)
+
+  @property
+  def largest(self) -> int:
+    """Entries of its largest table."""
+    return max((x.shape[1] for x in self.params.values() if x.ndim == 2), default=0)
+
+  def with_arrays(self, params, q_positions, k_positions) -> "PairBias":
+    """The same function of others."""
+    return self.replace(params=params, q_positions=q_positions, k_positions=k_positions)
+
+  def materialize(self) -> jax.Array:
+    """The bias of all pairs, [B, N or 1, T, S]."""
+    if not self.params:
+      return self.function(self.q_positions[:, :, None], self.k_positions[:, None, :], {})[:, None]
+    of_head = lambda params: self.function(
+        self.q_positions[:, :, None], self.k_positions[:, None, :], params)
+    return jnp.moveaxis(jax.vmap(of_head)(self.params), 0, 1)

@@ -1,0 +1,275 @@
+"""The Pallas programs of fused attention, for TPU (Mosaic) and GPU (Triton).
+
+A program has some heads of one row and one block of its queries or keys; it goes over the blocks of
+the other side in a loop, and past those in which no pair is allowed. On a TPU heads that are
+narrower than the 128 lanes share a program, so that [B, T, N * H] is read as the projections left
+it.
+"""
+
+import functools
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
+
+import jax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+import jax.numpy as jnp
+
+from jtx.nn.kernels import tile as tiles
+from jtx.nn.kernels.table import Table
+from jtx.nn.kernels.tile import Gradients, Side, Sums, Tile, Variant
+
+class Plan(NamedTuple):
+  """How the work is cut, static."""
+  platform: str
+  interpret: bool
+  rows: int  # B
+  groups: int  # programs that share a row and a block
+  heads: int  # of queries in a program
+  kv_heads: int  # of keys in a program
+  shared_by: int  # groups that read the same keys
+  width: int  # H
+  v_width: int  # Hv
+  q_block: int
+  k_block: int
+  q_blocks: int
+  k_blocks: int
+
+
+class Inputs(NamedTuple):
+  """What a program reads beside queries, keys and values."""
+  scalars: jax.Array  # [5] int32: the key's two words; first row, head and query of this device
+  states: jax.Array | None  # [B or 1, q_blocks, k_blocks] int32, as `masks.blocks` has them
+  q_segments: jax.Array | None  # [B, 1, T]
+  k_segments: jax.Array | None  # [B, 1, S]
+  q_flags: Mapping[str, jax.Array]  # [B, 1, T]
+  k_flags: Mapping[str, jax.Array]  # [B, 1, S]
+  q_positions: jax.Array | None  # [B, 1, T]
+  k_positions: jax.Array | None  # [B, 1, S]
+  pairs: jax.Array | None  # [B, S, T] int8
+  bias: jax.Array | None  # [B or 1, groups, heads, S, T]
+  params: Mapping[str, jax.Array]  # [groups, heads, n], of `Variant.bias`
+
+
+class Cut(NamedTuple):
+  """Which blocks a program has: all of a side, or one."""
+  grid: tuple[str, ...]  # names of its axes: row, group, and block of queries or keys
+  queries: bool  # a block of the queries; else all of them
+  keys: bool
+
+
+def specs(plan: Plan, cut: Cut, inputs: Inputs) -> Any:
+  """Block specs of q, k, v and `inputs`, and a function that makes more of them."""
+  def make(shape: Sequence[int], *index: str | int) -> pl.BlockSpec:
+    def at(*ids):
+      of = dict(zip(cut.grid, ids)) | {"query": 0, "key": 0} | dict(zip(cut.grid, ids))
+      of["kv_group"] = jax.lax.div(of["group"], plan.shared_by) if plan.shared_by > 1 else (
+          of["group"])
+      return tuple(of[i] if isinstance(i, str) else i for i in index)
+    return pl.BlockSpec(tuple(shape), at)
+
+  T = plan.q_block * (1 if cut.queries else plan.q_blocks)
+  S = plan.k_block * (1 if cut.keys else plan.k_blocks)
+  of_row = lambda x: 0 if x.shape[0] == 1 else "row"
+  whole = lambda x: pl.BlockSpec(memory_space=pltpu.SMEM) if plan.platform == "tpu" else (
+      pl.BlockSpec(x.shape, lambda *ids: (0,) * x.ndim))
+  queries = lambda x: make((1, 1, T), "row", 0, "query")
+  keys = lambda x: make((1, 1, S), "row", 0, "key")
+  each = functools.partial(jax.tree.map)
+  return make, Inputs(
+      scalars=whole(inputs.scalars), states=each(whole, inputs.states),
+      q_segments=each(queries, inputs.q_segments), k_segments=each(keys, inputs.k_segments),
+      q_flags=each(queries, inputs.q_flags), k_flags=each(keys, inputs.k_flags),
+      q_positions=each(queries, inputs.q_positions), k_positions=each(keys, inputs.k_positions),
+      pairs=each(lambda x: make((1, S, T), "row", "key", "query"), inputs.pairs),
+      bias=each(lambda x: make((1, 1, plan.heads, S, T), of_row(x), "group", 0, "key", "query"),
+                inputs.bias),
+      params=each(lambda x: make((1, *x.shape[1:]), "group", 0, 0), inputs.params))
+
+
+def sides(make: Callable, plan: Plan, cut: Cut) -> tuple[pl.BlockSpec, ...]:
+  """Block specs of what has the shapes of queries, keys, values, outputs and sums."""
+  T = plan.q_block * (1 if cut.queries else plan.q_blocks)
+  S = plan.k_block * (1 if cut.keys else plan.k_blocks)
+  of_queries = lambda lanes: make((1, T, lanes), "row", "query", "group")
+  of_keys = lambda lanes: make((1, S, lanes), "row", "key", "kv_group")
+  return (of_queries(plan.heads * plan.width), of_keys(plan.kv_heads * plan.width),
+          of_keys(plan.kv_heads * plan.v_width), of_queries(plan.heads * plan.v_width),
+          make((1, 1, plan.heads, T), "row", "group", 0, "query"))
+
+
+def block(index: Any, size: int) -> Any:
+  """The slice of a block; index 0 may be one that is static."""
+  return pl.ds(index if isinstance(index, int) else pl.multiple_of(index * size, size), size)
+
+
+class Reader:
+  """Reads the tiles of a program from its refs."""
+
+  def __init__(self, variant: Variant, plan: Plan, cut: Cut, inputs: Inputs):
+    self.variant, self.plan, self.cut, self.inputs = variant, plan, cut, inputs
+    self.ids = {name: pl.program_id(axis) for axis, name in enumerate(cut.grid)}
+
+  def queries(self, i: Any) -> Any:
+    return block(0 if self.cut.queries else i, self.plan.q_block)
+
+  def keys(self, j: Any) -> Any:
+    return block(0 if self.cut.keys else j, self.plan.k_block)
+
+  def state(self, i: Any, j: Any) -> jax.Array | None:
+    states = self.inputs.states
+    return None if states is None else states[0 if states.shape[0] == 1 else self.ids["row"], i, j]
+
+  def tile(self, head: int, i: Any, j: Any) -> Tile:
+    x, plan, variant = self.inputs, self.plan, self.variant
+    at_q, at_k = self.queries(i), self.keys(j)
+    row = lambda ref, at: None if ref is None else ref[0, :, at]
+    column = lambda ref, at: None if ref is None else ref[0, :, at].T
+    iota = lambda shape: jax.lax.broadcasted_iota(jnp.int32, shape, shape.index(max(shape)))
+    q_index = x.scalars[4] + i * plan.q_block + iota((1, plan.q_block))
+    queries = Side(q_index, row(x.q_segments, at_q),
+                   {name: row(ref, at_q) for name, ref in x.q_flags.items()},
+                   row(x.q_positions, at_q))
+    keys = Side(j * plan.k_block + iota((plan.k_block, 1)), column(x.k_segments, at_k),
+                {name: column(ref, at_k) for name, ref in x.k_flags.items()},
+                column(x.k_positions, at_k))
+    words = rows = None
+    if variant.dropout_rate:
+      words = tuple(x.scalars[n].astype(jnp.uint32) for n in range(2))
+      number = (x.scalars[2] + self.ids["row"]) * variant.num_heads + (
+          x.scalars[3] + self.ids["group"] * plan.heads + head)
+      rows = (number * variant.num_queries + q_index).astype(jnp.uint32)
+    return Tile(
+        queries, keys, pairs=None if x.pairs is None else x.pairs[0, at_k, at_q].astype(jnp.int32),
+        bias=None if x.bias is None else x.bias[0, 0, head, at_k, at_q],
+        params={name: self.param(name, ref[0, head:head + 1, :])
+                for name, ref in x.params.items()},
+        words=words, rows=rows)
+
+  def param(self, name: str, row: jax.Array) -> Table | jax.Array:
+    return Table(row) if name in self.variant.tables else row
+
+  def of_head(self, ref: Any, head: int, at: Any, width: int) -> jax.Array:
+    """[block, width], a head's lanes."""
+    return ref[0, at, head * width:(head + 1) * width]
+
+  def each(self, count: int, pair: Callable, do: Callable, carry: Any) -> Any:
+    """`do(index, carry, masked)` for every block that has something to do."""
+    def step(index, carry):
+      state = self.state(*pair(index))
+      if state is None:
+        return do(index, carry, True)
+      runs = [lambda c: c, lambda c: do(index, c, True), lambda c: do(index, c, False)]
+      return jax.lax.switch(state, runs, carry)
+    return step(0, carry) if count == 1 else jax.lax.fori_loop(0, count, step, carry)
+
+
+def lanes(parts: Sequence[jax.Array], axis: int) -> jax.Array:
+  return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis)
+
+
+def forward_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, out):
+  """Writes the output of a block of queries and the log of its sums."""
+  read = Reader(variant, plan, cut, inputs)
+  (q, k, v), (o, log_total) = refs, out
+  i, shares = read.ids["query"], plan.heads // plan.kv_heads
+
+  def step(j, carry, masked):
+    at = read.keys(j)
+    return [tiles.forward(variant, sums, read.of_head(q, h, read.queries(i), plan.width),
+                          read.of_head(k, h // shares, at, plan.width),
+                          read.of_head(v, h // shares, at, plan.v_width),
+                          read.tile(h, i, j), masked)
+            for h, sums in enumerate(carry)]
+
+  start = [Sums.start(plan.q_block, plan.v_width) for _ in range(plan.heads)]
+  outs, logs = zip(*(sums.finish() for sums in read.each(
+      plan.k_blocks, lambda j: (i, j), step, start)))
+  o[0] = lanes(outs, 0).T.astype(o.dtype)
+  for head, log in enumerate(logs):
+    log_total[0, 0, head:head + 1, :] = log
+
+
+def delta_of(read: Reader, o, d_o, at) -> jax.Array:
+  """The sum of each output times its gradient, [heads * Hv, Q] before it is summed over Hv."""
+  return (o[0, at, :].astype(jnp.float32) * d_o[0, at, :].astype(jnp.float32)).T
+
+
+def tile_gradients(read: Reader, refs, i, j, masked: bool, delta: jax.Array) -> list[Gradients]:
+  """Those of every head of a tile."""
+  plan = read.plan
+  q, k, v, o, d_o, log_total = refs
+  at_q, at_k, shares = read.queries(i), read.keys(j), plan.heads // plan.kv_heads
+  result = []
+  for h in range(plan.heads):
+    rows = delta[h * plan.v_width:(h + 1) * plan.v_width].sum(0, keepdims=True)
+    result.append(tiles.backward(
+        read.variant, read.of_head(q, h, at_q, plan.width),
+        read.of_head(k, h // shares, at_k, plan.width),
+        read.of_head(v, h // shares, at_k, plan.v_width), read.of_head(d_o, h, at_q, plan.v_width),
+        log_total[0, 0, h:h + 1, at_q], rows, read.tile(h, i, j), masked))
+  return result
+
+
+def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, out):
+  """Writes the gradients of a block of keys and values, and adds to those of all queries.
+
+  The parameters' and the bias's come with them; queries' only where `out` has a place for them.
+  """
+  read = Reader(variant, plan, cut, inputs)
+  d_q, d_k, d_v, d_bias, d_params = out
+  j, shares = read.ids["key"], plan.heads // plan.kv_heads
+  alone = plan.k_blocks == 1
+
+  if d_q is not None and not alone:
+    @pl.when(j == 0)
+    def _():
+      d_q[...] = jnp.zeros_like(d_q)
+  if d_bias is not None:
+    # The row is the last axis of the grid where all rows share a bias.
+    first = True if d_bias.shape[0] > 1 or cut.grid[-1] != "row" else read.ids["row"] == 0
+    @pl.when(first)
+    def _():
+      d_bias[...] = jnp.zeros_like(d_bias)
+
+  def step(i, carry, masked):
+    found = tile_gradients(read, refs, i, j, masked, delta_of(read, *refs[3:5], read.queries(i)))
+    at = read.queries(i)
+    if d_q is not None:
+      added = lanes([g.query for g in found], 0).T
+      d_q[0, at, :] = added.astype(d_q.dtype) if alone else d_q[0, at, :] + added
+    if d_bias is not None:
+      for h, g in enumerate(found):
+        d_bias[0, 0, h, :, at] += g.logits
+    keys, values, params = carry
+    total = lambda parts: [sum(parts[n * shares:(n + 1) * shares]) for n in range(plan.kv_heads)]
+    add = lambda a, b: jax.tree.map(jnp.add, a, b)
+    return (add(keys, total([g.key for g in found])), add(values, total([g.value for g in found])),
+            add(params, [g.params for g in found]))
+
+  zeros = lambda width: [jnp.zeros((plan.k_block, width), jnp.float32)
+                         for _ in range(plan.kv_heads)]
+  start = zeros(plan.width), zeros(plan.v_width), [
+      {n: read.param(n, jnp.zeros((1, ref.shape[-1]), jnp.float32))
+       for n, ref in inputs.params.items()}
+      for _ in range(plan.heads)]
+  keys, values, params = read.each(plan.q_blocks, lambda i: (i, j), step, start)
+  d_k[0] = lanes(keys, 1).astype(d_k.dtype)
+  d_v[0] = lanes(values, 1).astype(d_v.dtype)
+  for name, ref in d_params.items():
+    for h in range(plan.heads):
+      (ref[0, 0, 0, h:h + 1, :],) = jax.tree.leaves(params[h][name])
+
+
+def queries_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, out):
+  """Writes the gradient of a block of queries."""
+  read = Reader(variant, plan, cut, inputs)
+  i = read.ids["query"]
+  delta = delta_of(read, *refs[3:5], read.queries(i))
+
+  def step(j, carry, masked):
+    found = tile_gradients(read, refs, i, j, masked, delta)
+    return [total + g.query for total, g in zip(carry, found)]
+
+  start = [jnp.zeros((plan.width, plan.q_block), jnp.float32) for _ in range(plan.heads)]
+  found = read.each(plan.k_blocks, lambda j: (i, j), step, start)
+  out[0][0] = lanes(found, 0).T.astype(out[0].dtype)
