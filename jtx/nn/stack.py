@@ -131,6 +131,7 @@ class ScanLayer(Block):
 
   def __call__(self, carry, layer, ctx: Context):
     x, cache = carry
+    x = jax.lax.optimization_barrier(x)
     depth, kind, skipped, memory = layer
     if memory is not None:
       memory = Projections(*(jnp.moveaxis(m, 1, 2) for m in memory))

@@ -16,14 +16,36 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float):
   """
   lse = jax.nn.logsumexp(logits, -1)
   nll = lse - jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+  if not label_smoothing:
+    return nll, nll
   return (1 - label_smoothing) * nll + label_smoothing * (lse - logits.mean(-1)), nll
+
+
+def logit_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array,
+               label_smoothing: float = 0.0) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+  """Weighted sums of the smoothed loss, and of the likelihood and hits, which have no gradient.
+
+  A token counts as right where no other has a larger logit.
+
+  Args:
+    logits: [..., V] float32.
+    labels: [...] int, of any value where the weight is 0.
+    weights: [...].
+    label_smoothing: between 0 and 1.
+  """
+  labels = jnp.where(weights > 0, labels, 0)
+  loss, nll = cross_entropy(logits, labels, label_smoothing)
+  # Ten times the speed of an argmax on CPU.
+  hits = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0] >= logits.max(-1)
+  total = lambda x: jnp.sum(x * weights)
+  return total(loss), jax.lax.stop_gradient((total(nll), total(hits)))
 
 
 def token_sums(head: Callable[[jax.Array], jax.Array], hidden: jax.Array, labels: jax.Array,
                weights: jax.Array, label_smoothing: float, chunk: int = 0) -> Sums:
   """Weighted sums over tokens of `loss` (smoothed), `nll` and `accuracy`.
 
-  Only `loss` has a gradient. A token counts as right where no other has a larger logit.
+  Only `loss` has a gradient. What counts as right is told at `logit_sums`.
 
   Args:
     head: [..., D] to float32 logits [..., V]; may close over parameters.
@@ -34,14 +56,8 @@ def token_sums(head: Callable[[jax.Array], jax.Array], hidden: jax.Array, labels
     chunk: about how many tokens' logits are held at a time, each computed once: the gradient is
       taken while they are at hand. 0 is all, and the gradient is autodiff's.
   """
-  def sums(hidden, labels, weights):
-    logits = head(hidden)
-    loss, nll = cross_entropy(logits, labels, label_smoothing)
-    # Ten times the speed of an argmax on CPU.
-    hits = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0] >= logits.max(-1)
-    total = lambda x: jnp.sum(x * weights)
-    return total(loss), jax.lax.stop_gradient((total(nll), total(hits)))
-
+  sums = lambda hidden, labels, weights: logit_sums(
+      head(hidden), labels, weights, label_smoothing)
   if chunk:
     loss, (nll, hits) = chunked(sums, hidden, labels, weights, chunk)
   else:

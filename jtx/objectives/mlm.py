@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jtx.objectives.cross_entropy import logit_sums
 from jtx.objectives.sums import Batch, Sums, class_sums, text_weights
 from jtx.parallel.sharding import constrain
 
@@ -50,7 +51,9 @@ class Mlm:
 
     hidden, scores, pairs = model.apply({"params": params}, batch, rngs=rngs, method=outputs)
     labels = batch["mlm_labels"]
-    sums = class_sums(scores, labels, (labels >= 0).astype(jnp.float32))
+    weights = (labels >= 0).astype(jnp.float32)
+    loss, (_, hits) = logit_sums(scores, labels, weights)
+    sums = {"loss": (loss, weights.sum()), "accuracy": (hits, weights.sum())}
     if pairs is not None:
       of_pairs = class_sums(pairs, batch["label"], pair_weights(batch))
       sums |= {f"pair_{name}": value for name, value in of_pairs.items()}
