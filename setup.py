@@ -22,7 +22,8 @@ setuptools.setup(
     # for who starts Python beside it.
     package_dir={"": "."},
     packages=setuptools.find_packages(include=["jtx", "jtx.*"]),
-    package_data={"jtx": ["py.typed"], "jtx.data.sources": ["number_words.tsv"]},
+    package_data={"jtx": ["py.typed"], "jtx.compile": ["targets/*.txtpb"],
+                  "jtx.data.sources": ["number_words.tsv"]},
     entry_points={"console_scripts": ["jtx = jtx.experiments.__main__:main"]},
     install_requires=[
         "absl-py>=2.5",
@@ -52,6 +53,7 @@ setuptools.setup(
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],
         "aot": ["jax[tpu]"],
+        "aot-gpu": ["jax[cuda13-local]"],  # without the libraries that programs run with
         "beam": ["apache-beam>=2.77"],
         "gcs": ["gcsfs>=2026.8"],  # brings google-cloud-storage, with which TensorBoard writes
         "notebooks": NOTEBOOKS,

@@ -30,7 +30,7 @@ from jtx import imports
 from jtx.errors import RESTART, ConfigError, DataError
 from jtx.parallel import preemption
 
-from . import no_tpu
+from . import no_accelerator
 from .config_files import find_file
 from .config_values import ConfigParser, TupleParser
 from .errors import UsageError, is_user_error, output_closed, sentence
@@ -81,7 +81,7 @@ def run(main: Callable[[], int | None], required: Sequence[str] = (),
         raise
       return status
 
-  no_tpu.quiet()
+  no_accelerator.quiet()
   app.run(main_or_sentence, flags_parser=parse_or_exit)
 
 

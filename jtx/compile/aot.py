@@ -1,98 +1,31 @@
 """Ahead-of-time compiles: a config's real train step for chips that are not here, and a report.
 
-XLA's TPU compiler, which the extra `aot` brings, runs on any machine and knows the topologies of
-pods. What it says of memory is what a pod would say; what is said here of time is an estimate.
+XLA's compilers for TPUs and NVIDIA GPUs, which the extras `aot` and `aot-gpu` bring, run on any
+machine. What they say of memory is what the chips would say; what is said here of time is an
+estimate. On a GPU XLA also times the candidates for each matrix product, which it can't here: it
+takes the first.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 import itertools
 import math
-import os
-import re
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import logging
 import jax
-from jax.experimental import topologies
 
 from jtx import build
-from jtx.compile import cycles, hlo
+from jtx.compile import cycles, hlo, kernels, topologies
 from jtx.compile.declared import declared_data
 from jtx.config import ConfigDict
 from jtx.data import pipeline
-from jtx.errors import ConfigError, nearest
+from jtx.errors import ConfigError
 from jtx.nn.layers import compute_dtype
 from jtx.parallel import sharding
 from jtx.train import flops, phases, progress
 from jtx.train.program import Program
 from jtx.train.teacher import with_teacher
-
-# Of the machine that compiles: it has no TPU, and is not asked whether it is part of a pod.
-ENVIRONMENT = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost",
-               "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-
-
-class Chip(NamedTuple):
-  """Published figures of one chip (the vendor's "System architecture" pages)."""
-  memory: float  # bytes
-  bandwidth: float  # bytes/s of that memory
-  links: float  # bytes/s sent to other chips, all links together
-  options: Mapping[str, Any] = {}  # of the topology
-
-
-# The peaks of the arithmetic are in progress.py, by the name of the device.
-CHIPS = {
-    "v4": Chip(32 * 2**30, 1228e9, 300e9, {"chip_config_name": "megacore"}),
-    "v5e": Chip(16 * 2**30, 819e9, 200e9),
-    "v5p": Chip(95 * 2**30, 2765e9, 600e9),
-    "v6e": Chip(32 * 2**30, 1640e9, 448e9),
-}
-
-
-def set_up(topology: str) -> None:
-  """Prepares this process, in which JAX has not been used, to compile for a topology.
-
-  Args:
-    topology: as for `devices`.
-  """
-  os.environ.update(ENVIRONMENT)
-  jax.config.update("jax_platforms", "cpu")
-  if match := re.fullmatch(r"cpu:([1-9]\d*)", topology):
-    jax.config.update("jax_num_cpu_devices", int(match[1]))
-
-
-def devices(topology: str, slices: int = 1) -> Sequence[Any]:
-  """Descriptions of the devices of a topology.
-
-  Args:
-    topology: "v5e:4x4" and the like, by the key of CHIPS and the shape of the pod or slice of it;
-      or "cpu:8", simulated devices.
-    slices: of that shape, joined by the data centre's network.
-
-  Raises:
-    ConfigError: there is no such topology, or no compiler for it.
-  """
-  kind, _, shape = topology.partition(":")
-  if re.fullmatch(r"cpu:[1-9]\d*", topology):
-    return jax.devices("cpu")[:int(shape)]
-  if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+){1,2}", shape):
-    raise ConfigError(f"--topology={topology}: a chip and its shape such as v5e:4x4 or v5p:4x4x4,"
-                      f" or cpu:8 for simulated devices; {nearest(kind, [*CHIPS, 'cpu'])}")
-  options = dict(CHIPS[kind].options) | ({"num_slices": slices} if slices > 1 else {})
-  sides = [*map(int, shape.split("x")), 1][:3]
-  if math.prod(sides) < 4:  # fewer chips than the smallest host of a pod has
-    options["chips_per_host_bounds"] = sides
-  try:
-    import libtpu  # noqa: F401
-  except ImportError:
-    raise ConfigError(f"--topology={topology}: needs the TPU compiler; install the extra `aot`:"
-                      ' pip install -e ".[aot]"') from None
-  try:
-    return topologies.get_topology_desc(platform="tpu", topology_name=topology, **options).devices
-  except Exception as e:  # whatever the compiler's runtime raises
-    raise ConfigError(f"--topology={topology}: the TPU compiler knows no such topology"
-                      f" ({' '.join(str(e).split())[:200]})") from e
 
 
 def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: int | None = None,
@@ -103,7 +36,7 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
 
   Args:
     config: of a run. None of its data is read.
-    topology: as for `devices`.
+    topology: as for `topologies.devices`.
     slices: of that topology.
     vocab_size: where the config leaves it to the data.
     outputs: classes or tags, where the config leaves them to the data.
@@ -112,8 +45,11 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
   Raises:
     ConfigError: the config can't be used, or the mesh does not fit the topology.
   """
-  mesh = sharding.make_mesh(config.mesh, devices(topology, slices))
-  chip = CHIPS.get(topology.partition(":")[0])
+  kind, chip = topologies.kind_of(topology), topologies.chip(topology)
+  if ops and kind not in cycles.CLOCKS:
+    raise ConfigError(f"--ops={ops} --topology={topology}: only the compiler for TPUs tells cycles;"
+                      f" use a topology of {', '.join(cycles.CLOCKS)}, or no --ops")
+  mesh = sharding.make_mesh(config.mesh, topologies.devices(topology, slices))
   phase = max(phases.phases(config), key=lambda p: (p.length or 1) * p.batch_size)
   program, arguments = _program(config, mesh, phase, vocab_size, outputs)
   with jax.set_mesh(mesh):
@@ -147,9 +83,8 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
   result["fits"] = chip is None or memory.peak_memory_in_bytes <= chip.memory
   text = compiled.as_text()
   result |= _traffic_and_time(program, arguments, text, chip)
-  if chip:  # the compiler for CPUs tells none
-    clock = cycles.CLOCKS[topology.partition(":")[0]]
-    peak = progress.peak_flops(result["device_kind"])
+  if kind in cycles.CLOCKS:
+    clock, peak = cycles.CLOCKS[kind], progress.peak_flops(result["device_kind"])
     result["ops"] = cycles.summary(text, cycles.Rates(peak / clock, chip.bandwidth / clock), ops)
     result["ops"]["seconds"] = result["ops"]["cycles"] / clock
   return result
@@ -177,8 +112,8 @@ def _program(config: ConfigDict, mesh: Any, phase: Any, vocab_size: int | None,
 
 
 def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
-                      chip: Chip | None) -> dict[str, Any]:
-  """The traffic of a compiled step, and an estimate of its time where the chip is known."""
+                      chip: topologies.Chip | None) -> dict[str, Any]:
+  """The traffic of a compiled step; its kernels and an estimate of its time, of a known chip."""
   found = hlo.traffic(text)
   sent = sum(t.sent for t in found.values())
   with jax.set_mesh(program.mesh):
@@ -187,6 +122,8 @@ def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
   result = {
       "collectives": {kind: t._asdict() for kind, t in found.items()}, "sent_bytes": sent,
       "least_sent_bytes": least_sent(arguments[0].params, width, program.config.optim.accumulate)}
+  if chip:
+    result["kernels"] = {name: k._asdict() for name, k in kernels.kernels(text).items()}
   peak = progress.peak_flops(program.mesh.devices.flat[0].device_kind)
   if chip and peak:
     parts = {"arithmetic": done / peak, "memory": hlo.moved(text) / chip.bandwidth,
@@ -254,12 +191,12 @@ def search(config: ConfigDict, topology: str, *, slices: int = 1,
 
   Args:
     config: of a run; of its mesh only `context` stays.
-    topology: as for `devices`.
+    topology: as for `topologies.devices`.
     slices: of that topology.
     **options: others of `report`.
   """
   results = []
-  for shape in meshes(config, len(devices(topology, slices))):
+  for shape in meshes(config, len(topologies.devices(topology, slices))):
     edited = config.copy_and_resolve_references()
     with edited.unlocked():
       edited.mesh.update(shape)
@@ -277,7 +214,7 @@ def line(result: Mapping[str, Any]) -> str:
   shape = " x ".join(f"{axis} {n}" for axis, n in result["mesh"].items()) or "1"
   text = f"{result['topology']} as {shape}: "
   if "peak" not in result["bytes"]:
-    return text + "does not fit"
+    return text + f"does not fit: {result['why']}"
   text += f"{result['bytes']['peak'] / 2**30:.2f} GiB a device at the peak"
   if result["bytes"]["chip"]:
     text += f" of {result['bytes']['chip'] / 2**30:.0f}"
@@ -288,4 +225,6 @@ def line(result: Mapping[str, Any]) -> str:
   if ops := result.get("ops"):
     text += (f"; by the compiler's cost model {ops['cycles']:.3g} cycles,"
              f" {ops['seconds'] * 1e3:.3g} ms")
+  if found := result.get("kernels"):
+    text += "; kernels: " + ", ".join(f"{k['count']} {name}" for name, k in found.items())
   return text

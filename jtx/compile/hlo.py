@@ -86,14 +86,10 @@ def _describe(computation: str, line: str, match: re.Match) -> tuple[str, int, i
   result, kind, start, operands = match.groups()
   group = _group_size(line)
   sizes = [_size(dtype, dims) for dtype, dims in _ARRAY.findall(result)]
-  if kind == "collective-permute" and start:
-    size = max(sizes)  # the operand, the result and two flags
-  elif kind == "all-gather" and start:
-    size = max(sizes)  # the operand is the smaller one
-  elif kind == "reduce-scatter":
-    size = sum(sizes) * group
-  else:
-    size = sum(sizes)
+  if start and kind != "all-reduce":  # whose type names what goes in, what comes out and flags
+    number = operands.count("%")
+    sizes = sizes[number:2 * number]
+  size = sum(sizes) * (group if kind == "reduce-scatter" else 1)
   if kind == "all-reduce" and _SCATTER in computation:
     kind = "reduce-scatter"  # fused with the slice that each device keeps
   return kind, size, group

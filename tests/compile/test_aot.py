@@ -1,8 +1,5 @@
 """Compiles for simulated devices, and what is told of a mesh without a compile."""
 
-import sys
-import types
-
 import jax
 import pytest
 
@@ -64,29 +61,6 @@ def test_a_tokenizer_that_is_there_is_read(tmp_path):
   assert declared_data(config, 70)[1]["vocab_size"] == 70
 
 
-@pytest.mark.parametrize("shape, bounds", [
-    ("1x1", [1, 1, 1]), ("2x1", [2, 1, 1]), ("1x1x1", [1, 1, 1]), ("2x2", None), ("4x4", None)])
-def test_a_shape_of_less_than_a_host_is_told_to_the_compiler(shape, bounds, monkeypatch):
-  monkeypatch.setitem(sys.modules, "libtpu", types.ModuleType("libtpu"))
-  asked = {}
-  description = types.SimpleNamespace(devices=("a chip",))
-  monkeypatch.setattr(aot.topologies, "get_topology_desc",
-                      lambda **options: asked.update(options) or description)
-  assert aot.devices(f"v5e:{shape}") == ("a chip",)
-  assert asked.get("chips_per_host_bounds") == bounds
-
-
-@pytest.mark.parametrize("topology,message", [
-    ("v5e", "a chip and its shape such as v5e:4x4"),
-    ("v5x:4x4", "did you mean 'v5"),
-    ("v5e:4", "a chip and its shape"),
-    ("cpu:0", "cpu:8 for simulated devices"),
-])
-def test_wrong_topologies(topology, message):
-  with pytest.raises(ConfigError, match=message):
-    aot.devices(topology)
-
-
 def test_a_teacher_is_needed():
   with pytest.raises(ConfigError, match="objective.teacher is unset"):
     aot.report(distilbert.get_config().lock(), f"cpu:{len(jax.devices())}")
@@ -104,6 +78,9 @@ def test_simulated_devices():
   assert result["collectives"]["all-gather"]["count"] > 0
   assert result["flops_per_chip"] == result["flops_per_step"] / 8
   assert "8: " in aot.line(result) and "fits" in aot.line(result)
+  assert "kernels" not in result  # of a CPU that stands for something else
+  with pytest.raises(ConfigError, match="--ops=3 --topology=cpu:8: only the compiler for TPUs"):
+    aot.report(config, "cpu:8", ops=3)
 
 
 @pytest.mark.slow

@@ -85,6 +85,32 @@ def test_kinds_loops_and_pieces():
   }
 
 
+def test_collectives_of_several_arrays_that_run_beside_other_work():
+  """As XLA prints them for GPUs: the type names all that goes in before all that comes out."""
+  text = """\
+%add (x: f32[], y: f32[]) -> f32[] {
+  ROOT %x = f32[] parameter(0)
+}
+
+ENTRY %main (a: bf16[2,4], b: f32[3]) -> bf16[8,4] {
+  %a = bf16[2,4]{1,0} parameter(0)
+  %b = f32[3]{0} parameter(1)
+  %c = bf16[8,4]{1,0} parameter(2)
+  %d = f32[12]{0} parameter(3)
+  %g = ((bf16[2,4]{1,0}, f32[3]{0}), (bf16[8,4]{1,0}, f32[12]{0})) all-gather-start(%a, /*index=1*/%b), channel_id=1, replica_groups=mesh['axis_0'=1,'axis_1'=4] {'axis_1'}, dimensions={0}
+  %s = ((bf16[8,4]{1,0}, f32[12]{0}), (bf16[2,4]{1,0}, f32[3]{0})) reduce-scatter-start(%c, %d), channel_id=2, replica_groups=mesh['axis_0'=4,'axis_1'=1] {'axis_0'}, to_apply=%add
+  %t = ((bf16[8,4]{1,0}), bf16[8,4]{1,0}) all-to-all-start(%c), channel_id=3, replica_groups={{0,1,2,3}}, dimensions={0}
+  %p = (bf16[8,4]{1,0}, bf16[8,4]{1,0}, u32[], u32[]) collective-permute-start(%c), channel_id=4, source_target_pairs={{0,1},{1,0}}
+  %r = (f32[12]{0}, f32[12]{0}) all-reduce-start(%d, %d), channel_id=5, replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %done = bf16[8,4]{1,0} all-to-all-done(%t)
+}
+"""
+  assert hlo.traffic(text) == {
+      "all-gather": hlo.Traffic(1, 64 + 48, 84), "all-reduce": hlo.Traffic(1, 96, 144),
+      "all-to-all": hlo.Traffic(1, 64, 48), "collective-permute": hlo.Traffic(1, 64, 64),
+      "reduce-scatter": hlo.Traffic(1, 64 + 48, 84)}
+
+
 def test_memory_of_slices_and_of_what_stays_on_the_chip():
   text = """\
 %cut (p: f32[12,100], i: s32[]) -> f32[1,100] {

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_flags
 import pytest
 
-from experiments import cli, config_files, no_tpu
+from experiments import cli, config_files, no_accelerator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -288,15 +288,21 @@ def test_tracebacks(tmp_path, config_file, args, last):
   assert done.stderr.splitlines()[-1] == last
 
 
-@pytest.mark.parametrize("vendor, own, expected", [
-    ("0x8086", None, "localhost"), ("0x8086", "a,b", "a,b"), ("0x1ae0", None, None)])
-def test_the_tpu_runtime_is_told_that_there_is_no_tpu(vendor, own, expected, tmp_path, monkeypatch):
+@pytest.mark.parametrize("vendor, own, host, bounds, skip", [
+    ("0x8086", None, "localhost", "1,1,1", "1"),
+    ("0x8086", "a,b", "a,b", "1,1,1", "1"),
+    ("0x1ae0", None, None, None, "1"),  # a TPU
+    ("0x10de", None, "localhost", "1,1,1", None),  # a GPU
+])
+def test_runtimes_are_told_which_devices_are_not_there(vendor, own, host, bounds, skip, tmp_path,
+                                                       monkeypatch):
   (tmp_path / "vendor").write_text(vendor + "\n")
   environment = {} if own is None else {"TPU_WORKER_HOSTNAMES": own}
-  monkeypatch.setattr(no_tpu.os, "environ", environment)
-  no_tpu.quiet(str(tmp_path / "*"))
-  assert environment.get("TPU_WORKER_HOSTNAMES") == expected
-  assert environment.get("TPU_PROCESS_BOUNDS") == (None if vendor == "0x1ae0" else "1,1,1")
+  monkeypatch.setattr(no_accelerator.os, "environ", environment)
+  no_accelerator.quiet(str(tmp_path / "*"))
+  assert environment.get("TPU_WORKER_HOSTNAMES") == host
+  assert environment.get("TPU_PROCESS_BOUNDS") == bounds
+  assert environment.get("JAX_SKIP_CUDA_CONSTRAINTS_CHECK") == skip
 
 
 def test_a_library_s_warning_has_no_traceback():
