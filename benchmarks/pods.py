@@ -1,10 +1,10 @@
-"""The table of docs/scale.md: what XLA's compiler says of each config on a pod that suits it.
+"""The tables of docs/scale.md: what XLA's compilers say of each config on pods and GPUs.
 
-  python -m benchmarks.pods --workdir=runs/pods [--only=bert_large]
+  python -m benchmarks.pods --workdir=runs/pods [--tables=pods,gpus] [--only=bert_large]
 
 Each line is a run of `experiments.compile` (some take minutes), whose report is kept in the
-workdir: called again, the command makes what is missing, and writes the table anew. Needs the
-extra `aot`.
+workdir: called again, the command makes what is missing, and writes the tables anew. `pods` needs
+the extra `aot`, `gpus` the extra `aot-gpu`.
 """
 
 import json
@@ -19,15 +19,16 @@ from absl import flags, logging
 from experiments import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the reports.")
-ONLY = flags.DEFINE_string("only", "", "Of PODS, those whose command has this in it.")
+TABLES = flags.DEFINE_list("tables", ["pods", "gpus"], "Which to make.")
+ONLY = flags.DEFINE_string("only", "", "Of their lines, those whose command has this in it; the"
+                           " page stays as it is.")
 
 ROOT = pathlib.Path(__file__).absolute().parent.parent
 PAGE = ROOT / "docs" / "scale.md"
-TABLE = re.compile(r"(?<=<!-- pods -->\n).*?(?=<!-- /pods -->)", re.DOTALL)
 
 
 class Pod(NamedTuple):
-  """A config where it would be trained."""
+  """A config where it would be trained: a pod, or GPUs."""
   config: str  # file of configs/ and its arguments
   topology: str
   mesh: dict[str, int]  # sizes that are not 1
@@ -59,6 +60,18 @@ PODS = (
     Pod("deit3", "v5e:8x8", {"data": 4, "fsdp": 16}, ("--outputs=1000",)),
     Pod("mae", "v5e:8x8", {"data": 4, "fsdp": 16}),
 )
+GPUS = (
+    Pod("bert_base", "h100:1", {}, ("--config.batch_size=32", "--config.phases=((1.0,512,32),)")),
+    Pod("bert_base", "h100:8", {"data": 8}),
+    Pod("bert_base", "h100:8", {"fsdp": 8}),
+    Pod("bert_large", "h100:8", {"fsdp": 8}),
+    Pod("bert_large", "a100:8", {"fsdp": 8}),
+    Pod("bert_large", "b200:8", {"fsdp": 8}),
+    Pod("nmt_base", "h100:1", {}, ("--vocab_size=37000",)),
+    Pod("nmt_base", "h100:8", {"data": 8}, ("--vocab_size=37000",)),
+    Pod("vit_b16", "h100:1", {}, ("--config.batch_size=128", "--outputs=1000")),
+    Pod("vit_b16", "h100:8", {"fsdp": 8}, ("--outputs=1000",)),
+)
 
 
 def report(pod: Pod, folder: pathlib.Path) -> dict[str, Any]:
@@ -74,41 +87,75 @@ def report(pod: Pod, folder: pathlib.Path) -> dict[str, Any]:
   return json.loads(path.read_text(encoding="utf-8"))
 
 
-def row(pod: Pod, found: dict[str, Any]) -> str:
-  """A line of the table."""
+def head(pod: Pod, found: dict[str, Any]) -> list[str]:
+  """The cells of a line that tell what was compiled and whether it fits."""
   sizes, gib = found["bytes"], 2**30
   mesh = " ".join(f"{axis}={n}" for axis, n in found["mesh"].items())
   flags_of = " ".join(f"`{flag}`" for flag in pod.more)
-  cells = [f"`{pod.config}` {flags_of}".strip(), f"{pod.topology}, {mesh}",
+  cells = [f"`{pod.config}` {flags_of}".strip(), ", ".join(filter(None, (pod.topology, mesh))),
            f"{found['batch']:,}" + (f" x {found['length']}" if found["length"] else ""),
            f"{found['parameters'] / 1e6:.0f} M"]
-  if "peak" in sizes:
-    kept = (sizes["parameters"] + sizes["optimizer"] + sizes["average"]) / gib
-    cells += [f"{kept:.2f} + {sizes['activations'] / gib:.2f}",
-              f"{sizes['peak'] / gib:.1f} of {sizes['chip'] / gib:.0f}",
-              "fits" if found["fits"] else "does not fit",
-              f"{found['sent_bytes'] / max(found['least_sent_bytes'], 1):.2f}"]
-    estimate = found["estimate"]
-    cells += [f"{estimate['step_s'] * 1e3:.3g} ms, {estimate['bound_by']}",
-              f"{estimate['utilisation']:.0%}"]
-  else:
-    cells += ["", "", "does not fit", "", "", ""]
-  return f"| {' | '.join(cells)} |"
+  if "peak" not in sizes:
+    return [*cells, "", "", "does not fit"]
+  kept = (sizes["parameters"] + sizes["optimizer"] + sizes["average"]) / gib
+  return [*cells, f"{kept:.2f} + {sizes['activations'] / gib:.2f}",
+          f"{sizes['peak'] / gib:.1f} of {sizes['chip'] / gib:.0f}",
+          "fits" if found["fits"] else "does not fit"]
+
+
+HEAD = "config | chips, mesh | batch | parameters | state + rest, GiB a chip | peak, GiB | "
+
+
+def pod_cells(found: dict[str, Any]) -> list[str]:
+  """How much more is sent than must be, and the estimate of a step."""
+  if "peak" not in found["bytes"]:
+    return ["", "", ""]
+  estimate = found["estimate"]
+  return [f"{found['sent_bytes'] / max(found['least_sent_bytes'], 1):.2f}",
+          f"{estimate['step_s'] * 1e3:.3g} ms, {estimate['bound_by']}",
+          f"{estimate['utilisation']:.0%}"]
+
+
+def gpu_cells(found: dict[str, Any]) -> list[str]:
+  """What is sent, beside the least, and the kernels."""
+  if "peak" not in found["bytes"]:
+    return ["", ""]
+  least = f"{found['least_sent_bytes'] / 1e6:,.0f}"
+  return [f"{found['sent_bytes'] / 1e6:,.0f} of {least}" if found["sent_bytes"] else "",
+          ", ".join(f"{kernel['count']} {name}" for name, kernel in found["kernels"].items())]
+
+
+# By the marks on the page: the lines, titles of the cells that are not of all tables, and those.
+KINDS = {
+    "pods": (PODS, "sent / least | estimated step, bound by | estimated utilisation", pod_cells),
+    "gpus": (GPUS, "sent, MB | kernels", gpu_cells),
+}
+
+
+def table(name: str, folder: pathlib.Path) -> str:
+  """A table as Markdown; its lines are printed as they are made."""
+  pods, titles, cells = KINDS[name]
+  title = f"{HEAD} | {titles}"
+  lines = [f"| {title} |", "| " + " | ".join(["---"] * len(title.split("|"))) + " |"]
+  for pod in pods:
+    if ONLY.value in " ".join(pod.arguments()):
+      found = report(pod, folder)
+      lines.append(f"| {' | '.join(head(pod, found) + cells(found))} |")
+      print(lines[-1], flush=True)
+  return "\n".join(lines) + "\n"
 
 
 def main() -> None:
   folder = pathlib.Path(WORKDIR.value).absolute()
   folder.mkdir(parents=True, exist_ok=True)
-  lines = ["| config | chips, mesh | batch | parameters | state + rest, GiB a chip | peak, GiB |  |"
-           " sent / least | estimated step, bound by | estimated utilisation |",
-           "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-  for pod in PODS:
-    if ONLY.value in " ".join(pod.arguments()):
-      lines.append(row(pod, report(pod, folder)))
-      print(lines[-1], flush=True)
-  if not ONLY.value:
-    PAGE.write_text(TABLE.sub("\n".join(lines) + "\n", PAGE.read_text(encoding="utf-8")),
-                    encoding="utf-8")
+  for name in TABLES.value:
+    if name not in KINDS:
+      raise cli.UsageError(f"--tables={name}: {' or '.join(KINDS)}")
+    made = table(name, folder)
+    if not ONLY.value:
+      marked = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+      page = PAGE.read_text(encoding="utf-8")
+      PAGE.write_text(marked.sub(lambda _: made, page), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ _MAKERS = {"__triton": "Triton fusion", "__triton_gemm": "Triton matrix product"
 _CUSTOM = re.compile(r'"custom_fusion_config":\{"name":"([^"]*)"')
 _BODY = re.compile(r"\bcalls=%?([\w.\-]+)")
 _PRODUCT = re.compile(r" (dot|convolution)\(")
+_NO_CODE = ("AllocateBuffer", "ConcatBitcast")  # custom calls of XLA that run none
 
 
 class Kernel(NamedTuple):
@@ -45,7 +46,8 @@ def kernels(text: str) -> dict[str, Kernel]:
   found = collections.defaultdict(lambda: [0, 0.0])
   for computation, lines in program.items():
     for line in lines if times[computation] and computation not in inside else ():
-      if match := _OP.search(line):
+      match = _OP.search(line)
+      if match and not any(f'="{target}"' in line for target in _NO_CODE):
         entry = found[_name(match[1], line, program)]
         entry[0] += 1
         entry[1] += times[computation]

@@ -59,6 +59,7 @@ TPU = """\
 ENTRY %main (x: bf16[8,8]) -> bf16[8,8] {
   %x = bf16[8,8]{1,0} parameter(0)
   %a = bf16[8,8]{1,0} fusion(%x), kind=kOutput, calls=%product
+  %room = bf16[8,8]{1,0} custom-call(), custom_call_target="AllocateBuffer"
   %copy-start = (bf16[8,8]{1,0}, bf16[8,8]{1,0}, u32[]) copy-start(%a)
   %copy-done = bf16[8,8]{1,0} copy-done(%copy-start)
   ROOT %b = bf16[8,8]{1,0} custom-call(%copy-done), custom_call_target="tpu_custom_call", metadata={op_name="jit(f)/splash_mha_fwd/pallas_call"}

@@ -1,0 +1,34 @@
+"""What XLA's compiler for NVIDIA GPUs makes of train steps. No GPU is needed."""
+
+import pytest
+
+from tests.helpers import compiled
+
+pytest.importorskip("jax_plugins.xla_cuda13", reason="the extra `aot-gpu` is not installed")
+
+
+def report(*args):
+  done, result = compiled("--config=configs/bert.py:mini", *args)
+  assert done.returncode == 0, done.stderr
+  return done, result
+
+
+def test_what_is_sent_and_kept_and_by_which_kernels():
+  done, result = report("--topology=h100:8", "--config.phases=((1.0, 512, 32),)",
+                        "--config.batch_size=32", "--config.mesh.fsdp=8", "--config.mesh.data=1")
+  assert result["fits"] and result["device_kind"] == "NVIDIA H100 80GB HBM3"
+  assert 0 < result["estimate"]["utilisation"] < 1
+  # XLA keeps the vocabulary's table for the backward pass, which it need not gather again.
+  assert 0.7 < result["sent_bytes"] / result["least_sent_bytes"] < 1.2
+  layers, products = 4, result["kernels"]["Triton matrix product"]
+  assert products["runs"] > layers * 3 * 8 and products["count"] < products["runs"]
+  assert f"{products['count']} Triton matrix product" in done.stdout
+  assert "ops" not in result
+
+
+def test_what_does_not_fit_is_a_result():
+  done, result = report("--topology=a100:1", "--config.phases=((1.0, 512, 2048),)",
+                        "--config.batch_size=2048")
+  assert not result["fits"] and result["bytes"]["peak"] > result["bytes"]["chip"]
+  assert "does not fit" in done.stdout
+
