@@ -2,8 +2,7 @@
 
 XLA's compilers for TPUs and NVIDIA GPUs, which the extras `aot` and `aot-gpu` bring, run on any
 machine. What they say of memory is what the chips would say; what is said here of time is an
-estimate. On a GPU XLA also times the candidates for each matrix product, which it can't here: it
-takes the first.
+estimate.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +68,7 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
   }
   start = time.monotonic()
   try:
-    compiled = lowered.compile()
+    compiled = lowered.compile(topologies.compiler_options(topology))
   except jax.errors.JaxRuntimeError as e:
     if "RESOURCE_EXHAUSTED" not in str(e):
       raise

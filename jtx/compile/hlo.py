@@ -39,6 +39,7 @@ _FREE = frozenset((
     "async-done", "slice-done", "opt-barrier",
     *(f"{kind}{end}" for kind in SENT for end in ("", "-start", "-done"))))
 _SCATTER = "all-reduce-scatter"
+_ROOM = re.compile(r", [su]8\[(\d+)\]\{0\}\)$")
 
 
 class Traffic(NamedTuple):
@@ -269,8 +270,9 @@ def _moved(instruction: _Instruction, around: _Definitions,
   if op == "dynamic-update-slice":
     return 2 * around[operands[1]].bytes
   sizes = [around[x].bytes for x in operands]
-  if op != "fusion":
-    return instruction.bytes + sum(sizes)
+  if op != "fusion":  # cuBLAS and cuDNN get room to work in, as the last result
+    room = _ROOM.search(instruction.type) if op == "custom-call" else None
+    return instruction.bytes + sum(sizes) - (int(room[1]) if room else 0)
   for i, part in enumerate(_parts_read(instruction, defined)):
     sizes[i] = sizes[i] if part is None else min(sizes[i], part)
   return _written(instruction, defined) + sum(sizes)

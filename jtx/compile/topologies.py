@@ -117,6 +117,17 @@ def _gpus(topology: str, slices: int) -> Sequence[Any]:
                       f" ({' '.join(str(e).split())[:200]})") from e
 
 
+def compiler_options(topology: str) -> dict[str, Any]:
+  """What XLA is told for a topology, beside its flags in the environment.
+
+  On a GPU it times Triton's and cuBLAS's kernels for each matrix product. Without one it would take
+  Triton's first, untried, which it can't always compile: here cuBLAS gets all of them.
+  """
+  flag = "xla_gpu_enable_triton_gemm"
+  return {flag: False} if kind_of(topology) in GPUS and flag not in os.environ.get(
+      "XLA_FLAGS", "") else {}
+
+
 @functools.cache
 def target(gpu: str) -> str:
   """The description of a GPU for XLA, a GpuTargetConfigProto as text."""

@@ -84,14 +84,14 @@ def test_simulated_devices():
 
 
 def test_what_the_compiler_has_no_room_for_is_a_result(monkeypatch):
-  def refuse(lowered, error="RESOURCE_EXHAUSTED: Shared memory size limit\nexceeded"):
+  def refuse(lowered, options, error="RESOURCE_EXHAUSTED: Shared memory size limit\nexceeded"):
     raise jax.errors.JaxRuntimeError(error)
   monkeypatch.setattr(jax.stages.Lowered, "compile", refuse)
   result = aot.report(tiny_config(), "cpu:8")
   assert not result["fits"]
   why = "RESOURCE_EXHAUSTED: Shared memory size limit exceeded"
   assert aot.line(result) == f"cpu:8 as data 8: does not fit: {why}"
-  monkeypatch.setattr(jax.stages.Lowered, "compile", lambda lowered: refuse(lowered, "INTERNAL"))
+  monkeypatch.setattr(jax.stages.Lowered, "compile", lambda *args: refuse(*args, "INTERNAL"))
   with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
     aot.report(tiny_config(), "cpu:8")
 

@@ -132,13 +132,15 @@ ENTRY %main (p: f32[12,100], i: s32[]) -> f32[12,100] {
   %i = s32[] parameter(1)
   %part = f32[1,100]{1,0} fusion(%p, %i), kind=kLoop, calls=%cut
   %near = f32[1,100]{1,0:T(8,128)S(1)} negate(%part)
+  %product = (f32[12,12]{1,0}, s8[33554432]{0}) custom-call(%p, %p), custom_call_target="__cublas$lt$matmul"
   ROOT %out = f32[12,100]{1,0} fusion(%p, %near, %i), kind=kLoop, calls=%put
 }
 """
   cut = 400 + 400 + 4  # read, written, the index
   negate = 400  # read; its result stays on the chip
   put = 400 + 4  # written, the index
-  assert hlo.moved(text) == cut + negate + put
+  product = 2 * 4800 + 576  # and nothing of the room that cuBLAS works in
+  assert hlo.moved(text) == cut + negate + put + product
 
 
 def test_a_real_program():

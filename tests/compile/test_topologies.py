@@ -101,6 +101,14 @@ def test_a_program_has_the_share_of_a_gpu_that_jax_takes(monkeypatch):
   assert topologies.chip("v5e:4x4").memory == 16 * 2**30 and topologies.chip("cpu:8") is None
 
 
+def test_products_of_gpus_are_cublas_s_unless_the_environment_tells(monkeypatch):
+  monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
+  assert topologies.compiler_options("h100:8") == {"xla_gpu_enable_triton_gemm": False}
+  assert topologies.compiler_options("v5e:2x2") == topologies.compiler_options("cpu:8") == {}
+  monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=true")
+  assert topologies.compiler_options("h100:8") == {}
+
+
 def test_the_descriptions_are_part_of_the_package():
   setup = (pathlib.Path(__file__).parents[2] / "setup.py").read_text(encoding="utf-8")
   assert '"jtx.compile": ["targets/*.txtpb"]' in setup
@@ -116,11 +124,12 @@ def test_a_real_compiler(gpu):
   array = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.bfloat16)
   run = jax.jit(lambda x, y: x @ y, in_shardings=(place(None, "data"), place("data", None)),
                 out_shardings=place())
-  compiled = run.lower(array(8192, 4096), array(4096, 4096)).compile()
+  compiled = run.lower(array(8192, 4096), array(4096, 4096)).compile(
+      topologies.compiler_options(f"{gpu}:8"))
   text = compiled.as_text()
   out = 8192 * 4096 * 2
   assert hlo.traffic(text) == {"all-reduce": hlo.Traffic(1, out, out * 2 * 7 / 8)}
-  assert kernels.kernels(text)["Triton matrix product"] == (1, 1.0)
+  assert kernels.kernels(text)["cuBLAS lt matmul"] == (1, 1.0)
   inputs = (8192 + 4096) * 4096 * 2 / 8
   assert hlo.moved(text) == inputs + out  # the collective is not counted
   assert inputs + out <= compiled.memory_analysis().peak_memory_in_bytes <= inputs + 2 * out

@@ -20,9 +20,9 @@ def test_what_is_sent_and_kept_and_by_which_kernels():
   assert 0 < result["estimate"]["utilisation"] < 1
   # XLA keeps the vocabulary's table for the backward pass, which it need not gather again.
   assert 0.7 < result["sent_bytes"] / result["least_sent_bytes"] < 1.2
-  layers, products = 4, result["kernels"]["Triton matrix product"]
+  layers, products = 4, result["kernels"]["cuBLAS lt matmul"]
   assert products["runs"] > layers * 3 * 8 and products["count"] < products["runs"]
-  assert f"{products['count']} Triton matrix product" in done.stdout
+  assert f"{products['count']} cuBLAS lt matmul" in done.stdout
   assert "ops" not in result
 
 
