@@ -121,14 +121,14 @@ def gpu_cells(found: dict[str, Any]) -> list[str]:
   if "peak" not in found["bytes"]:
     return ["", ""]
   least = f"{found['least_sent_bytes'] / 1e6:,.0f}"
-  return [f"{found['sent_bytes'] / 1e6:,.0f} of {least}" if found["sent_bytes"] else "",
+  return [f"{found['sent_bytes'] / 1e6:,.0f}, {least}" if found["sent_bytes"] else "",
           ", ".join(f"{kernel['count']} {name}" for name, kernel in found["kernels"].items())]
 
 
 # By the marks on the page: the lines, titles of the cells that are not of all tables, and those.
 KINDS = {
     "pods": (PODS, "sent / least | estimated step, bound by | estimated utilisation", pod_cells),
-    "gpus": (GPUS, "sent, MB | kernels", gpu_cells),
+    "gpus": (GPUS, "sent, and the least, MB | kernels", gpu_cells),
 }
 
 
