@@ -27,8 +27,8 @@ def test_what_is_sent_and_kept_and_by_which_kernels():
 
 
 def test_what_does_not_fit_is_a_result():
-  done, result = report("--topology=a100:1", "--config.phases=((1.0, 512, 2048),)",
-                        "--config.batch_size=2048")
+  done, result = report("--topology=a100:1", "--config.phases=((1.0, 512, 16384),)",
+                        "--config.batch_size=16384")
   assert not result["fits"] and result["bytes"]["peak"] > result["bytes"]["chip"]
   assert "does not fit" in done.stdout
 
