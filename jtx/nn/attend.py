@@ -12,7 +12,6 @@ from jtx.nn import masks
 from jtx.nn.bias import PairBias
 from jtx.nn.kernels.choose import Request, bind, choose
 from jtx.nn.kernels.reference import SCORES
-from jtx.nn.kept import KEPT
 from jtx.nn.masks import Mask, Rows
 
 
@@ -70,7 +69,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *,
   run = runs[0] if len(runs) == 1 else lambda q, k, v: jax.lax.switch(kind, runs, q, k, v)
   if all(chosen.names_kept for chosen in kernels):
     # A switch would keep what each of its branches makes of q, k and v.
-    run = jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names(*KEPT),
+    run = jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names("attention"),
                          prevent_cse=False)
   return run(q, k, v)
 

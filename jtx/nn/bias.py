@@ -1,4 +1,4 @@
-"""Biases of attention's logits as functions of places, which a kernel computes where it needs them."""
+"""Biases of attention's logits as functions of places, which kernels compute as they need them."""
 
 from typing import Callable, Mapping
 

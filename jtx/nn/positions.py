@@ -122,8 +122,7 @@ class Position:
            scale: float) -> jax.Array | PairBias | None:
     """The bias of the logits: [B or 1, N, T, S], or None.
 
-    One that is a function of places alone has `pair_bias` in place of this, which kernels call
-    where they need it.
+    One of places alone has `pair_bias` in place of this, which kernels call where they need it.
 
     Args:
       q: queries [B, T, N, H].

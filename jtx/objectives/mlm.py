@@ -6,8 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.objectives.cross_entropy import logit_sums
-from jtx.objectives.sums import Batch, Sums, class_sums, text_weights
+from jtx.objectives.sums import Batch, Sums, class_sums, logit_sums, text_weights
 from jtx.parallel.sharding import constrain
 
 

@@ -57,8 +57,11 @@ ENTRY %main (x: f32[8]) -> f32[8] {
 """
 
 
+RATES = cycles.Rates(operations=100.0, bytes=10.0)
+
+
 def test_instructions_count_as_often_as_they_run_and_fusions_once():
-  assert cycles.work(TEXT) == [
+  assert cycles.work(TEXT, RATES) == [
       cycles.Work(cycles=300.0, runs=3.0, operation="dot_general",
                   layer="forward Encoder/encoder/layers/ffn", line="jtx/nn/layers.py:61"),
       cycles.Work(cycles=40.0, runs=1.0, operation="copy-start", layer="update", line=""),
@@ -67,14 +70,14 @@ def test_instructions_count_as_often_as_they_run_and_fusions_once():
 
 
 def test_a_summary_adds_up_and_tells_of_the_others():
-  found = cycles.summary(TEXT, 1)
+  found = cycles.summary(TEXT, RATES, 1)
   assert found["cycles"] == 347.0
   assert found["operation"] == [("dot_general", 300.0, 3.0), ("2 others", 47.0, 0.0)]
   for key in cycles.KEYS:
     assert sum(row[1] for row in found[key]) == 347.0
   text = cycles.tables(found)
   assert "| jtx/nn/layers.py:61 | 300 | 86.5% | 3 |" in text and text.startswith("347 cycles\n")
-  assert cycles.summary(TEXT, 0) == {"cycles": 347.0}
+  assert cycles.summary(TEXT, RATES, 0) == {"cycles": 347.0}
 
 
 @pytest.mark.parametrize("path, layer", [
@@ -85,3 +88,14 @@ def test_a_summary_adds_up_and_tells_of_the_others():
 ])
 def test_the_pass_and_the_modules_of_a_name(path, layer):
   assert cycles.layer_of(path) == layer
+
+
+def test_a_kernel_takes_the_longer_of_its_products_and_its_traffic():
+  kernel = '%k = f32[8]{0} custom-call(%x), backend_config={"cost_estimate":{"flops":"FLOPS",' \
+      '"transcendentals":"5","bytes_accessed":"BYTES","remote_bytes_transferred":"0"}}'
+  for flops, moved in ((6000, 5), (5, 6000)):
+    line = kernel.replace("FLOPS", str(flops)).replace("BYTES", str(moved))
+    text = TEXT.replace("  %free =", f"  {line}\n  %free =")
+    (found,) = (w for w in cycles.work(text, RATES) if w.operation == "custom-call")
+    assert found.runs == 1
+    assert found.cycles == pytest.approx(max(flops / 60, moved / (10 * 470 / 819)))

@@ -279,7 +279,8 @@ def test_alibi_slopes():
 def test_alibi_bias():
   q, k = jnp.zeros((1, 3, 2, 4)), jnp.zeros((1, 4, 1, 4))
   places = Places(jnp.array([[1, 2, 5]]), causal=True), Places(jnp.arange(4)[None])
-  bias = np.asarray(Alibi().bias(q, k, *places, params={}, project=None, scale=0.5))
+  bias = np.asarray(
+      Alibi().bias(q, k, *places, params={}, project=None, scale=0.5).materialize())
   for n, i, j in np.ndindex(2, 3, 4):
     close(bias[0, n, i, j], -2.0**(-4 * (n + 1)) * abs([1, 2, 5][i] - j))
 
@@ -327,7 +328,7 @@ def test_t5_bias_reads_its_table():
   for causal in (True, False):
     bias = np.asarray(position.bias(
         q, k, Places(places[0], causal=causal), Places(places[1]),
-        params={"position_bias": jnp.asarray(table)}, project=None, scale=0.5))
+        params={"position_bias": jnp.asarray(table)}, project=None, scale=0.5).materialize())
     for b, n, i, j in np.ndindex(2, heads, 3, 5):
       bucket = t5_bucket(j - int(places[0][b, i]), 8, 20, not causal)
       assert bias[b, n, i, j] == table[bucket, n]

@@ -1,9 +1,9 @@
 """Attention in one kernel, for TPU and GPU: the logits of all pairs never exist.
 
-It is made from what `jtx.nn.attend` is told: any mask, segments, pairs, biases, soft cap, dropout of
-the weights with the reference's bits, and grouped heads. FlashAttention (Dao et al. 2022) has the
-algorithm, and FlexAttention (Dong et al. 2024) the idea that masks and biases are functions that
-the kernel calls. Each device works on its own rows, heads and queries.
+It is made from what `jtx.nn.attend` is told: any mask, segments, pairs, biases, soft cap,
+dropout of the weights with the reference's bits, and grouped heads. FlashAttention (Dao et al.
+2022) has the algorithm, and FlexAttention (Dong et al. 2024) the idea that masks and biases are
+functions that the kernel calls. Each device works on its own rows, heads and queries.
 """
 
 import functools
@@ -16,10 +16,9 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 import numpy as np
 
-from jtx.nn import masks
 from jtx.nn.dropout import words_of
 from jtx.nn.kept import keep
-from jtx.nn.kernels import programs
+from jtx.nn.kernels import blocks, programs
 from jtx.nn.bias import PairBias
 from jtx.nn.kernels.programs import Cut, Inputs, Plan
 from jtx.nn.kernels.tile import Variant
@@ -82,9 +81,9 @@ def _on_mesh(run, mesh, q, k, v, rows, bias, pairwise, words):
   keys_spec = jax.P(batch, None, heads, None)
   specs = (
       q_spec, keys_spec, keys_spec,
-      Rows(each(of_queries, rows.q_segments), each(of_keys, rows.k_segments),
-           each(of_queries, rows.q_flags), each(of_keys, rows.k_flags),
-           each(jax.P(batch, length, None), rows.pairs)),
+      Rows(q_segments=each(of_queries, rows.q_segments), k_segments=each(of_keys, rows.k_segments),
+           q_flags=each(of_queries, rows.q_flags), k_flags=each(of_keys, rows.k_flags),
+           pairs=each(jax.P(batch, length, None), rows.pairs)),
       each(jax.P(None if bias is not None and bias.shape[0] == 1 else batch, heads, length, None),
            bias),
       None if pairwise is None else pairwise.with_arrays(
@@ -110,8 +109,8 @@ def _index(axes, sizes) -> Any:
 
 def _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first):
   """One device's share, from row, head and query `first` on: [B, T, N, H] to [B, T, N, Hv]."""
-  (B, T, N, H), (S, K, Hv) = q.shape, (*k.shape[1:3], v.shape[3])
-  plan = make_plan(kind, interpret, B, T, S, N, K, H, Hv)
+  (B, T, N, _), S, Hv = q.shape, k.shape[1], v.shape[3]
+  plan = make_plan(kind, interpret, q.shape, k.shape, v.shape)
   long_q, long_k = plan.q_block * plan.q_blocks, plan.k_block * plan.k_blocks
   variant = variant._replace(padded=long_k > S)
   pad = lambda x, axis, size: x if x.shape[axis] == size else jnp.pad(
@@ -139,18 +138,18 @@ def _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first
   return out[:, :T].reshape(B, T, N, Hv)
 
 
-def make_plan(kind, interpret, B, T, S, N, K, H, Hv) -> Plan:
-  """How heads share programs, and the blocks of a side."""
-  wide = kind != "tpu" or (H % LANES == 0 and Hv % LANES == 0)
-  if wide:
-    kv_heads, heads, shared_by = 1, 1, N // K
-  else:
+def make_plan(kind: str, interpret: bool, q, k, v) -> Plan:
+  """How heads share programs, and the blocks of a side, for shapes [B, T, N, H]."""
+  (T, N, H), (S, K, Hv) = q[1:], (*k[1:3], v[3])
+  kv_heads, heads, shared_by = 1, 1, N // K
+  if kind == "tpu" and (H % LANES or Hv % LANES):
     fits = lambda n: K % n == 0 and n * H % LANES == 0 and n * Hv % LANES == 0
     kv_heads = next((n for n in range(1, K) if fits(n)), K)
     heads, shared_by = kv_heads * N // K, 1
   (q_block, q_blocks), (k_block, k_blocks) = _blocks(T), _blocks(S)
-  return Plan(kind, interpret, B, N // heads, heads, kv_heads, shared_by, H, Hv, q_block, k_block,
-              q_blocks, k_blocks)
+  return Plan(platform=kind, interpret=interpret, groups=N // heads, heads=heads,
+              kv_heads=kv_heads, shared_by=shared_by, width=H, v_width=Hv, q_block=q_block,
+              k_block=k_block, q_blocks=q_blocks, k_blocks=k_blocks)
 
 
 def _blocks(length: int) -> tuple[int, int]:
@@ -166,13 +165,13 @@ def block_states(variant: Variant, plan: Plan, rows: Rows, first, T: int) -> jax
   # Of a device's part of the queries the mask's blocks begin where that part does.
   total = -(-variant.num_queries // plan.q_block) if plan.q_blocks > 1 else (
       -(-variant.num_queries // T))
-  known = masks.blocks(variant.mask, total * plan.q_block, plan.k_block * plan.k_blocks,
+  known = blocks.blocks(variant.mask, total * plan.q_block, plan.k_block * plan.k_blocks,
                        plan.q_block, plan.k_block)
   states = jax.lax.dynamic_slice(jnp.asarray(known), (first // plan.q_block, 0), shape)[None]
   if variant.padded:
     states = jnp.where(jnp.arange(shape[1]) == shape[1] - 1, jnp.minimum(states, 1), states)
   if rows.pairs is not None:
-    states = jnp.minimum(states, masks.PARTIAL)
+    states = jnp.minimum(states, blocks.PARTIAL)
   if rows.k_segments is not None:
     states = jnp.minimum(states, _segment_states(rows, plan))
   return states.astype(jnp.int32)
@@ -193,7 +192,7 @@ def _segment_states(rows: Rows, plan: Plan) -> jax.Array:
   if rows.q_segments is not None:
     q_low, q_high = ends(rows.q_segments, plan.q_block, plan.q_blocks)
     meets &= (q_low[:, :, None] <= k_high[:, None]) & (k_low[:, None] <= q_high[:, :, None])
-  return jnp.where(meets, masks.PARTIAL, masks.EMPTY)
+  return jnp.where(meets, blocks.PARTIAL, blocks.EMPTY)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -287,9 +286,9 @@ def _call(program, variant, plan, cut, operands, inputs, specs, in_specs, outs, 
     inputs, operands = jax.tree.unflatten(tree, refs[:len(flat)])
     program(variant, plan, cut, inputs, operands, jax.tree.unflatten(out_tree, refs[len(flat):]))
 
-  sizes = {"row": plan.rows, "group": plan.groups, "query": plan.q_blocks, "key": plan.k_blocks}
-  pairs = plan.rows * plan.groups * plan.heads * math.prod(
-      (plan.q_block, plan.q_blocks, plan.k_block, plan.k_blocks))
+  sizes = {"row": operands[0].shape[0], "group": plan.groups, "query": plan.q_blocks, "key": plan.k_blocks}
+  pairs = math.prod((sizes["row"], plan.groups, plan.heads, plan.q_block, plan.q_blocks,
+                     plan.k_block, plan.k_blocks))
   moved = sum(x.size * x.dtype.itemsize for x in (*flat, *flat_outs))
   results = pl.pallas_call(
       run, grid=tuple(sizes[name] for name in cut.grid), in_specs=flat_specs,

@@ -1,7 +1,7 @@
 """The Pallas programs of fused attention, for TPU (Mosaic) and GPU (Triton).
 
-A program has some heads of one row and one block of its queries or keys; it goes over the blocks of
-the other side in a loop, and past those in which no pair is allowed. On a TPU heads that are
+A program has some heads of one row and one block of its queries or keys; it goes over the blocks
+of the other side in a loop, and past those in which no pair is allowed. On a TPU heads that are
 narrower than the 128 lanes share a program, so that [B, T, N * H] is read as the projections left
 it.
 """
@@ -22,7 +22,6 @@ class Plan(NamedTuple):
   """How the work is cut, static."""
   platform: str
   interpret: bool
-  rows: int  # B
   groups: int  # programs that share a row and a block
   heads: int  # of queries in a program
   kv_heads: int  # of keys in a program
@@ -38,7 +37,7 @@ class Plan(NamedTuple):
 class Inputs(NamedTuple):
   """What a program reads beside queries, keys and values."""
   scalars: jax.Array  # [5] int32: the key's two words; first row, head and query of this device
-  states: jax.Array | None  # [B or 1, q_blocks, k_blocks] int32, as `masks.blocks` has them
+  states: jax.Array | None  # [B or 1, q_blocks, k_blocks] int32, as `blocks.blocks` has them
   q_segments: jax.Array | None  # [B, 1, T]
   k_segments: jax.Array | None  # [B, 1, S]
   q_flags: Mapping[str, jax.Array]  # [B, 1, T]
@@ -220,7 +219,7 @@ def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, o
   j, shares = read.ids["key"], plan.heads // plan.kv_heads
   alone = plan.k_blocks == 1
 
-  if d_q is not None and not alone:
+  if d_q is not None and not (alone and plan.q_blocks == 1):  # some may have nothing to do
     @pl.when(j == 0)
     def _():
       d_q[...] = jnp.zeros_like(d_q)
