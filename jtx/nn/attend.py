@@ -57,7 +57,9 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *,
   several = mask if isinstance(mask, tuple) else (mask,)
   request = lambda mask: Request(
       mask=mask, segments=rows.k_segments is not None, score=score, weights=return_weights,
-      indexed=q_index is not None or k_index is not None, queries=q.shape[1], keys=k.shape[1])
+      indexed=q_index is not None or k_index is not None,
+      shared_bias=isinstance(bias, jax.Array) and bias.shape[0] == 1,
+      queries=q.shape[1], keys=k.shape[1])
   kernels = [choose(kernel, request(mask)) for mask in several]
   if isinstance(bias, PairBias) and not all(chosen.calls_bias(bias) for chosen in kernels):
     bias = bias.materialize()

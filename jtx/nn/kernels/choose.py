@@ -20,14 +20,15 @@ class Request(NamedTuple):
   score: str
   weights: bool
   indexed: bool  # queries or keys are not the places of a row in order
+  shared_bias: bool  # one array is the bias of all rows
   queries: int  # T
   keys: int  # S
 
 
 class Kernel(NamedTuple):
   run: Callable
-  platform: str | None  # None is every platform
-  supports: Callable[[Request], bool]
+  platforms: tuple[str, ...] | None  # None is every platform
+  supports: Callable[[Request, str], bool]  # of the platform, too
   shortest: int = 0  # fewer queries are for another, unless it is asked for by name
   names_kept: bool = False  # names KEPT what it computes in blocks; all else is cheap to make again
   # Whether it computes a bias that is a function of places by itself.
@@ -37,9 +38,11 @@ class Kernel(NamedTuple):
 # In order of preference.
 KERNELS: dict[str, Kernel] = {
     "fused": Kernel(
-        fused.attend, "tpu", lambda r: r.score == "dot" and not (r.weights or r.indexed),
+        fused.attend, ("tpu", "gpu"),
+        lambda r, platform: r.score == "dot" and not (
+            r.weights or r.indexed or r.shared_bias and platform == "gpu"),
         shortest=64, names_kept=True, calls_bias=lambda bias: bias.largest <= table.LARGEST),
-    "xla": Kernel(reference.attend, None, lambda r: True),
+    "xla": Kernel(reference.attend, None, lambda r, platform: True),
 }
 
 
@@ -50,14 +53,14 @@ def choose(name: str, request: Request) -> Kernel:
     if name not in KERNELS:
       raise ConfigError(f"kernel={name!r}: {nearest(name, ['auto', *KERNELS])}")
     kernel = KERNELS[name]
-    if kernel.platform not in (None, here):
-      raise ConfigError(f"kernel={name!r} is for {kernel.platform}, and this is {here}; use"
-                        " kernel='auto'")
-    if not kernel.supports(request):
+    if kernel.platforms and here not in kernel.platforms:
+      raise ConfigError(f"kernel={name!r} is for {' and '.join(kernel.platforms)}, and this is"
+                        f" {here}; use kernel='auto'")
+    if not kernel.supports(request, here):
       raise ConfigError(f"kernel={name!r} does not support {request}; use kernel='auto'")
   else:
     name = next(n for n, kernel in KERNELS.items()
-                if kernel.platform in (None, here) and kernel.supports(request)
+                if here in (kernel.platforms or (here,)) and kernel.supports(request, here)
                 and request.queries >= kernel.shortest)
   announce(name, request.mask, request.segments)
   return KERNELS[name]

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import triton
 import jax.numpy as jnp
 import numpy as np
 
@@ -29,6 +30,7 @@ LANES = 128  # of a TPU's registers
 BLOCK = 512  # the side of a block of longer rows
 SMALL_VMEM = 16 * 2**20  # bytes, all of which a kernel may have anyway
 WHOLE = 768  # rows up to this length are one block
+GPU_BLOCK = 64  # all that a GPU's programs hold is of sides that are powers of two
 
 
 def attend(q, k, v, *, mask, rows, bias, scale, soft_cap, dropout_rate, dropout_key,
@@ -133,9 +135,11 @@ def _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first
           bias.swapaxes(2, 3), 2, long_k), 3, long_q).reshape(-1, *grouped, long_k, long_q),
       params={} if pairwise is None else {
           name: x.astype(jnp.float32).reshape(*grouped, -1) for name, x in pairwise.params.items()})
-  flat = lambda x, size: keep(pad(x, 1, size).reshape(B, size, -1), "projected")
-  out = _run(variant, plan, flat(q, long_q), flat(k, long_k), flat(v, long_k), inputs)
-  return out[:, :T].reshape(B, T, N, Hv)
+  flat = lambda x, size, width: keep(
+      pad(pad(x, 1, size), 3, width).reshape(B, size, -1), "projected")
+  out = _run(variant, plan, flat(q, long_q, plan.width), flat(k, long_k, plan.width),
+             flat(v, long_k, plan.v_width), inputs)
+  return out[:, :T].reshape(B, T, N, -1)[..., :Hv]
 
 
 def make_plan(kind: str, interpret: bool, q, k, v) -> Plan:
@@ -146,14 +150,18 @@ def make_plan(kind: str, interpret: bool, q, k, v) -> Plan:
     fits = lambda n: K % n == 0 and n * H % LANES == 0 and n * Hv % LANES == 0
     kv_heads = next((n for n in range(1, K) if fits(n)), K)
     heads, shared_by = kv_heads * N // K, 1
-  (q_block, q_blocks), (k_block, k_blocks) = _blocks(T), _blocks(S)
+  if kind == "gpu":
+    H, Hv = (1 << max(n - 1, 15).bit_length() for n in (H, Hv))
+  (q_block, q_blocks), (k_block, k_blocks) = _blocks(kind, T), _blocks(kind, S)
   return Plan(platform=kind, interpret=interpret, groups=N // heads, heads=heads,
               kv_heads=kv_heads, shared_by=shared_by, width=H, v_width=Hv, q_block=q_block,
               k_block=k_block, q_blocks=q_blocks, k_blocks=k_blocks)
 
 
-def _blocks(length: int) -> tuple[int, int]:
+def _blocks(kind: str, length: int) -> tuple[int, int]:
   """The side of a block, and how many there are."""
+  if kind == "gpu":
+    return GPU_BLOCK, -(-length // GPU_BLOCK)
   return (length, 1) if length <= WHOLE else (BLOCK, -(-length // BLOCK))
 
 
@@ -301,8 +309,10 @@ def _call(program, variant, plan, cut, operands, inputs, specs, in_specs, outs, 
 
 
 def _compiler_params(plan: Plan, cut: Cut) -> dict[str, Any]:
-  if plan.platform != "tpu" or plan.interpret:
+  if plan.interpret:
     return {}
+  if plan.platform == "gpu":
+    return {"compiler_params": triton.CompilerParams(num_warps=4, num_stages=2)}
   memory = pltpu.get_tpu_info().vmem_capacity_bytes
   return {"compiler_params": pltpu.CompilerParams(
       # A row's programs may add to one output, so they stay in order.

@@ -24,8 +24,7 @@ class Table:
     return look_up(self.row, index)
 
 
-@jax.custom_vjp
-def look_up(row: jax.Array, index: jax.Array) -> jax.Array:
+def choice(row: jax.Array, index: jax.Array) -> jax.Array:
   """row[0, index] by a choice for each entry: [1, n] and whole numbers of any shape."""
   result = jnp.zeros(index.shape, row.dtype)
   for n in range(row.shape[1]):
@@ -33,8 +32,11 @@ def look_up(row: jax.Array, index: jax.Array) -> jax.Array:
   return result
 
 
+look_up = jax.custom_vjp(choice)
+
+
 def _forward(row, index):
-  return look_up(row, index), (row.shape[1], index)
+  return choice(row, index), (row.shape[1], index)
 
 
 def _backward(kept, gradient):

@@ -113,8 +113,11 @@ def allowed(variant: Variant, tile: Tile) -> jax.Array | None:
   return result
 
 
-def bias_of(variant: Variant, tile: Tile, params: Mapping[str, jax.Array]) -> jax.Array:
-  return variant.bias(tile.queries.positions, tile.keys.positions, params).astype(jnp.float32)
+def bias_of(variant: Variant, tile: Tile) -> tuple[jax.Array, Callable]:
+  """The bias that is a function of places, and the way back from it to its parameters."""
+  run = lambda params: variant.bias(
+      tile.queries.positions, tile.keys.positions, params).astype(jnp.float32)
+  return jax.vjp(run, tile.params)
 
 
 def logits(variant: Variant, q: jax.Array, k: jax.Array, tile: Tile, masked: bool):
@@ -126,7 +129,7 @@ def logits(variant: Variant, q: jax.Array, k: jax.Array, tile: Tile, masked: boo
   if tile.bias is not None:
     found += tile.bias.astype(jnp.float32)
   if variant.bias is not None:
-    found += bias_of(variant, tile, tile.params)
+    found += bias_of(variant, tile)[0]
   if masked and (pairs := allowed(variant, tile)) is not None:
     found = jnp.where(pairs, found, HIDDEN)
   return found, slope
@@ -184,8 +187,7 @@ def backward(variant: Variant, q: jax.Array, k: jax.Array, v: jax.Array, d_out: 
   d_logits = weights * (d_weights - delta)
   d_params = {}
   if variant.bias is not None and tile.params:
-    _, of_params = jax.vjp(lambda params: bias_of(variant, tile, params), tile.params)
-    (d_params,) = of_params(d_logits)
+    (d_params,) = bias_of(variant, tile)[1](d_logits)
   d_products = d_logits * variant.scale if slope is None else d_logits * slope * variant.scale
   d_products = d_products.astype(k.dtype)
   return Gradients(query=product(k, d_products, 0, 0), key=product(d_products, q, 1, 0),

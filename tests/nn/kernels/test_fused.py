@@ -115,10 +115,15 @@ def both_ways(case, arrays, rows, gradient, how):
   return out, way_back(gradient.astype(out.dtype))[0]
 
 
-def check(case, monkeypatch, tolerance=2e-5):
-  monkeypatch.setattr(fused, "BLOCK", 16)
+def small_blocks(monkeypatch, platform, size=16):
+  for name in ("BLOCK", "GPU_BLOCK"):
+    monkeypatch.setattr(fused, name, size)
   monkeypatch.setattr(fused, "WHOLE", 16)
-  monkeypatch.setattr(fused, "platform", lambda: case["platform"])
+  monkeypatch.setattr(fused, "platform", lambda: platform)
+
+
+def check(case, monkeypatch, tolerance=2e-5):
+  small_blocks(monkeypatch, case["platform"])
   arrays, rows, gradient = arguments(case)
   found = jax.jit(functools.partial(
       both_ways, case, rows=rows, gradient=gradient,
@@ -169,9 +174,7 @@ def test_the_covering_set_covers():
 
 def test_dropout_has_the_bits_of_the_reference(monkeypatch):
   """With values that are one-hot the output is the weights, of which the dropped ones are 0."""
-  monkeypatch.setattr(fused, "BLOCK", 16)
-  monkeypatch.setattr(fused, "WHOLE", 16)
-  monkeypatch.setattr(fused, "platform", lambda: "tpu")
+  small_blocks(monkeypatch, "tpu")
   T = 40
   q = k = jnp.zeros((B, T, 4, 16))
   v = jnp.broadcast_to(jnp.eye(T)[:, None], (B, T, 4, T))
@@ -192,9 +195,7 @@ def test_dropout_has_the_bits_of_the_reference(monkeypatch):
     ids=str)
 def test_every_device_on_its_part(sizes, case, monkeypatch):
   arrays, rows, gradient = arguments(case)
-  monkeypatch.setattr(fused, "BLOCK", 16 if sizes[3] < 8 else 64)
-  monkeypatch.setattr(fused, "WHOLE", 16)
-  monkeypatch.setattr(fused, "platform", lambda: case["platform"])
+  small_blocks(monkeypatch, case["platform"], 16 if sizes[3] < 8 else 64)
   run = functools.partial(both_ways, case, rows=rows, gradient=gradient)
   with jax.set_mesh(sharding.make_mesh(dict(zip(sharding.AXES, sizes)))):
     found = jax.device_get(jax.jit(functools.partial(
@@ -209,7 +210,7 @@ def test_what_is_gathered_and_what_a_switch_makes_is_not_kept(monkeypatch):
   """The way back has a device's part of q, k, v and the output, and the sums of the softmax."""
   there = kernels_of.KERNELS["fused"]
   run = functools.partial(fused.attend, interpret=True)
-  monkeypatch.setitem(kernels_of.KERNELS, "fused", there._replace(run=run, platform=None))
+  monkeypatch.setitem(kernels_of.KERNELS, "fused", there._replace(run=run, platforms=None))
   mesh = sharding.make_mesh(dict(zip(sharding.AXES, (1, 1, 1, 8))))
   place = jax.NamedSharding(mesh, jax.P(None, "context"))
   q, k, v = (jax.device_put(jnp.ones((1, 1024, 2, 64)), place) for _ in range(3))
@@ -242,5 +243,5 @@ def test_blocks_are_found_while_a_program_is_traced():
 
 def test_where_it_is_not_for():
   q = jnp.ones((1, 4, 2, 8))
-  with pytest.raises(ConfigError, match="kernel='fused' is for tpu, and this is cpu"):
+  with pytest.raises(ConfigError, match="kernel='fused' is for tpu and gpu, and this is cpu"):
     attend(q, q, q, kernel="fused")
