@@ -4,19 +4,18 @@ All have the same network, optimiser, texts and masked tokens, so what differs i
 computed. In "full" rows hold 128 tokens of running text; in "sentences" an example is a sentence,
 which the peers pad to the longest of a batch, in random order, and jtx packs. What counts is
 useful tokens, those that are no padding, by the second. One peer at a time takes turns with jtx:
-rows that are padded, with scores at all places, leave a small machine no memory for a second one.
+rows that are padded, with scores at all places, leave a device no memory for a second one.
 """
 
 import contextlib
 import functools
-import time
 from typing import Any, Mapping, Sequence
 
 import numpy as np
 
-from benchmarks import harness
+from benchmarks import harness, sides
 from benchmarks.bert_data import (
-    CLIP, LEARNING_RATE, LENGTH, SIZES, Batch, load_texts, make_config, masked, packed, padded)
+    CLIP, LEARNING_RATE, SIZES, Batch, Size, load_texts, make_config, masked, packed, padded)
 
 # Of these rows, jtx has this share in a part. The peers spread a row of sentences over five.
 PARTS = {"full": 1.0, "sentences": 0.5}
@@ -26,8 +25,8 @@ PEERS = ("transformers", "transformers_compiled", "flax")
 # ------------------------------------------------------------------------------ systems
 
 
-class System:
-  """A network that is trained; one has `start` and `step`.
+class System(sides.Turns):
+  """A network that is trained; one has `start` and `step`. A useful token is the unit.
 
   Args:
     texts: of `load_texts`.
@@ -35,10 +34,10 @@ class System:
     state: parameters by their Hugging Face name; None draws them.
   """
 
-  def __init__(self, texts: Mapping[str, Any], data: str, size: str,
+  def __init__(self, texts: Mapping[str, Any], data: str, size: Size,
                state: Mapping[str, np.ndarray] | None = None):
     self.texts, self.data, self.size = texts, data, size
-    self.rows, self.number = SIZES[size][1], 0
+    self.rows = size.rows
     self.start(state)
 
   def examples(self, part: str, limit: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -48,39 +47,29 @@ class System:
   def load(self, part: str, batch_size: int, number: int) -> None:
     """Makes `number` batches of about `batch_size` examples, which the turns then go round."""
     examples = self.examples(part, batch_size * number)
-    self.batches = [padded(examples[i:i + batch_size], self.texts["ids"]["pad"])
-                    for i in range(0, len(examples) - batch_size + 1, batch_size)]
-    self.useful = [int(batch["mask"].sum()) for batch in self.batches]
-
-  def turn(self, steps: int) -> float:
-    """Useful tokens a second."""
-    numbers = [(self.number + i) % len(self.batches) for i in range(steps)]
-    self.number += steps
-    start = time.perf_counter()
-    for i in numbers:
-      self.step(self.batches[i])
-    self.synchronize()
-    return sum(self.useful[i] for i in numbers) / (time.perf_counter() - start)
+    batches = [padded(examples[i:i + batch_size], self.texts["ids"]["pad"])
+               for i in range(0, len(examples) - batch_size + 1, batch_size)]
+    self.units = [int(batch["mask"].sum()) for batch in batches]
+    self.batches = [self.placed(batch) for batch in batches]
 
 
-class Jtx(harness.JtxSide, System):
+class Jtx(sides.JtxSide, System):
   """Our side."""
 
   def start(self, state) -> None:
     import jax
 
     from jtx import build
-    from jtx.data.dataset import Dataset
     from jtx.parallel import sharding
     from jtx.train.program import Program
     self.jax = jax
-    config = make_config(self.data, self.size)
-    dataset = Dataset(config.data, config.tokenizer, self.texts["tokenizers"])
+    config, info = make_config(self.data, self.size), self.texts["info"]
+    if self.size.vocab_size:
+      info = info | dict.fromkeys(("vocab_size", "src_vocab_size"), self.size.vocab_size)
     mesh = sharding.make_mesh(config.mesh)
-    model, objective = build.make_model(config, dataset.info)
-    example = packed(self.examples("full", 3 * self.rows), self.rows)[0]
+    model, objective = build.make_model(config, info)
+    example = packed(self.examples("full", 3 * self.rows), self.size, self.rows)[0]
     example.pop("ids")
-    example["text_types"] = np.zeros_like(example["text"])
     self.program = Program(config, model, objective, example=example, mesh=mesh)
     self.place, self.model = sharding.batch_sharding(mesh), model
     self.to_device = functools.partial(sharding.to_device, sharding=self.place)
@@ -88,14 +77,10 @@ class Jtx(harness.JtxSide, System):
 
   def load(self, part: str, batch_size: int, number: int) -> None:
     rows = int(PARTS[part] * self.rows)
-    batches = packed(self.examples(part, batch_size * number), rows)
-    self.useful = [int((batch["text_segment_ids"] > 0).sum()) for batch in batches]
-    self.per_batch = [int((batch["ids"] >= 0).sum()) for batch in batches]
-    self.batches = []
-    for batch in batches:
-      batch = {k: v for k, v in batch.items() if k != "ids"}
-      batch["text_types"] = np.zeros_like(batch["text"])
-      self.batches.append(self.to_device(batch, batch_size=rows))
+    batches = packed(self.examples(part, batch_size * number), self.size, rows)
+    self.units = [int((batch["text_segment_ids"] > 0).sum()) for batch in batches]
+    self.per_batch = [int((batch.pop("ids") >= 0).sum()) for batch in batches]
+    self.batches = [self.to_device(batch, batch_size=rows) for batch in batches]
 
   def examples_per_batch(self) -> int:
     return round(sum(self.per_batch) / len(self.per_batch))
@@ -107,28 +92,24 @@ class Jtx(harness.JtxSide, System):
   def nll(self, examples: int) -> float:
     """Nats a masked token, dropout off."""
     total = weight = 0.0
-    for batch in packed(self.examples("full", examples), self.rows):
-      batch["text_types"] = np.zeros_like(batch["text"])
-      sums = self.program.objective(self.model, self.state.params,
-                                    {k: v for k, v in batch.items() if k != "ids"}, train=False)
+    for batch in packed(self.examples("full", examples), self.size, self.rows):
+      batch.pop("ids")
+      sums = self.sums(self.state.params, batch)
       total, weight = total + float(sums["loss"][0]), weight + float(sums["loss"][1])
     return total / weight
 
   def flops_per_token(self) -> float:
     """Matrix-product FLOPs of a useful token, logits at masked tokens only."""
-    return self.program.flops(self.batches[0]) / self.useful[0]
+    return self.program.flops(self.batches[0]) / self.units[0]
 
 
-class Transformers(harness.TorchSide, System):
+class Transformers(sides.TorchSide, System):
   """BertForMaskedLM of `transformers`, eager."""
 
-  compiled = False
-
   def start(self, state) -> None:
-    import torch
     import transformers
-    self.torch = torch
-    self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    self.open(self.size.dtype)
+    torch = self.torch
     config = transformers.BertConfig(**self.texts["hf_config"])
     self.model = transformers.BertForMaskedLM(config)
     if state is not None:
@@ -138,19 +119,20 @@ class Transformers(harness.TorchSide, System):
       if left or unexpected:
         raise ValueError(f"the weights do not fit: missing {left}, unexpected {unexpected}")
       self.model.tie_weights()
-    self.model.to(self.device).train()
-    self.optimizer = self.adamw(lr=LEARNING_RATE, eps=1e-6)
-    self.run = torch.compile(self.model) if self.compiled else self.model
+    self.start_training(lr=LEARNING_RATE, eps=1e-6)
 
-  def loss(self, batch: Batch):
-    torch = self.torch
-    tensors = {name: torch.from_numpy(x).to(self.device, torch.long) for name, x in batch.items()}
-    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-      return self.run(input_ids=tensors["ids"], attention_mask=tensors["mask"],
-                      labels=tensors["labels"]).loss
+  def placed(self, batch: Batch) -> dict[str, Any]:
+    """A model's arguments. Where there is no padding there is no mask: attention is faster so."""
+    names = {"ids": "input_ids", "mask": "attention_mask", "labels": "labels"}
+    if batch["mask"].all():
+      del names["mask"]
+    return {theirs: self.torch.from_numpy(batch[ours]).to(self.device, self.torch.long)
+            for ours, theirs in names.items()}
 
-  def step(self, batch: Batch) -> None:
-    self.update(self.loss(batch), CLIP)
+  def step(self, batch: dict[str, Any]) -> None:
+    with self.autocast():
+      loss = self.run(**batch).loss
+    self.update(loss, CLIP)
 
   def nll(self, examples: int) -> float:
     self.model.eval()
@@ -159,8 +141,9 @@ class Transformers(harness.TorchSide, System):
     for i in range(0, len(found) - self.rows + 1, self.rows):
       batch = padded(found[i:i + self.rows], self.texts["ids"]["pad"])
       number = int((batch["labels"] >= 0).sum())
-      with self.torch.no_grad():
-        total, weight = total + number * float(self.loss(batch)), weight + number
+      with self.torch.no_grad(), self.autocast():
+        loss = self.model(**self.placed(batch)).loss
+      total, weight = total + number * float(loss), weight + number
     self.model.train()
     return total / weight
 
@@ -169,7 +152,7 @@ class TransformersCompiled(Transformers):
   compiled = True
 
 
-class PlainFlax(harness.JaxSide, System):
+class PlainFlax(sides.JaxSide, System):
   """An encoder as Flax's own layers make it: padding, a mask as a matrix, scores everywhere."""
 
   def start(self, state) -> None:
@@ -179,13 +162,14 @@ class PlainFlax(harness.JaxSide, System):
 
     from benchmarks.plain_flax import Bert
     self.jax = jax
-    dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+    low = self.size.dtype == "bfloat16" or jax.default_backend() != "cpu"
+    dtype = jnp.bfloat16 if low else jnp.float32
     h = self.texts["hf_config"]
     model = Bert(vocab_size=h["vocab_size"], width=h["hidden_size"],
                  num_layers=h["num_hidden_layers"], num_heads=h["num_attention_heads"],
                  ffn_dim=h["intermediate_size"], max_length=h["max_position_embeddings"],
                  dtype=dtype)
-    ids = jnp.zeros((1, LENGTH), jnp.int32)
+    ids = jnp.zeros((1, self.size.length), jnp.int32)
     self.params = model.init(jax.random.key(0), ids, jnp.ones_like(ids), False)["params"]
     tx = optax.chain(optax.clip_by_global_norm(CLIP), optax.adamw(
         LEARNING_RATE, eps=1e-6, weight_decay=0.01,
@@ -208,13 +192,12 @@ class PlainFlax(harness.JaxSide, System):
 
     self.update = update
 
-  def load(self, part: str, batch_size: int, number: int) -> None:
-    super().load(part, batch_size, number)
+  def placed(self, batch: Batch) -> dict[str, Any]:
     # One length, since another one would be compiled anew.
-    pad = lambda x, value: np.pad(x, ((0, 0), (0, LENGTH - x.shape[1])), constant_values=value)
     fill = {"ids": self.texts["ids"]["pad"], "mask": 0, "labels": -100}
-    self.batches = [{name: pad(x, fill[name]) for name, x in batch.items()}
-                    for batch in self.batches]
+    more = ((0, 0), (0, self.size.length - batch["ids"].shape[1]))
+    return {name: self.jax.device_put(np.pad(x, more, constant_values=fill[name]))
+            for name, x in batch.items()}
 
   def step(self, batch: Batch) -> None:
     self.steps += 1
@@ -232,67 +215,51 @@ SYSTEMS = {"jtx": Jtx, "transformers": Transformers,
 # ------------------------------------------------------------------------------- running
 
 
-def run(data: str, size: str, parts: Sequence[str], peers: Sequence[str], rounds: int,
-        steps: int) -> dict[str, Any]:
+def run(data: str, size: Size, parts: Sequence[str], peers: Sequence[str], rounds: int,
+        steps: int, result: dict[str, Any] | None = None) -> dict[str, Any]:
   """Measures, and returns values for JSON.
 
   Args:
     data: source of documents, as in a config; "" is the documentation of Python's library.
-    size: a key of SIZES.
+    size: of the model and of a batch.
     parts: of PARTS.
     peers: of PEERS.
     rounds: turns of each system.
     steps: updates of a turn.
+    result: is filled, peer by peer; None is a new one.
   """
-  texts = load_texts(data, size)
-  result = {"suite": "bert", "size": size, "data": "own" if data else "pydocs", "rounds": rounds,
-            "machine": harness.machine(), "nll": {}}
-  rows = SIZES[size][1]
+  texts, result = dict(load_texts(data, size.length)), {} if result is None else result
+  result |= {"suite": "bert", "size": size.model, "data": "own" if data else "pydocs",
+             "rounds": rounds, "machine": harness.machine(), "nll": {}}
   with contextlib.closing(harness.Worker(Jtx, texts=texts, data=data, size=size)) as ours:
     result["machine"] |= ours.call("about")
-    result["nll"]["jtx"] = ours.call("nll", 2 * rows)
-    peak = result["matmul_peak_flops"] = ours.call("matmul_peak")
-    print(f"matrix product peak {peak / 1e9:.4g} GFLOP/s", flush=True)
     texts["hf_config"] = ours.call("hf_config")
     start = dict(texts=texts, data=data, size=size, state=ours.call("weights", "bert"))
     for part in parts:
-      ours.call("load", part, (1 if part == "full" else 4) * rows, steps * (rounds + 2))
+      ours.call("load", part, (1 if part == "full" else 4) * size.rows, steps * (rounds + 2))
+      # The peer gets as many examples a batch as jtx has in its rows.
+      batch_size, flops = ours.call("examples_per_batch"), ours.call("flops_per_token")
       result[part] = {}
       for name in peers:
         print(f"{part}, beside {name}", flush=True)
+        checked = name != "flax" and name not in result["nll"]
+        untrained = checked and not result["nll"]
+        if untrained:
+          ours.begin("nll", 2 * size.rows)  # while the peer starts
+        ours.begin("warm_up")
         with contextlib.closing(harness.Worker(SYSTEMS[name], **start)) as peer:
-          if name == "transformers":
+          if untrained:
+            result["nll"]["jtx"] = ours.answer()
+          if checked:
             result["machine"] |= peer.call("about")
-            result["nll"][name] = peer.call("nll", 2 * rows)
-            check_equal(result["nll"])
-          result[part][name] = measure(ours, peer, name, part, rounds, steps, peak)
+            result["nll"][name] = peer.call("nll", 2 * size.rows)
+            harness.check_equal(result["nll"], size.dtype)
+          peer.call("load", part, batch_size, steps * (rounds + 2))
+          workers = {"jtx": ours, name: peer}
+          warm = dict(zip(workers, harness.warm_up(workers.values())))
+          turns = {name: functools.partial(worker.call, "turn", steps)
+                   for name, worker in workers.items()}
+          result[part][name] = {
+              **harness.measure(workers, turns, rounds, "tokens_per_s", flops),
+              "examples_per_batch": batch_size, "warm_up_s": warm}
   return result
-
-
-def check_equal(nll: Mapping[str, float]) -> None:
-  print(f"nll: {nll}", flush=True)
-  if max(nll.values()) - min(nll.values()) > 1e-3 * nll["jtx"]:
-    raise harness.WorkerError(f"the systems do not compute the same function: {nll}")
-
-
-def measure(ours: harness.Worker, peer: harness.Worker, name: str, part: str, rounds: int,
-            steps: int, peak: float) -> dict[str, Any]:
-  """Useful tokens a second of both in turns, after one turn of each to warm up."""
-  # The peer gets as many examples a batch as jtx has in its rows.
-  batch_size = ours.call("examples_per_batch")
-  peer.call("load", part, batch_size, steps * (rounds + 2))
-  workers = {"jtx": ours, name: peer}
-  turns = {name: functools.partial(worker.call, "turn", steps)
-           for name, worker in workers.items()}
-  for turn in turns.values():
-    turn()
-  for worker in workers.values():
-    worker.call("reset_peak_memory")
-  values = harness.alternate(rounds, turns)
-  medians = {name: harness.median(rates) for name, rates in values.items()}
-  flops = ours.call("flops_per_token")
-  return {"tokens_per_s": medians, "ratio": harness.ratio(values, "jtx", name), "all": values,
-          "examples_per_batch": batch_size,
-          "share_of_matmul_peak": {name: rate * flops / peak for name, rate in medians.items()},
-          "peak_memory_bytes": {name: worker.call("peak_memory")
-                                for name, worker in workers.items()}}

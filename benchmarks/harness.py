@@ -4,6 +4,8 @@ A process of its own keeps the peak memory of each system apart, and their threa
 allocators out of each other's way.
 """
 
+import contextlib
+import functools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -12,11 +14,29 @@ import re
 import statistics
 import time
 import traceback
-from typing import Any, Callable
+from typing import Any, Callable, Collection, Iterator, Mapping
+
+_until: float | None = None  # of time.monotonic(): where a limit is set, no worker goes on
 
 
 class WorkerError(RuntimeError):
   """A system failed; the message holds its traceback."""
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+  """Workers that are still busy when the seconds are over are ended, with a WorkerError."""
+  global _until
+  before, _until = _until, time.monotonic() + seconds
+  try:
+    yield
+  finally:
+    _until = before
+
+
+def time_left() -> float | None:
+  """Seconds of `limited`; None is no limit."""
+  return None if _until is None else max(_until - time.monotonic(), 0.0)
 
 
 class Worker:
@@ -31,28 +51,45 @@ class Worker:
     # Huge pages for large arrays: without them a good part of the time on CPU goes into pages.
     # It takes effect at the start of a process.
     os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    # JAX would else take three quarters of a GPU's memory, which the others need.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     context = multiprocessing.get_context("spawn")
     self.pipe, other = context.Pipe()
     self.process = context.Process(target=serve, args=(other, make, kwargs), daemon=True)
     self.process.start()
+    self.waiting = 1  # answers that are due, the first when it is made
     self.answer()
 
   def call(self, method: str, *args: Any) -> Any:
     """Calls a method there and waits for its result."""
-    self.pipe.send((method, args))
+    self.begin(method, *args)
     return self.answer()
 
+  def begin(self, method: str, *args: Any) -> None:
+    """Calls a method there. `answer` waits for the results of such calls, one after the other."""
+    try:
+      self.pipe.send((method, args))
+    except OSError:
+      raise WorkerError("a worker that has ended was asked for more") from None
+    self.waiting += 1
+
   def answer(self) -> Any:
+    if not self.pipe.poll(time_left()):
+      raise WorkerError("the time for it was over")
     try:
       error, result = self.pipe.recv()
     except EOFError:
       self.process.join()
       raise WorkerError(f"a worker ended with status {self.process.exitcode}") from None
+    self.waiting -= 1
     if error:
       raise WorkerError(error)
     return result
 
   def close(self) -> None:
+    """Ends the process, at once if it is busy."""
+    if self.waiting:
+      self.process.kill()
     self.pipe.close()
     self.process.join()
 
@@ -72,14 +109,99 @@ def serve(pipe: multiprocessing.connection.Connection, make: Callable[..., Any],
     pipe.send((traceback.format_exc(), None))
 
 
-def alternate(rounds: int, turns: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-  """Each turn's values over the rounds. The order is turned round every other time."""
+def alternate(rounds: int, turns: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+  """Each turn's values over the rounds, of which there are fewer where the time ends before.
+
+  The order is turned round every other time.
+  """
   values: dict[str, list[float]] = {name: [] for name in turns}
   for i in range(rounds):
+    start = time.monotonic()
     for name in (list(turns), list(reversed(turns)))[i % 2]:
       values[name].append(turns[name]())
       print(f"round {i + 1}/{rounds}  {name}: {values[name][-1]:.4g}", flush=True)
+    left = time_left()
+    if left is not None and left < 1.5 * (time.monotonic() - start):
+      break  # a further round might not end
   return values
+
+
+def measure(workers: Mapping[str, Worker], turns: Mapping[str, Callable[[], float]], rounds: int,
+            unit: str, flops: float) -> dict[str, Any]:
+  """Takes turns, for which all are warm, and sums up.
+
+  Args:
+    workers: of all systems; ours is the first.
+    turns: the rate of a turn of each system, ours first; several may be of one worker.
+    rounds: turns of each.
+    unit: of the rates.
+    flops: of one of what the rates count.
+  """
+  peak = max(worker.call("matmul_peak") for worker in workers.values())
+  print(f"matrix product peak {peak / 1e9:.4g} GFLOP/s", flush=True)
+  for worker in workers.values():
+    worker.call("reset_peak_memory")
+  values = alternate(rounds, turns)
+  medians = {name: median(rates) for name, rates in values.items()}
+  ours, *others = turns
+  return {
+      unit: medians, "unit": unit, "all": values, "matmul_peak_flops": peak,
+      "ratio": {name: ratio(values, ours, name) for name in others},
+      "share_of_matmul_peak": {name: rate * flops / peak for name, rate in medians.items()},
+      "peak_memory_bytes": {name: worker.call("peak_memory") for name, worker in workers.items()}}
+
+
+def warm_up(workers: Collection[Worker]) -> list[float]:
+  """Seconds that each took for it. They do it at the same time, most of it on the host."""
+  for worker in workers:
+    if not worker.waiting:
+      worker.begin("warm_up")
+  return [worker.answer() for worker in workers]
+
+
+def train_beside(ours: Callable[..., Any], theirs: Mapping[str, Callable[..., Any]], family: str,
+                 unit: str, rounds: int, steps: int, machine: dict[str, Any],
+                 **kwargs: Any) -> dict[str, Any]:
+  """Measures the updates of ours and of all peers, which start from our weights.
+
+  Args:
+    ours: makes our side, a `sides.JtxSide` that has `hf_config`, `loss` and `flops` of a unit.
+    theirs: make the peers, by name, of `state` and `hf_config` besides `kwargs`.
+    family: of jtx/interop/families, that the weights are named for.
+    unit: of the rates.
+    rounds: turns of each system.
+    steps: updates of a turn.
+    machine: is filled with what the systems say about themselves.
+    **kwargs: of all systems; `size` has the dtype of products.
+  """
+  with contextlib.ExitStack() as stack:
+    start = lambda make, **more: stack.enter_context(
+        contextlib.closing(Worker(make, **kwargs, **more)))
+    systems = {"jtx": start(ours)}
+    call = systems["jtx"].call
+    given = {"state": call("weights", family), "hf_config": call("hf_config")}
+    flops = call("flops")
+    for method in ("loss", "warm_up"):  # while the peers start
+      systems["jtx"].begin(method)
+    systems |= {name: start(make, **given) for name, make in theirs.items()}
+    losses = {"jtx": systems["jtx"].answer()}
+    losses |= {name: systems[name].call("loss") for name in theirs}
+    check_equal(losses, kwargs["size"].dtype)
+    warm = dict(zip(systems, warm_up(systems.values())))
+    for worker in systems.values():
+      machine |= worker.call("about")
+    turns = {name: functools.partial(worker.call, "turn", steps)
+             for name, worker in systems.items()}
+    return {**measure(systems, turns, rounds, unit, flops), "loss": losses,
+            "warm_up_s": warm}
+
+
+def check_equal(losses: Mapping[str, float], dtype: str = "auto") -> None:
+  """Raises WorkerError where losses differ by more than rounding does."""
+  print(f"nats of the untrained weights: {losses}", flush=True)
+  limit = (1e-2 if dtype == "bfloat16" else 1e-3) * max(losses.values())
+  if max(losses.values()) - min(losses.values()) > limit:
+    raise WorkerError(f"the systems do not compute the same function: {losses}")
 
 
 def median(values: list[float]) -> float:
@@ -123,80 +245,3 @@ def machine() -> dict[str, Any]:
       names = re.findall(r"model name\s*: (.*)", f.read())
     model = names[0] if names else model
   return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
-
-
-class JaxSide:
-  """The base of workers that run JAX; they have `jax`."""
-
-  def about(self) -> dict[str, str]:
-    return {"jax": self.jax.__version__, "device": self.jax.devices()[0].device_kind}
-
-  def reset_peak_memory(self) -> None:
-    reset_peak_memory()
-
-  def peak_memory(self) -> int:
-    device = self.jax.devices()[0]
-    if device.platform == "cpu":
-      return peak_memory()
-    return device.memory_stats()["peak_bytes_in_use"]
-
-  def matmul_peak(self) -> float:
-    """FLOP/s of a large plain product in the dtype of the model."""
-    import jax.numpy as jnp
-    n, dtype = (2048, jnp.float32) if self.jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
-    x = jnp.ones((n, n), dtype)
-    product = self.jax.jit(lambda x: x @ x)
-    return 2 * n**3 / fastest(lambda: product(x).block_until_ready())
-
-
-class JtxSide(JaxSide):
-  """Our own side, which has `program`, a `jtx.train.program.Program`, and `state` beside that."""
-
-  def step(self, batch: Any) -> None:
-    self.state = self.program.step(self.state, batch)
-
-  def synchronize(self) -> None:
-    self.jax.block_until_ready(self.state)
-
-  def weights(self, family: str) -> dict[str, Any]:
-    """The parameters by the names of `transformers`, to start the peers from."""
-    from jtx.interop import export
-    from jtx.interop.families import FAMILIES
-    params = self.jax.device_get(self.state.params)
-    return export.tensors_of(FAMILIES[family], self.model, params)
-
-
-class TorchSide:
-  """The base of workers that run PyTorch; they have `torch`, `device` and `model`."""
-
-  def about(self) -> dict[str, str]:
-    import transformers
-    return {"torch": self.torch.__version__, "transformers": transformers.__version__,
-            "attention": self.model.config._attn_implementation}
-
-  def synchronize(self) -> None:
-    if self.device.type == "cuda":
-      self.torch.cuda.synchronize()
-
-  def adamw(self, **options: Any):
-    """The optimiser of `model`; biases and norms do not decay."""
-    plain = lambda p: p.ndim == 1
-    groups = [{"params": [p for p in self.model.parameters() if plain(p) == is_plain],
-               "weight_decay": 0.0 if is_plain else 0.01} for is_plain in (False, True)]
-    return self.torch.optim.AdamW(groups, fused=True, **options)
-
-  def update(self, loss, clip: float) -> None:
-    loss.backward()
-    self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
-    self.optimizer.step()
-    self.optimizer.zero_grad(set_to_none=True)
-
-  def reset_peak_memory(self) -> None:
-    reset_peak_memory()
-    if self.device.type == "cuda":
-      self.torch.cuda.reset_peak_memory_stats()
-
-  def peak_memory(self) -> int:
-    if self.device.type == "cuda":
-      return self.torch.cuda.max_memory_allocated()
-    return peak_memory()

@@ -5,30 +5,45 @@ several pairs into a row and compiles; Marian runs eagerly on padded batches of 
 sentences, in random order, as its users have them, and a second time of similar length.
 """
 
+import contextlib
+import functools
 import os
 import time
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
-from benchmarks import harness, marian
+from benchmarks import harness, marian, sides
 from benchmarks.nmt_marian import (
-    ALPHA, BEAM, CLIP, LEARNING_RATE, LENGTH, TRANSLATE_BATCH, Marian, Pair, Tokens, pad)
+    ALPHA, BEAM, CLIP, LEARNING_RATE, LENGTH, Marian, Pair, Tokens, pad)
+
+
+class Size(NamedTuple):
+  layers: dict[str, Any]  # keys of an encoder's section
+  rows: int = 32  # of a batch of jtx's
+  sentences: int = 64  # of a batch that is translated
+  checkpoint_every: int = 50  # updates of the model that translates
+  dtype: str = "auto"  # of products, in all systems
+  unroll: int = -1  # layers in jtx
+
 
 SIZES = {
-    "base": dict(width=512, num_layers=6,
-                 block=dict(attention=dict(num_heads=8), ffn=dict(dim=2048))),
-    "tiny": dict(width=64, num_layers=2,
-                 block=dict(attention=dict(num_heads=4), ffn=dict(dim=128))),
+    "base": Size(dict(width=512, num_layers=6,
+                      block=dict(attention=dict(num_heads=8), ffn=dict(dim=2048)))),
+    "tiny": Size(dict(width=64, num_layers=2,
+                      block=dict(attention=dict(num_heads=4), ffn=dict(dim=128)))),
 }
 
 PARTS = ("train", "translate")
+TURNS = {"transformers": ("random", False), "transformers_by_length": ("by_length", False),
+         "transformers_compiled": ("random", True)}  # order of sentences, and torch.compile
 
 
-def make_config(data: str, size: str, steps: int):
+def make_config(data: str, size: Size, steps: int):
   from configs import common, nmt_text
   c = nmt_text.get_config(f"length={LENGTH}")
-  common.apply(c, {"model.encoder": {**SIZES[size], "unroll": -1}})  # the decoder follows
+  common.apply(c, {"model.encoder": {**size.layers, "unroll": size.unroll},
+                    "model.dtype": size.dtype})  # the decoder follows
   common.apply(c, {"model.encoder.block": {**marian.block_options(), "dropout": 0.1}})
   c.data.path = os.path.abspath(data) if data else ""
   if not data:
@@ -36,25 +51,27 @@ def make_config(data: str, size: str, steps: int):
     c.tokenizer.kind.vocab_size = 500
     for evaluator in c.evals.values():
       evaluator.source = ("embedded:number_words/date:val",)
-  c.batch_size, c.steps, c.log_every = 32, steps, 10
+  c.batch_size, c.steps, c.log_every = size.rows, steps, 10
   c.optim.lr, c.optim.clip_norm = LEARNING_RATE, CLIP
   c.optim.optimizer = common.optimizer("adamw", b1=0.9, b2=0.98, weight_decay=0.01)
   c.optim.schedule = common.schedule("linear", warmup=max(steps // 5, 1))
-  c.checkpoint.every, c.checkpoint.keep, c.checkpoint.average = 50, 1, 1
+  c.checkpoint.every, c.checkpoint.keep, c.checkpoint.average = size.checkpoint_every, 1, 1
   c.decode.method = common.method("beam", beam=BEAM, alpha=ALPHA, penalty="power", early_stop=True)
-  c.decode.batch_size = TRANSLATE_BATCH
+  c.decode.batch_size, c.trackers = size.sentences, ()
   del c.evals.val
-  c.evals.val_loss.every = 100
+  c.evals.val_loss.every = 2 * size.checkpoint_every
   return c
 
 
-class Jtx(harness.JaxSide):
-  """Our side. Loads the model of `workdir`, training it first where it is not finished."""
+class Jtx(sides.Turns, sides.JtxSide):
+  """Our side. Loads the model of `workdir`, training it first where it is not finished.
 
-  def __init__(self, workdir: str, data: str, size: str, steps: int):
+  A useful target token is the unit.
+  """
+
+  def __init__(self, workdir: str, data: str, size: Size, steps: int):
     import jax
 
-    from jtx.data import pipeline
     from jtx.parallel import sharding
     from jtx.saved.workdir import load_run
     from jtx.train import loop
@@ -68,15 +85,13 @@ class Jtx(harness.JaxSide):
     place = sharding.batch_sharding(task.mesh)
     rows = sharding.local_rows(config.batch_size, place)
     stream = task.data.train_stream(1, config.batch_size, rows)
-    batches = pipeline.iterate(stream, 0, 64, threads=1, workers=0)
     self.batches, self.sentences = [], 0
-    for batch in batches:
+    for batch in map(stream.batch, range(64)):
       self.sentences += int((batch["ids"] >= 0).sum())
       self.batches.append(sharding.to_device(loop.without_ids(batch), config.batch_size, place))
     self.sentences //= len(self.batches)  # of a batch, on average
-    self.useful = [int((np.asarray(b["tgt_segment_ids"]) > 0).sum()) for b in self.batches]
-    self.step, self.state = 0, self.program.init()
-    self.jax = jax
+    self.units = [int((np.asarray(b["tgt_segment_ids"]) > 0).sum()) for b in self.batches]
+    self.state, self.jax = self.program.init(), jax
 
   def sentences_per_batch(self) -> int:
     return self.sentences
@@ -87,9 +102,9 @@ class Jtx(harness.JaxSide):
     specs = data.data.train if split == "train" else self.task.config.evals.val_loss.source
     tokens = [data.tokenizers[f] for f in ("src", "tgt")]
     examples = data.examples(tuple(specs), limit)
-    sides = [t.encode_batch([e[f] for e in examples]) for f, t in zip(("src", "tgt"), tokens)]
+    both = [t.encode_batch([e[f] for e in examples]) for f, t in zip(("src", "tgt"), tokens)]
     pairs = [tuple([*map(int, ids), t.eos_id] for ids, t in zip(pair, tokens))
-             for pair in zip(*sides)]
+             for pair in zip(*both)]
     return [pair for pair in pairs if max(map(len, pair)) <= LENGTH]
 
   def peer(self) -> dict[str, Any]:
@@ -108,18 +123,9 @@ class Jtx(harness.JaxSide):
                                        < np.array([[len(t)] for t in side])).astype(np.int32)
       batch[f"{field}_positions"] = np.broadcast_to(
           np.arange(batch[field].shape[1], dtype=np.int32), batch[field].shape)
-    sums = self.task.objective(self.task.model, self.params, batch, train=False)
+    objective = functools.partial(self.task.objective, self.task.model, train=False)
+    sums = self.jax.jit(objective)(self.params, batch)
     return float(sums["nll"][0] / sums["nll"][1])
-
-  def train(self, steps: int) -> float:
-    """Useful target tokens a second."""
-    numbers = [(self.step + i) % len(self.batches) for i in range(steps)]
-    self.step += steps
-    start = time.perf_counter()
-    for i in numbers:
-      self.state = self.program.step(self.state, self.batches[i])
-    self.jax.block_until_ready(self.state)
-    return sum(self.useful[i] for i in numbers) / (time.perf_counter() - start)
 
   def end_training(self) -> None:
     self.state = self.batches = None
@@ -148,7 +154,7 @@ class Jtx(harness.JaxSide):
 
   def train_flops(self) -> float:
     """Matrix-product FLOPs of a useful target token."""
-    return self.program.flops_per_step / (sum(self.useful) / len(self.useful))
+    return self.program.flops_per_step / (sum(self.units) / len(self.units))
 
   def translate_flops(self, source: float, target: float) -> float:
     """Matrix-product FLOPs of a sentence of these mean lengths, on its real tokens."""
@@ -168,96 +174,92 @@ class Jtx(harness.JaxSide):
     return flops.count(encode, self.params) + BEAM * flops.count(decode, self.params)
 
 
-def run(workdir: str, data: str, size: str, parts: Sequence[str], rounds: int, pretrain_steps: int,
-        steps: int, sentences: int) -> dict[str, Any]:
+def run(workdir: str, data: str, size: Size, parts: Sequence[str], rounds: int,
+        pretrain_steps: int, steps: int, sentences: int,
+        peers: Sequence[str] = ("transformers", "transformers_by_length"),
+        result: dict[str, Any] | None = None) -> dict[str, Any]:
   """Measures, and returns values for JSON.
 
   Args:
     workdir: of the model that is trained first, and translates.
     data: folder of the pairs; "" is number words.
-    size: a key of `SIZES`.
+    size: of the model and of batches.
     parts: "train", "translate" or both.
     rounds: turns of each system.
     pretrain_steps: updates of the model that translates.
     steps: updates of a turn.
     sentences: that are translated in a turn.
+    peers: that train; keys of TURNS.
+    result: is filled, part by part; None is a new one.
   """
-  ours = harness.Worker(Jtx, workdir=workdir, data=data, size=size, steps=pretrain_steps)
-  peer = ours.call("peer")
-  theirs = harness.Worker(Marian, pairs=ours.call("pairs", "train", 0),
-                          batch=ours.call("sentences_per_batch"), **peer)
-  some = ours.call("pairs", "val", 64)
-  nll = {"jtx": ours.call("nll", some), "transformers": theirs.call("nll", some)}
-  print(f"nll of {len(some)} pairs: {nll}", flush=True)
-  if abs(nll["jtx"] - nll["transformers"]) > 1e-3 * nll["jtx"]:
-    raise harness.WorkerError(f"the systems do not compute the same function: {nll}")
-  peak = max(ours.call("matmul_peak"), theirs.call("matmul_peak"))
-  print(f"matrix product peak {peak / 1e9:.4g} GFLOP/s", flush=True)
+  with contextlib.ExitStack() as stack:
+    start = lambda make, **kwargs: stack.enter_context(
+        contextlib.closing(harness.Worker(make, **kwargs)))
+    ours = start(Jtx, workdir=workdir, data=data, size=size, steps=pretrain_steps)
+    peer, pairs = ours.call("peer"), ours.call("pairs", "train", 0)
+    some, sentences_per_batch = ours.call("pairs", "val", 64), ours.call("sentences_per_batch")
+    ours.begin("nll", some)  # while the peer starts
+    ours.begin("warm_up")
+    theirs = start(Marian, pairs=pairs, batch=sentences_per_batch, dtype=size.dtype, **peer)
+    nll = {"jtx": ours.answer(), "transformers": theirs.call("nll", some)}
+    harness.check_equal(nll, size.dtype)
+    seconds = ours.answer()
 
-  result = {
-      "suite": "nmt", "size": size, "data": "own" if data else "number_words", "rounds": rounds,
-      "pretrain_steps": pretrain_steps, "matmul_peak_flops": peak, "nll": nll,
-      "machine": harness.machine() | ours.call("about") | theirs.call("about")}
-  if "train" in parts:
-    turns = {"jtx": lambda: ours.call("train", steps),
-             "transformers": lambda: theirs.call("train", steps, "random"),
-             "transformers_by_length": lambda: theirs.call("train", steps, "by_length")}
-    result["train"] = measure(ours, theirs, turns, rounds, "target_tokens_per_s", peak,
-                              ours.call("train_flops"))
-  ours.call("end_training")
-  theirs.call("end_training", peer["state"])
-  if "translate" in parts:
-    result["translate"] = translate(ours, theirs, rounds, sentences, peak)
-  ours.close()
-  theirs.close()
+    result = {} if result is None else result
+    result |= {
+        "suite": "nmt", "data": "own" if data else "number_words", "rounds": rounds,
+        "pretrain_steps": pretrain_steps, "nll": nll,
+        "machine": harness.machine() | ours.call("about") | theirs.call("about")}
+    if "train" in parts:
+      turns = {"jtx": functools.partial(ours.call, "turn", steps)} | {
+          name: functools.partial(theirs.call, "train", steps, *TURNS[name]) for name in peers}
+      result["train"] = measure(ours, theirs, turns, rounds, "target_tokens_per_s",
+                                ours.call("train_flops"), {"jtx": seconds})
+    ours.call("end_training")
+    theirs.call("end_training", peer["state"])
+    if "translate" in parts:
+      result["translate"] = translate(ours, theirs, rounds, sentences, size.sentences)
   return result
 
 
 def translate(ours: harness.Worker, theirs: harness.Worker, rounds: int, sentences: int,
-              peak: float) -> dict[str, Any]:
+              batch: int) -> dict[str, Any]:
   """Beam search of both, and the share of sentences on which they agree token for token."""
   ours.call("start_translating", sentences)
   sources = ours.call("sources")
-  theirs.call("start_translating", sources)
-  turns = {"jtx": lambda: ours.call("translate"),
-           "transformers": lambda: theirs.call("translate", "random")}
+  theirs.call("start_translating", sources, batch)
+  turns = {"jtx": functools.partial(ours.call, "translate"),
+           "transformers": functools.partial(theirs.call, "translate", "random")}
+  begin = time.perf_counter()
   ours.call("translate")  # compiles, and gives the lengths
+  seconds = time.perf_counter() - begin
   outputs = ours.call("translations")
   flops = ours.call("translate_flops", mean_length(sources), mean_length(outputs) + 1)
-  result = measure(ours, theirs, turns, rounds, "sentences_per_s", peak, flops)
+  result = measure(ours, theirs, turns, rounds, "sentences_per_s", flops, {"jtx": seconds})
   other = theirs.call("translations")
-  return result | {
-      "transformers_by_length_once": theirs.call("translate", "by_length"),
+  result |= {
       "sentences": len(sources), "source_tokens": mean_length(sources),
       "target_tokens": mean_length(outputs) + 1,
       "identical": sum(a == b for a, b in zip(outputs, other)) / len(outputs)}
+  left = harness.time_left()
+  if left is None or left > 2 * len(sources) / result["sentences_per_s"]["transformers"]:
+    result["transformers_by_length_once"] = theirs.call("translate", "by_length")
+  return result
 
 
 def measure(ours: harness.Worker, theirs: harness.Worker, turns: dict[str, Any], rounds: int,
-            unit: str, peak: float, flops: float) -> dict[str, Any]:
-  """Takes turns, after one of each to warm up, and sums up.
+            unit: str, flops: float, warm: dict[str, float]) -> dict[str, Any]:
+  """Takes turns, after one of each peer to warm up, and sums up; see `harness.measure`.
 
-  Args:
-    ours: the worker of jtx.
-    theirs: the worker of transformers.
-    turns: the rate of a turn of each system.
-    rounds: turns of each.
-    unit: of the rates.
-    peak: FLOP/s of a large plain product.
-    flops: of what the rates count.
+  `warm` are seconds of warming up.
   """
-  for turn in turns.values():
-    turn()
-  for worker in (ours, theirs):
-    worker.call("reset_peak_memory")
-  values = harness.alternate(rounds, turns)
-  medians = {name: harness.median(rates) for name, rates in values.items()}
-  return {
-      unit: medians, "all": values,
-      "ratio": {name: harness.ratio(values, "jtx", name) for name in turns if name != "jtx"},
-      "share_of_matmul_peak": {name: rate * flops / peak for name, rate in medians.items()},
-      "peak_memory_bytes": {"jtx": ours.call("peak_memory"),
-                            "transformers": theirs.call("peak_memory")}}
+  for name, turn in turns.items():
+    if name not in warm:
+      start = time.perf_counter()
+      turn()
+      warm[name] = time.perf_counter() - start
+  workers = {"jtx": ours, "transformers": theirs}
+  return {**harness.measure(workers, turns, rounds, unit, flops), "warm_up_s": warm}
 
 
 def mean_length(rows: Sequence[Tokens]) -> float:

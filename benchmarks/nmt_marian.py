@@ -6,10 +6,9 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from benchmarks import harness, marian
+from benchmarks import marian, sides
 
 LENGTH = 64  # tokens of the longest sentence
-TRANSLATE_BATCH = 64  # sentences
 BEAM, ALPHA = 4, 1.0
 SMOOTHING, LEARNING_RATE, CLIP = 0.1, 5e-4, 1.0
 
@@ -17,7 +16,7 @@ Tokens = list[int]
 Pair = tuple[Tokens, Tokens]  # both end in the end token
 
 
-class Marian(harness.TorchSide):
+class Marian(sides.TorchSide):
   """The peer's side.
 
   Args:
@@ -25,17 +24,16 @@ class Marian(harness.TorchSide):
     state: its parameters.
     pairs: to train on.
     batch: sentences of a batch.
-    lr: of AdamW.
+    dtype: of products.
   """
 
   def __init__(self, config: dict[str, Any], state: dict[str, np.ndarray], pairs: Sequence[Pair],
-               batch: int):
-    import torch
-    self.torch = torch
-    self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+               batch: int, dtype: str):
+    self.open(dtype)
     self.model = marian.make(config, state).to(self.device)
+    self.compiled_model = self.torch.compile(self.model, dynamic=True)  # at its first call
     self.config, self.pairs, self.batch = config, pairs, batch
-    self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98),
+    self.optimizer = self.torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98),
                                        weight_decay=0.01, fused=True)
     order = random.Random(0).sample(range(len(pairs)), len(pairs))
     self.batches = {"random": split(order, batch), "by_length": []}
@@ -45,68 +43,68 @@ class Marian(harness.TorchSide):
     random.Random(1).shuffle(self.batches["by_length"])
     self.step = 0
 
-  def run(self, side_batch: Sequence[Pair]):
-    """Logits [B, T, V] and labels [B, T], -100 where padded."""
-    torch = self.torch
-    sources, targets = zip(*side_batch)
+  def placed(self, pairs: Sequence[Pair]):
+    """A model's arguments, and labels [B, T], -100 where padded."""
+    sources, targets = zip(*pairs)
     pad_id = self.config["pad_token_id"]
-    src = torch.tensor(pad(sources, pad_id), device=self.device, dtype=torch.long)
-    labels = torch.tensor(pad(targets, -100), device=self.device, dtype=torch.long)
     before = [[self.config["decoder_start_token_id"], *t[:-1]] for t in targets]
-    tgt_in = torch.tensor(pad(before, pad_id), device=self.device, dtype=torch.long)
-    mask = torch.tensor(pad([[1] * len(s) for s in sources], 0), device=self.device)
-    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-      logits = self.model(input_ids=src, attention_mask=mask, decoder_input_ids=tgt_in).logits
-    return logits.float(), labels
+    return {"input_ids": self.tensor(sources, pad_id),
+            "attention_mask": self.tensor([[1] * len(s) for s in sources], 0),
+            "decoder_input_ids": self.tensor(before, pad_id)}, self.tensor(targets, -100)
+
+  def tensor(self, rows: Sequence[Sequence[int]], value: int):
+    return self.torch.tensor(pad(rows, value), device=self.device, dtype=self.torch.long)
 
   def nll(self, pairs: Sequence[Pair]) -> float:
     self.model.eval()
-    with self.torch.no_grad():
-      logits, labels = self.run(pairs)
+    inputs, labels = self.placed(pairs)
+    with self.torch.no_grad(), self.autocast():
+      logits = self.model(**inputs).logits.float()
     return float(self.torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()))
 
-  def train(self, steps: int, order: str) -> float:
-    """Useful target tokens a second."""
+  def train(self, steps: int, order: str, compiled: bool) -> float:
+    """Useful target tokens a second, after an update that is not timed."""
     batches = [[self.pairs[i] for i in self.batches[order][(self.step + n)
                                                             % len(self.batches[order])]]
-               for n in range(steps)]
-    self.step += steps
+               for n in range(steps + 1)]
+    self.step += steps + 1
+    placed = [self.placed(batch) for batch in batches]
+    run = self.compiled_model if compiled else self.model
     self.model.train()
-    start = time.perf_counter()
-    for batch in batches:
-      logits, labels = self.run(batch)
-      loss = self.torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(),
-                                                    label_smoothing=SMOOTHING)
-      loss.backward()
-      self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
-      self.optimizer.step()
-      self.optimizer.zero_grad(set_to_none=True)
+    for i, (inputs, labels) in enumerate(placed):
+      with self.autocast():
+        logits = run(**inputs).logits
+      loss = self.torch.nn.functional.cross_entropy(
+          logits.float().flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING)
+      self.update(loss, CLIP)
+      if not i:
+        self.synchronize()
+        start = time.perf_counter()
     self.synchronize()
-    return sum(len(t) for batch in batches for _, t in batch) / (time.perf_counter() - start)
+    return sum(len(t) for batch in batches[1:] for _, t in batch) / (time.perf_counter() - start)
 
   def end_training(self, state: dict[str, np.ndarray]) -> None:
-    self.optimizer = None
+    self.optimizer = self.compiled_model = None
     self.model = marian.make(self.config, state).to(self.device)
+    if self.low:
+      self.model.bfloat16()  # autocast would convert the weights again at every step
 
-  def start_translating(self, sources: list[Tokens]) -> None:
-    self.sources = sources
+  def start_translating(self, sources: list[Tokens], batch: int) -> None:
+    self.sources, self.translate_batch = sources, batch
 
   def translate(self, order: str) -> float:
     """Sentences a second, from token ids to token ids."""
-    torch, ids = self.torch, list(range(len(self.sources)))
+    ids = list(range(len(self.sources)))
     start = time.perf_counter()
     if order == "by_length":
       ids.sort(key=lambda i: len(self.sources[i]))
     self.results = [[]] * len(ids)
-    for batch in split(ids, TRANSLATE_BATCH):
+    for batch in split(ids, self.translate_batch):
       sources = [self.sources[i] for i in batch]
-      src = torch.tensor(pad(sources, self.config["pad_token_id"]), device=self.device,
-                         dtype=torch.long)
-      mask = torch.tensor(pad([[1] * len(s) for s in sources], 0), device=self.device)
-      with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-        out = self.model.generate(input_ids=src, attention_mask=mask, num_beams=BEAM,
-                                  length_penalty=ALPHA, early_stopping=True, do_sample=False,
-                                  max_new_tokens=LENGTH - 1)
+      out = self.model.generate(
+          input_ids=self.tensor(sources, self.config["pad_token_id"]),
+          attention_mask=self.tensor([[1] * len(s) for s in sources], 0), num_beams=BEAM,
+          length_penalty=ALPHA, early_stopping=True, do_sample=False, max_new_tokens=LENGTH - 1)
       for i, tokens in zip(batch, out.tolist()):
         end = self.config["eos_token_id"]
         tokens = tokens[1:]
@@ -115,16 +113,6 @@ class Marian(harness.TorchSide):
 
   def translations(self) -> list[Tokens]:
     return self.results
-
-  def matmul_peak(self) -> float:
-    n, dtype = (2048, self.torch.float32) if self.device.type == "cpu" else (
-        8192, self.torch.bfloat16)
-    x = self.torch.ones((n, n), dtype=dtype, device=self.device)
-
-    def product():
-      x @ x
-      self.synchronize()
-    return 2 * n**3 / harness.fastest(product)
 
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> np.ndarray:

@@ -6,47 +6,53 @@
   python -m benchmarks.run --suite=prepare --data=documents:FOLDER --workdir=runs/bench_prepare
   python -m benchmarks.run --suite=vit_b16
   python -m benchmarks.run --suite=saving --workdir=runs/saving
+  python -m benchmarks.run --suite=accelerator --workdir=runs/accelerator
 
-The systems take turns on an otherwise idle machine. The last line is one JSON object. Needs
-the extra `parity` (PyTorch and transformers), but for saving: pip install -e ".[parity]".
+The systems take turns on an otherwise idle machine. The last line is one JSON object; accelerator,
+which is for one GPU or TPU and ends after --minutes, also writes rows for RESULTS.md. Needs the extra `parity` (PyTorch and transformers), but for saving: pip install -e ".[parity]".
 """
 
 import json
-from typing import Collection
+from typing import Any, Collection, Mapping, Sequence
 
 from absl import flags
 
-from benchmarks import bert, finetune, nmt, prepare, saving, vit
+from benchmarks import accelerator, bert, finetune, nmt, prepare, saving, vit
 from experiments import cli
 
-SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "saving")
+SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "saving", "accelerator")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
-                              " finetune, prepare, saving: for what is written.")
+                              " finetune, prepare, saving, accelerator: for what is written.")
 DATA = flags.DEFINE_string("data", "", "nmt: folder of train.en, train.de, val.en and val.de;"
                            " without it generated number words are used. finetune: folder of"
-                           " the tasks' folders. bert, prepare: a source of documents;"
+                           " the tasks' folders. accelerator: folder of the folders multi30k"
+                           " and sst2; what is not there is made. bert, prepare: a source of documents;"
                            " without it the documentation of Python's library is used.")
 INIT = flags.DEFINE_string("init", "", "finetune: Hugging Face folder of the encoder.")
 TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASKS),
                                 "finetune: of the suite; may be repeated.")
 SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "finetune: of the runs; may be repeated.")
-PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PARTS],
+PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PARTS, *accelerator.ROWS],
                                 "Of the suite (nmt: train, translate; bert: full, sentences;"
-                                " vit_b16: step, images); may be repeated; all if absent.")
-PEERS = flags.DEFINE_multi_enum("peer", list(bert.PEERS), list(bert.PEERS),
-                                "bert, vit_b16: beside jtx; may be repeated; the latter has no"
-                                " flax.")
+                                " vit_b16: step, images; accelerator:"
+                                f" {', '.join(accelerator.ROWS)}); may be repeated; all if absent.")
+PEERS = flags.DEFINE_multi_enum("peer", None, bert.PEERS,
+                                "bert, vit_b16, accelerator: beside jtx; may be repeated; all if"
+                                " absent, but for accelerator, which then has"
+                                f" {', '.join(accelerator.DEFAULT_PEERS)}. Only bert has flax.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each system, but for finetune.",
                               lower_bound=1)
 PRETRAIN_STEPS = flags.DEFINE_integer(
     "pretrain_steps", 600, "nmt: updates before translating, so that sentences end.", lower_bound=1)
-STEPS = flags.DEFINE_integer("steps", 3, "nmt, bert, vit_b16: updates of a turn.",
-                             lower_bound=1)
+STEPS = flags.DEFINE_integer("steps", None, "nmt, bert, vit_b16, accelerator: updates of a turn; 3,"
+                             f" and for accelerator {accelerator.STEPS}, if absent.", lower_bound=1)
+MINUTES = flags.DEFINE_float("minutes", accelerator.MINUTES, "accelerator: after which it ends.",
+                             lower_bound=0.1)
 SENTENCES = flags.DEFINE_integer("sentences", 1000, "nmt: to translate in a turn.", lower_bound=1)
 SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
-                         "nmt, bert, vit_b16: of the model; tiny tries things out.")
+                         "nmt, bert, vit_b16, accelerator: of the model; tiny tries things out.")
 STATE_MIB = flags.DEFINE_integer("state_mib", 1024, "saving: the state's size.", lower_bound=3)
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "prepare: its file; without it one is trained.")
 WORKERS = flags.DEFINE_integer("workers", 1, "prepare: processes of each system. vit_b16: that"
@@ -68,19 +74,34 @@ def parts(valid: Collection[str]) -> list[str]:
   return list(PARTS.value or valid)
 
 
-def main() -> None:
+def peers(valid: Sequence[str], default: Sequence[str]) -> list[str]:
+  """The suite's peers that --peer names, or those of `default`."""
+  for peer in PEERS.value or ():
+    if peer not in valid:
+      raise cli.UsageError(f"--suite={SUITE.value} has no --peer={peer}; valid are"
+                           f" {', '.join(valid)}")
+  return list(PEERS.value or default)
+
+
+def size(valid: Mapping[str, Any]) -> Any:
+  """The suite's size that --size names."""
+  if SIZE.value not in valid:
+    raise cli.UsageError(f"--suite={SUITE.value} has no --size={SIZE.value}; valid are"
+                         f" {', '.join(valid)}")
+  return valid[SIZE.value]
+
+
+def main() -> int:
+  steps, status = STEPS.value or 3, 0
   if SUITE.value == "finetune":
     need(INIT, DATA, WORKDIR)
     result = finetune.run(WORKDIR.value, DATA.value, INIT.value, TASKS.value, SEEDS.value)
   elif SUITE.value == "bert":
-    result = bert.run(DATA.value, SIZE.value, parts(bert.PARTS), PEERS.value, ROUNDS.value,
-                      STEPS.value)
+    result = bert.run(DATA.value, size(bert.SIZES), parts(bert.PARTS),
+                      peers(bert.PEERS, bert.PEERS), ROUNDS.value, steps)
   elif SUITE.value == "vit_b16":
-    if SIZE.value not in vit.SIZES:
-      raise cli.UsageError(f"--suite=vit_b16 has no --size={SIZE.value}; valid are"
-                           f" {', '.join(vit.SIZES)}")
-    result = vit.run(SIZE.value, parts(vit.PARTS), [p for p in PEERS.value if p in vit.PEERS],
-                     ROUNDS.value, STEPS.value, WORKERS.value)
+    result = vit.run(size(vit.SIZES), parts(vit.PARTS), peers(vit.PEERS, vit.PEERS), ROUNDS.value,
+                     steps, WORKERS.value)
   elif SUITE.value == "prepare":
     need(WORKDIR)
     if not WORKERS.value:
@@ -90,14 +111,20 @@ def main() -> None:
   elif SUITE.value == "saving":
     need(WORKDIR)
     result = saving.run(WORKDIR.value, ROUNDS.value, STATE_MIB.value << 20)
-  else:
-    if SIZE.value not in nmt.SIZES:
-      raise cli.UsageError(f"--suite=nmt has no --size={SIZE.value}; valid are"
-                           f" {', '.join(nmt.SIZES)}")
+  elif SUITE.value == "accelerator":
     need(WORKDIR)
-    result = nmt.run(WORKDIR.value, DATA.value, SIZE.value, parts(nmt.PARTS), ROUNDS.value,
-                     PRETRAIN_STEPS.value, STEPS.value, SENTENCES.value)
+    context = accelerator.Context(
+        WORKDIR.value, DATA.value, tiny=size({"base": False, "tiny": True}), rounds=ROUNDS.value,
+        steps=STEPS.value or accelerator.STEPS)
+    result = accelerator.run(context, parts(accelerator.ROWS),
+                             peers(accelerator.PEERS, accelerator.DEFAULT_PEERS), MINUTES.value)
+    status = int(any(row["failed"] for row in result["rows"].values()))
+  else:
+    need(WORKDIR)
+    result = nmt.run(WORKDIR.value, DATA.value, size(nmt.SIZES), parts(nmt.PARTS), ROUNDS.value,
+                     PRETRAIN_STEPS.value, steps, SENTENCES.value)
   print(json.dumps(result))
+  return status
 
 
 if __name__ == "__main__":

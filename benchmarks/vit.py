@@ -12,14 +12,13 @@ import io
 import os
 import tempfile
 import time
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
-from benchmarks import harness
+from benchmarks import harness, sides
 
 LEARNING_RATE, CLIP, CLASSES = 1e-4, 1.0, 1000
-SIZES = {"base": ("b", 16, 224, 8), "tiny": ("ti", 4, 16, 8)}  # size, patch, pixels, batch
 PARTS = ("step", "images")
 PEERS = ("transformers", "transformers_compiled")
 RECIPES = ("vit_b16", "deit", "deit3")  # configs whose augmentations are timed
@@ -27,54 +26,54 @@ NUMBER, SIDES = 256, (500, 375)  # JPEGs, and their width and height
 AHEAD = 12  # batches before a turn's time starts: more than a pipeline has read ahead meanwhile
 
 
-def make_config(size: str):
+class Size(NamedTuple):
+  model: str  # a size of configs/vit.py
+  patch: int
+  res: int  # pixels of a side
+  rows: int = 8  # of a batch
+  dtype: str = "auto"  # of products, in all systems
+  unroll: int = -1  # layers in jtx
+
+
+SIZES = {"base": Size("b", 16, 224), "tiny": Size("ti", 4, 16)}
+
+
+def make_config(size: Size):
   from configs import common, vit
-  name, patch, res, batch = SIZES[size]
-  c = common.apply(vit.get_config(f"{name},patch={patch},res={res},batch={batch}"), {
+  c = common.apply(vit.get_config(
+      f"{size.model},patch={size.patch},res={size.res},batch={size.rows}"), {
       "steps": 1000, "optim.lr": LEARNING_RATE, "optim.schedule": common.schedule("constant"),
-      "model.head": {"outputs": CLASSES, "zero": False}, "model.stack.unroll": -1,
-      "optim.optimizer.weight_decay": 0.01, "optim.optimizer.eps": 1e-8})
+      "model.head": {"outputs": CLASSES, "zero": False}, "model.stack.unroll": size.unroll,
+      "model.dtype": size.dtype, "optim.optimizer.weight_decay": 0.01, "optim.optimizer.eps": 1e-8})
   return c.lock()
 
 
-def batches(size: str, number: int) -> list[dict[str, np.ndarray]]:
+def batches(size: Size, number: int) -> list[dict[str, np.ndarray]]:
   """Noise, since only its shape matters."""
-  _, _, res, batch = SIZES[size]
   random = np.random.default_rng(0)
-  return [{"image": random.normal(size=(batch, res, res, 3)).astype(np.float32),
-           "label": random.integers(0, CLASSES, (batch, 1)).astype(np.int32),
-           "real": np.ones((batch, 1), np.int32)} for _ in range(number)]
+  shape = (size.rows, size.res, size.res, 3)
+  return [{"image": random.standard_normal(shape, np.float32),
+           "label": random.integers(0, CLASSES, (size.rows, 1)).astype(np.int32),
+           "real": np.ones((size.rows, 1), np.int32)} for _ in range(number)]
 
 
-class System:
-  """One side, in a process of its own.
+class System(sides.Turns):
+  """One side, in a process of its own. An image is the unit.
 
   Args:
-    size: a key of SIZES.
+    size: of the model and of a batch.
     state: tensors to start from; None draws them.
     hf_config: of the model, for `transformers`.
   """
 
-  def __init__(self, size: str, state=None, hf_config=None):
-    self.size, self.hf, self.number = size, hf_config, 0
+  def __init__(self, size: Size, state=None, hf_config=None):
+    self.size, self.hf = size, hf_config
     self.start(state)
     self.batches = [self.placed(batch) for batch in batches(size, 4)]
-
-  def turn(self, steps: int) -> float:
-    """Images a second."""
-    self.updates(1)  # not timed: while the others worked, a machine may have taken memory away
-    start = time.perf_counter()
-    self.updates(steps)
-    return steps * SIZES[self.size][3] / (time.perf_counter() - start)
-
-  def updates(self, number: int) -> None:
-    for _ in range(number):
-      self.step(self.batches[self.number % len(self.batches)])
-      self.number += 1
-    self.synchronize()
+    self.units = [size.rows] * len(self.batches)
 
 
-class Jtx(harness.JtxSide, System):
+class Jtx(sides.JtxSide, System):
   """Our side."""
 
   def start(self, state) -> None:
@@ -94,7 +93,7 @@ class Jtx(harness.JtxSide, System):
 
   def placed(self, batch):
     from jtx.parallel import sharding
-    return sharding.to_device(batch, SIZES[self.size][3], sharding.batch_sharding(self.mesh))
+    return sharding.to_device(batch, self.size.rows, sharding.batch_sharding(self.mesh))
 
   def hf_config(self) -> dict[str, Any]:
     from jtx.interop import export
@@ -102,50 +101,36 @@ class Jtx(harness.JtxSide, System):
     return {key: value for key, value in config.items() if key not in ("image_mean", "image_std")}
 
   def loss(self) -> float:
-    sums = self.program.objective(self.model, self.state.params, self.example, train=False)
+    sums = self.sums(self.state.params, self.example)
     return float(sums["loss"][0] / sums["loss"][1])
 
   def flops(self) -> float:
-    """Matrix-product FLOPs of a step."""
-    return self.program.flops(self.example)
+    """Matrix-product FLOPs of an image."""
+    return self.program.flops(self.example) / self.size.rows
 
 
-class Transformers(harness.TorchSide, System):
+class Transformers(sides.TorchSide, System):
   """ViTForImageClassification, eager."""
 
-  compiled = False
-
   def start(self, state) -> None:
-    import torch
     import transformers
-    self.torch = torch
-    self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with tempfile.TemporaryDirectory() as folder:  # by files, whose names are not those in memory
-      import safetensors.numpy
-      config = transformers.ViTConfig(**self.hf)
-      config.save_pretrained(folder)
-      safetensors.numpy.save_file(state, os.path.join(folder, "model.safetensors"),
-                                  {"format": "pt"})
-      self.model = transformers.ViTForImageClassification.from_pretrained(folder)
-    self.model.to(self.device).train()
-    self.optimizer = self.adamw(lr=LEARNING_RATE)
-    self.run = torch.compile(self.model) if self.compiled else self.model
+    self.open(self.size.dtype)
+    self.model = self.pretrained(transformers.ViTForImageClassification,
+                                 transformers.ViTConfig(**self.hf), state)
+    self.start_training(lr=LEARNING_RATE)
 
   def placed(self, batch):
     image = np.ascontiguousarray(batch["image"].transpose(0, 3, 1, 2))
     return {"pixel_values": self.torch.from_numpy(image).to(self.device),
             "labels": self.torch.from_numpy(batch["label"][:, 0]).long().to(self.device)}
 
-  def loss_of(self, batch):
-    with self.torch.autocast(self.device.type, self.torch.bfloat16,
-                             enabled=self.device.type == "cuda"):
-      return self.run(**batch).loss
-
   def step(self, batch) -> None:
-    self.update(self.loss_of(batch), CLIP)
+    with self.autocast():
+      loss = self.run(**batch).loss
+    self.update(loss, CLIP)
 
   def loss(self) -> float:
-    with self.torch.no_grad():
+    with self.torch.no_grad(), self.autocast():
       return float(self.model(**self.placed(batches(self.size, 1)[0])).loss)
 
 
@@ -239,54 +224,25 @@ class Loop:
 # ------------------------------------------------------------------------------- running
 
 
-def run(size: str, parts: Sequence[str], peers: Sequence[str], rounds: int, steps: int,
+def run(size: Size, parts: Sequence[str], peers: Sequence[str], rounds: int, steps: int,
         workers: int) -> dict[str, Any]:
   """Measures, and returns values for JSON.
 
   Args:
-    size: a key of SIZES.
+    size: of the model and of a batch.
     parts: of PARTS.
     peers: of PEERS.
     rounds: turns of each system.
     steps: updates of a turn.
     workers: processes of jtx's pipeline.
   """
-  result = {"suite": "vit_b16", "size": size, "rounds": rounds, "machine": harness.machine()}
+  result = {"suite": "vit_b16", "size": size.model, "rounds": rounds, "machine": harness.machine()}
   if "step" in parts:
-    result["step"] = measure_step(size, peers, rounds, steps, result["machine"])
+    result["step"] = harness.train_beside(
+        Jtx, {name: SYSTEMS[name] for name in peers}, "vit", "images_per_s", rounds, steps,
+        result["machine"], size=size)
   if "images" in parts:
-    result["images"] = measure_images(SIZES[size][3], rounds, workers)
-  return result
-
-
-def measure_step(size: str, peers: Sequence[str], rounds: int, steps: int,
-                 machine: dict[str, Any]) -> dict[str, Any]:
-  ours = harness.Worker(Jtx, size=size)
-  state, config = ours.call("weights", "vit"), ours.call("hf_config")
-  systems = {"jtx": ours} | {
-      name: harness.Worker(SYSTEMS[name], size=size, state=state, hf_config=config)
-      for name in peers}
-  for worker in systems.values():
-    machine |= worker.call("about")
-  losses = {name: worker.call("loss") for name, worker in systems.items()}
-  print(f"loss: {losses}", flush=True)
-  if max(losses.values()) - min(losses.values()) > 1e-3 * losses["jtx"]:
-    raise harness.WorkerError(f"the systems do not compute the same function: {losses}")
-  peak = ours.call("matmul_peak")
-  turns = {name: functools.partial(worker.call, "turn", steps) for name, worker in systems.items()}
-  for name, worker in systems.items():
-    turns[name]()
-    worker.call("reset_peak_memory")
-  values = harness.alternate(rounds, turns)
-  medians = {name: harness.median(rates) for name, rates in values.items()}
-  flops = ours.call("flops") / SIZES[size][3]
-  result = {
-      "images_per_s": medians, "all": values, "loss": losses, "matmul_peak_flops": peak,
-      "share_of_matmul_peak": {name: rate * flops / peak for name, rate in medians.items()},
-      "ratio": {name: harness.ratio(values, "jtx", name) for name in peers},
-      "peak_memory_bytes": {name: w.call("peak_memory") for name, w in systems.items()}}
-  for worker in systems.values():
-    worker.close()
+    result["images"] = measure_images(size.rows, rounds, workers)
   return result
 
 

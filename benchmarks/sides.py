@@ -1,0 +1,171 @@
+"""The bases of a benchmark's systems: what those on JAX, and those on PyTorch, have in common."""
+
+import dataclasses
+import functools
+import os
+import tempfile
+import time
+from typing import Any, Callable, Mapping
+
+from benchmarks import harness
+
+
+class Turns:
+  """The base of workers that go round batches; `step` starts an update with one.
+
+  They have `batches`, and `units`, how much of what counts is in each.
+  """
+
+  number = 0  # updates so far
+  compiled = True  # for each shape of batches
+
+  def warm_up(self) -> float:
+    """Seconds of an update with each shape of batches, and one more."""
+    shape = lambda batch: tuple((name, x.shape) for name, x in batch.items())
+    first = {shape(batch): i for i, batch in reversed([*enumerate(self.batches)])}
+    start = time.perf_counter()
+    for i in [*first.values()] if self.compiled else []:
+      self.number = i
+      self.updates(1)
+    self.number = 0
+    self.updates(1)
+    return time.perf_counter() - start
+
+  def turn(self, steps: int) -> float:
+    """Units a second."""
+    self.updates(1)  # not timed: while the others worked, a machine may have taken memory away
+    start = time.perf_counter()
+    units = self.updates(steps)
+    return units / (time.perf_counter() - start)
+
+  def updates(self, steps: int) -> float:
+    """Makes updates; returns the units in their batches."""
+    numbers = [(self.number + i) % len(self.batches) for i in range(steps)]
+    self.number += steps
+    for i in numbers:
+      self.step(self.batches[i])
+    self.synchronize()
+    return sum(self.units[i] for i in numbers)
+
+
+class JaxSide:
+  """The base of workers that run JAX; they have `jax`."""
+
+  def about(self) -> dict[str, str]:
+    return {"jax": self.jax.__version__, "device": self.jax.devices()[0].device_kind}
+
+  def reset_peak_memory(self) -> None:
+    harness.reset_peak_memory()
+
+  def peak_memory(self) -> int:
+    device = self.jax.devices()[0]
+    if device.platform == "cpu":
+      return harness.peak_memory()
+    return device.memory_stats()["peak_bytes_in_use"]
+
+  def matmul_peak(self) -> float:
+    """FLOP/s of a large plain product in the dtype of the model."""
+    import jax.numpy as jnp
+    n, dtype = (2048, jnp.float32) if self.jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
+    x = self.jax.random.normal(self.jax.random.key(0), (n, n), dtype)  # of equal ones it is faster
+    product = self.jax.jit(lambda x: x @ x)
+    return 2 * n**3 / harness.fastest(lambda: product(x).block_until_ready())
+
+
+class JtxSide(JaxSide):
+  """Our own side: it has `program`, a `jtx.train.program.Program`, `state` and `model` besides."""
+
+  def step(self, batch: Any) -> None:
+    self.state = self.program.step(self.state, batch)
+
+  def synchronize(self) -> None:
+    self.jax.block_until_ready(self.state)
+
+  @functools.cached_property
+  def sums(self) -> Callable[[Any, Any], Any]:
+    """The objective's sums, of parameters and a batch, dropout off; compiled."""
+    # Scanned layers compile sooner than unrolled ones, and compute the same.
+    model = self.model.clone(stack=dataclasses.replace(self.model.stack, unroll=1))
+    objective = self.program.objective
+    return self.jax.jit(lambda params, batch: objective(model, params, batch, train=False))
+
+  def weights(self, family: str) -> dict[str, Any]:
+    """The parameters by the names of `transformers`, to start the peers from."""
+    from jtx.interop import export
+    from jtx.interop.families import FAMILIES
+    params = self.jax.device_get(self.state.params)
+    return export.tensors_of(FAMILIES[family], self.model, params)
+
+
+class TorchSide:
+  """The base of workers that run PyTorch; they have `torch`, `device` and `model`."""
+
+  compiled = False
+
+  def open(self, dtype: str = "auto") -> None:
+    """Brings PyTorch in. Weights are float32; products are of `dtype`, "auto" being as in jtx."""
+    import torch
+    self.torch = torch
+    self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    self.low = dtype == "bfloat16" or dtype == "auto" and self.device.type == "cuda"
+
+  def about(self) -> dict[str, str]:
+    import transformers
+    return {"torch": self.torch.__version__, "transformers": transformers.__version__,
+            "attention": self.model.config._attn_implementation}
+
+  def autocast(self):
+    return self.torch.autocast(self.device.type, self.torch.bfloat16, enabled=self.low)
+
+  def pretrained(self, make: Any, config: Any, state: Mapping[str, Any]) -> Any:
+    """A model of a class of `transformers`, by files, whose names are not those in memory."""
+    import safetensors.numpy
+    with tempfile.TemporaryDirectory() as folder:
+      config.save_pretrained(folder)
+      safetensors.numpy.save_file(state, os.path.join(folder, "model.safetensors"),
+                                  {"format": "pt"})
+      return make.from_pretrained(folder)
+
+  def start_training(self, **options: Any) -> None:
+    """Makes `optimizer`, with these options, and `run`, the model as it is called."""
+    self.model.to(self.device).train()
+    self.optimizer = self.adamw(**options)
+    self.run = self.torch.compile(self.model) if self.compiled else self.model
+
+  def synchronize(self) -> None:
+    if self.device.type == "cuda":
+      self.torch.cuda.synchronize()
+
+  def adamw(self, **options: Any):
+    """The optimiser of `model`; biases and norms do not decay."""
+    plain = lambda p: p.ndim == 1
+    groups = [{"params": [p for p in self.model.parameters() if plain(p) == is_plain],
+               "weight_decay": 0.0 if is_plain else 0.01} for is_plain in (False, True)]
+    return self.torch.optim.AdamW(groups, fused=True, **options)
+
+  def update(self, loss, clip: float) -> None:
+    loss.backward()
+    self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+    self.optimizer.step()
+    self.optimizer.zero_grad(set_to_none=True)
+
+  def matmul_peak(self) -> float:
+    """FLOP/s of a large plain product in the dtype of the model."""
+    n, dtype = (2048, self.torch.float32) if self.device.type == "cpu" else (
+        8192, self.torch.bfloat16)
+    x = self.torch.randn((n, n), dtype=dtype, device=self.device)
+
+    def product():
+      x @ x
+      self.synchronize()
+    return 2 * n**3 / harness.fastest(product)
+
+  def reset_peak_memory(self) -> None:
+    harness.reset_peak_memory()
+    if self.device.type == "cuda":
+      self.torch.cuda.reset_peak_memory_stats()
+
+  def peak_memory(self) -> int:
+    if self.device.type == "cuda":
+      return self.torch.cuda.max_memory_allocated()
+    return harness.peak_memory()
