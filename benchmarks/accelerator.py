@@ -66,7 +66,7 @@ def run_vit(context: Context, size: Any, peers: Sequence[str], result: Result) -
 
 def run_nmt(context: Context, size: Any, peers: Sequence[str], result: Result) -> None:
   nmt.run(os.path.join(context.workdir, f"nmt_{size.rows}"), context.folder("multi30k"), size,
-          nmt.PARTS, context.rounds, 60 if context.tiny else 200, context.steps,
+          nmt.PARTS, context.rounds, 20 if context.tiny else 200, context.steps,
           30 if context.tiny else 512, peers, result)
 
 
@@ -90,7 +90,7 @@ ROWS = {
     "finetune": Row(
         {"train": "BERT-Base, fine-tuned on {rows} sentences at a time, sentences/s"}, 20,
         run_finetune, finetune_steps.Size("bert_base", dtype=BF16, unroll=1),
-        finetune_steps.Size("bert_tiny", rows=8, sentences=400, dtype=BF16, unroll=1)),
+        finetune_steps.Size("bert_tiny", rows=8, max_length=24, sentences=400, dtype=BF16)),
     "nmt": Row(
         {"train": "Transformer base, {rows} rows of 64 + 64, target tokens/s",
          "translate": "its beam search, beam 4, {sentences} at a time, sentences/s"}, 34, run_nmt,

@@ -45,7 +45,7 @@ def load_texts(data: str, length: int) -> dict[str, Any]:
   """The data of all systems: examples of token ids with their special tokens.
 
   Returns:
-    `full` and `sentences`, lists of int32 arrays; and what the networks are made from.
+    `full`, rows without padding, and `sentences`, lists of int32 arrays; and what the networks are made from.
   """
   from jtx.data.dataset import Dataset
   from jtx.data.ops.sentences import SENTENCE
@@ -53,8 +53,9 @@ def load_texts(data: str, length: int) -> dict[str, Any]:
   prepared, tokenizer = dataset.prepared_train, dataset.tokenizers["text"]
   stream = dataset.train_stream(0, 256, range(256))
   window = stream.plan(0)
-  full = [np.concatenate([window.examples.example(i)["text"] for i in row])
-          for row in window.rows[:2048]]
+  full = np.concatenate([window.examples.example(i)["text"]
+                         for row in window.rows[:2048] for i in row])
+  full = [*full[:len(full) // length * length].reshape(-1, length)]
   sentences = []
   for i in range(len(prepared)):
     example = prepared.example(i)

@@ -33,8 +33,8 @@ class Marian(sides.TorchSide):
     self.model = marian.make(config, state).to(self.device)
     self.compiled_model = self.torch.compile(self.model, dynamic=True)  # at its first call
     self.config, self.pairs, self.batch = config, pairs, batch
-    self.optimizer = self.torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98),
-                                       weight_decay=0.01, fused=True)
+    self.optimizer = self.torch.optim.AdamW(
+        self.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
     order = random.Random(0).sample(range(len(pairs)), len(pairs))
     self.batches = {"random": split(order, batch), "by_length": []}
     # As `group_by_length` does: sorted within stretches of fifty batches.

@@ -8,8 +8,9 @@
   python -m benchmarks.run --suite=saving --workdir=runs/saving
   python -m benchmarks.run --suite=accelerator --workdir=runs/accelerator
 
-The systems take turns on an otherwise idle machine. The last line is one JSON object; accelerator,
-which is for one GPU or TPU and ends after --minutes, also writes rows for RESULTS.md. Needs the extra `parity` (PyTorch and transformers), but for saving: pip install -e ".[parity]".
+The systems take turns on an otherwise idle machine. The last line is one JSON object. accelerator
+is for one GPU or TPU, ends after --minutes and also writes rows for RESULTS.md. Needs the extra
+`parity` (PyTorch and transformers), but for saving: pip install -e ".[parity]".
 """
 
 import json
@@ -28,13 +29,14 @@ WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that i
 DATA = flags.DEFINE_string("data", "", "nmt: folder of train.en, train.de, val.en and val.de;"
                            " without it generated number words are used. finetune: folder of"
                            " the tasks' folders. accelerator: folder of the folders multi30k"
-                           " and sst2; what is not there is made. bert, prepare: a source of documents;"
-                           " without it the documentation of Python's library is used.")
+                           " and sst2; what is not there is made. bert, prepare: a source of"
+                           " documents; without it the documentation of Python's library is used.")
 INIT = flags.DEFINE_string("init", "", "finetune: Hugging Face folder of the encoder.")
 TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASKS),
                                 "finetune: of the suite; may be repeated.")
 SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "finetune: of the runs; may be repeated.")
-PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PARTS, *accelerator.ROWS],
+PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PARTS,
+                                               *accelerator.ROWS],
                                 "Of the suite (nmt: train, translate; bert: full, sentences;"
                                 " vit_b16: step, images; accelerator:"
                                 f" {', '.join(accelerator.ROWS)}); may be repeated; all if absent.")

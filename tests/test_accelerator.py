@@ -14,7 +14,8 @@ FOUND = {"unit": "tokens_per_s", "tokens_per_s": {"jtx": 250_000.0, "transformer
          "share_of_matmul_peak": {"jtx": 0.55, "transformers_compiled": 0.44},
          "peak_memory_bytes": {"jtx": 40e9, "transformers_compiled": 45e9},
          "warm_up_s": {"jtx": 60.0, "transformers_compiled": 75.25}, "matmul_peak_flops": 7e14}
-ABOUT = {"device": "NVIDIA H100", "jax": "1", "torch": "2", "transformers": "5", "attention": "sdpa"}
+ABOUT = {"device": "NVIDIA H100", "jax": "1", "torch": "2", "transformers": "5",
+         "attention": "sdpa"}
 
 
 class Sleeper:
