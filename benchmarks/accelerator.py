@@ -43,15 +43,15 @@ class Row(NamedTuple):
   """A workload.
 
   Attributes:
-    titles: of the parts of its result.
-    share: of the time.
     run: measures, given a Context, a size, the peers and a dict for the result.
+    share: of the time.
+    titles: of the parts of its result.
     size: of the model and of a batch, of `rows` rows.
     tiny: another, to try things out.
   """
-  titles: Mapping[str, str]
-  share: int
   run: Callable[[Context, Any, Sequence[str], Result], Any]
+  share: int
+  titles: Mapping[str, str]
   size: Any
   tiny: Any
 
@@ -81,25 +81,29 @@ def run_finetune(context: Context, size: Any, peers: Sequence[str], result: Resu
 # The largest is the last, and has what time the others leave.
 ROWS = {
     "bert_base": Row(
-        {"full": "BERT-Base, {rows} rows of {length}, tokens/s"}, 22, run_bert,
-        bert_data.Size("base", rows=64, length=512, vocab_size=30_522, dtype=BF16),
-        bert_data.Size("tiny", rows=4, length=64, vocab_size=9_000, dtype=BF16)),
+        run=run_bert, share=22, titles={"full": "BERT-Base, {rows} rows of {length}, tokens/s"},
+        size=bert_data.Size("base", rows=64, length=512, vocab_size=30_522, dtype=BF16),
+        tiny=bert_data.Size("tiny", rows=4, length=64, vocab_size=9_000, dtype=BF16)),
     "vit_b16": Row(
-        {"step": "ViT-B/16, {rows} images of {res} x {res}, images/s"}, 18, run_vit,
-        vit.Size("b", 16, 224, rows=256, dtype=BF16), vit.Size("ti", 4, 16, dtype=BF16, unroll=1)),
+        run=run_vit, share=18,
+        titles={"step": "ViT-B/16, {rows} images of {res} x {res}, images/s"},
+        size=vit.Size("b", patch=16, res=224, rows=256, dtype=BF16),
+        tiny=vit.Size("ti", patch=4, res=16, dtype=BF16, unroll=1)),
     "finetune": Row(
-        {"train": "BERT-Base, fine-tuned on {rows} sentences at a time, sentences/s"}, 20,
-        run_finetune, finetune_steps.Size("bert_base", dtype=BF16, unroll=1),
-        finetune_steps.Size("bert_tiny", rows=8, max_length=24, sentences=400, dtype=BF16)),
+        run=run_finetune, share=20,
+        titles={"train": "BERT-Base, fine-tuned on {rows} sentences at a time, sentences/s"},
+        size=finetune_steps.Size("bert_base", dtype=BF16, unroll=1),  # there are many programs
+        tiny=finetune_steps.Size("bert_tiny", rows=8, max_length=24, sentences=400, dtype=BF16)),
     "nmt": Row(
-        {"train": "Transformer base, {rows} rows of 64 + 64, target tokens/s",
-         "translate": "its beam search, beam 4, {sentences} at a time, sentences/s"}, 34, run_nmt,
-        nmt.SIZES["base"]._replace(rows=256, sentences=256, checkpoint_every=200, dtype=BF16),
-        nmt.SIZES["tiny"]._replace(dtype=BF16, unroll=1)),
+        run=run_nmt, share=34,
+        titles={"train": "Transformer base, {rows} rows of 64 + 64, target tokens/s",
+                "translate": "its beam search, beam 4, {sentences} at a time, sentences/s"},
+        size=nmt.SIZES["base"]._replace(rows=256, sentences=256, checkpoint_every=200, dtype=BF16),
+        tiny=nmt.SIZES["tiny"]._replace(dtype=BF16, unroll=1)),
     "bert_large": Row(
-        {"full": "BERT-Large, {rows} rows of {length}, tokens/s"}, 30, run_bert,
-        bert_data.Size("large", rows=32, length=512, vocab_size=30_522, dtype=BF16),
-        bert_data.Size("tiny", rows=2, length=64, vocab_size=9_000, dtype=BF16)),
+        run=run_bert, share=30, titles={"full": "BERT-Large, {rows} rows of {length}, tokens/s"},
+        size=bert_data.Size("large", rows=32, length=512, vocab_size=30_522, dtype=BF16),
+        tiny=bert_data.Size("tiny", rows=2, length=64, vocab_size=9_000, dtype=BF16)),
 }
 
 

@@ -45,7 +45,8 @@ def load_texts(data: str, length: int) -> dict[str, Any]:
   """The data of all systems: examples of token ids with their special tokens.
 
   Returns:
-    `full`, rows without padding, and `sentences`, lists of int32 arrays; and what the networks are made from.
+    `full`, rows without padding, and `sentences`, lists of int32 arrays; and what the networks are
+    made from.
   """
   from jtx.data.dataset import Dataset
   from jtx.data.ops.sentences import SENTENCE

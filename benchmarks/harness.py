@@ -1,4 +1,4 @@
-"""Workers of a benchmark: one process a system, which work in turn, never at once.
+"""Workers of a benchmark: one process a system, which take turns and are warm before that.
 
 A process of its own keeps the peak memory of each system apart, and their threads and
 allocators out of each other's way.
@@ -58,7 +58,11 @@ class Worker:
     self.process = context.Process(target=serve, args=(other, make, kwargs), daemon=True)
     self.process.start()
     self.waiting = 1  # answers that are due, the first when it is made
-    self.answer()
+    try:
+      self.answer()
+    except WorkerError:
+      self.close()
+      raise
 
   def call(self, method: str, *args: Any) -> Any:
     """Calls a method there and waits for its result."""
@@ -87,7 +91,7 @@ class Worker:
     return result
 
   def close(self) -> None:
-    """Ends the process, at once if it is busy."""
+    """Ends the process, at once if it may be busy."""
     if self.waiting:
       self.process.kill()
     self.pipe.close()
