@@ -65,9 +65,13 @@ def run_vit(context: Context, size: Any, peers: Sequence[str], result: Result) -
 
 
 def run_nmt(context: Context, size: Any, peers: Sequence[str], result: Result) -> None:
-  nmt.run(os.path.join(context.workdir, f"nmt_{size.rows}"), context.folder("multi30k"), size,
-          nmt.PARTS, context.rounds, 20 if context.tiny else 200, context.steps,
-          30 if context.tiny else 512, peers, result)
+  data = context.folder("multi30k")
+  if not data:
+    data = os.path.join(context.workdir, "pairs")
+    nmt.write_data(data, 900 if context.tiny else 20_000)
+  pretrain_steps, sentences = (20, 30) if context.tiny else (200, 512)
+  nmt.run(os.path.join(context.workdir, f"nmt_{size.rows}"), data, size, nmt.PARTS,
+          context.rounds, pretrain_steps, context.steps, sentences, peers, result)
 
 
 def run_finetune(context: Context, size: Any, peers: Sequence[str], result: Result) -> None:

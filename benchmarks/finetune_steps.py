@@ -113,7 +113,7 @@ class Transformers(sides.TorchSide, System):
     self.open(self.size.dtype)
     self.model = self.pretrained(transformers.BertForSequenceClassification,
                                  transformers.BertConfig(**self.hf), state)
-    self.start_training(lr=LEARNING_RATE, eps=1e-8)
+    self.start_training(dynamic=True, lr=LEARNING_RATE, eps=1e-8)
 
   def placed(self, batch):
     inputs = finetune.inputs(batch, self.dataset.recipe.layout.fields)

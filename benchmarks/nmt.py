@@ -8,6 +8,7 @@ sentences, in random order, as its users have them, and a second time of similar
 import contextlib
 import functools
 import os
+import random
 import time
 from typing import Any, NamedTuple, Sequence
 
@@ -37,6 +38,27 @@ SIZES = {
 PARTS = ("train", "translate")
 TURNS = {"transformers": ("random", False), "transformers_by_length": ("by_length", False),
          "transformers_compiled": ("random", True)}  # order of sentences, and torch.compile
+
+
+def write_data(folder: str, number: int) -> None:
+  """Files of pairs, of one to five of the embedded dates, times and other number words each.
+
+  One side has each in English or in German, and the other side in the other language, so that
+  both are about as long.
+  """
+  from jtx.data.sources.number_words import number_words
+  os.makedirs(folder, exist_ok=True)
+  for split, pairs in (("train", number), ("val", number // 30)):
+    drawn, words = random.Random(split), number_words("", split)
+    both = [], []
+    for _ in range(pairs):
+      values = [words[drawn.randrange(len(words))] for _ in range(drawn.randint(1, 5))]
+      values = [drawn.sample((value["src"], value["tgt"]), 2) for value in values]
+      for side, texts in zip(both, zip(*values)):
+        side.append(", ".join(texts) + "\n")
+    for ending, side in zip(("en", "de"), both):
+      with open(os.path.join(folder, f"{split}.{ending}"), "w", encoding="utf-8") as f:
+        f.writelines(side)
 
 
 def make_config(data: str, size: Size, steps: int):

@@ -55,7 +55,8 @@ class JaxSide:
     return {"jax": self.jax.__version__, "device": self.jax.devices()[0].device_kind}
 
   def reset_peak_memory(self) -> None:
-    harness.reset_peak_memory()
+    if self.jax.default_backend() == "cpu":
+      harness.reset_peak_memory()
 
   def peak_memory(self) -> int:
     device = self.jax.devices()[0]
@@ -126,11 +127,15 @@ class TorchSide:
                                   {"format": "pt"})
       return make.from_pretrained(folder)
 
-  def start_training(self, **options: Any) -> None:
-    """Makes `optimizer`, with these options, and `run`, the model as it is called."""
+  def start_training(self, dynamic: bool | None = None, **options: Any) -> None:
+    """Makes `run`, the model as it is called, and `optimizer`, with these options.
+
+    What is compiled is `dynamic` where batches are of many lengths.
+    """
     self.model.to(self.device).train()
     self.optimizer = self.adamw(**options)
-    self.run = self.torch.compile(self.model) if self.compiled else self.model
+    compiled = lambda: self.torch.compile(self.model, dynamic=dynamic)
+    self.run = compiled() if self.compiled else self.model
 
   def synchronize(self) -> None:
     if self.device.type == "cuda":
@@ -161,9 +166,10 @@ class TorchSide:
     return 2 * n**3 / harness.fastest(product)
 
   def reset_peak_memory(self) -> None:
-    harness.reset_peak_memory()
     if self.device.type == "cuda":
       self.torch.cuda.reset_peak_memory_stats()
+    else:
+      harness.reset_peak_memory()
 
   def peak_memory(self) -> int:
     if self.device.type == "cuda":
