@@ -8,7 +8,7 @@ from absl import logging
 
 from jtx.errors import ConfigError, nearest
 from jtx.nn.bias import PairBias
-from jtx.nn.kernels import fused, reference, table
+from jtx.nn.kernels import blocked, fused, reference, table
 from jtx.nn.masks import Mask
 from jtx.parallel.sharding import platform
 
@@ -29,7 +29,8 @@ class Kernel(NamedTuple):
   run: Callable
   platforms: tuple[str, ...] | None  # None is every platform
   supports: Callable[[Request, str], bool]  # of the platform, too
-  shortest: int = 0  # fewer queries are for another, unless it is asked for by name
+  # Whether it pays: else another is taken, unless it is asked for by name.
+  pays: Callable[[Request], bool] = lambda request: True
   names_kept: bool = False  # names KEPT what it computes in blocks; all else is cheap to make again
   # Whether it computes a bias that is a function of places by itself.
   calls_bias: Callable[[PairBias], bool] = lambda bias: False
@@ -41,7 +42,13 @@ KERNELS: dict[str, Kernel] = {
         fused.attend, ("tpu", "gpu"),
         lambda r, platform: r.score == "dot" and not (
             r.weights or r.indexed or r.shared_bias and platform == "gpu"),
-        shortest=64, names_kept=True, calls_bias=lambda bias: bias.largest <= table.LARGEST),
+        pays=lambda r: r.queries >= 64, names_kept=True,
+        calls_bias=lambda bias: bias.largest <= table.LARGEST),
+    "blocked": Kernel(
+        blocked.attend, None,
+        lambda r, platform: r.score == "dot" and not (r.weights or r.indexed),
+        pays=lambda r: r.queries * r.keys >= 2048**2, names_kept=True,
+        calls_bias=lambda bias: True),
     "xla": Kernel(reference.attend, None, lambda r, platform: True),
 }
 
@@ -61,7 +68,7 @@ def choose(name: str, request: Request) -> Kernel:
   else:
     name = next(n for n, kernel in KERNELS.items()
                 if here in (kernel.platforms or (here,)) and kernel.supports(request, here)
-                and request.queries >= kernel.shortest)
+                and kernel.pays(request))
   announce(name, request.mask, request.segments)
   return KERNELS[name]
 
