@@ -12,11 +12,10 @@ from typing import Any, Callable, Mapping, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jtx.nn import masks
 from jtx.nn.bias import PairBias
 from jtx.nn.dropout import words_of
 from jtx.nn.kept import keep
-from jtx.nn.kernels import fused, tile as tiles
+from jtx.nn.kernels import blocks, fused, tile as tiles
 from jtx.nn.kernels.tile import Side, Sums, Tile, Variant
 from jtx.nn.masks import Rows
 from jtx.parallel.sharding import platform
@@ -219,7 +218,7 @@ def cut(variant: Variant, plan: Plan, q, k, v, inputs: Inputs) -> tuple[Queries,
 def busy(variant: Variant, plan: Plan, rows: Rows, T: int) -> tuple[jax.Array, jax.Array]:
   """Blocks of keys that some row has pairs in, first, [q_blocks, k_blocks]; and how many."""
   states = fused.block_states(variant, plan, rows, 0, T)
-  some = jnp.ones((1, 1), bool) if states is None else (states != masks.EMPTY).any(0)
+  some = jnp.ones((1, 1), bool) if states is None else (states != blocks.EMPTY).any(0)
   return jnp.argsort(~some, -1, stable=True), some.sum(-1)
 
 
@@ -252,7 +251,8 @@ def _spread(run: Callable, leaves: list[jax.Array], axes: int) -> Any:
 
 def tile_of(inputs: Inputs, queries: Queries, keys: Keys, pairs: Pairs) -> Tile:
   words = None if inputs.words is None else (inputs.words[0], inputs.words[1])
-  return Tile(queries.side, keys.side, pairs.pairs, pairs.bias, pairs.params, words, queries.rows)
+  return Tile(queries.side, keys.side, pairs=pairs.pairs, bias=pairs.bias, params=pairs.params,
+              words=words, rows=queries.rows)
 
 
 def tile_pairs(plan: Plan, pairs: Pairs, i: Any, j: Any) -> Pairs:
@@ -267,23 +267,23 @@ def _corner(plan: Plan, i: Any, j: Any) -> tuple[Any, ...]:
   return 0, 0, 0, i * plan.q_block, j * plan.k_block
 
 
-def _by_head(block: int, blocks: int, kv_heads: int, x: jax.Array) -> jax.Array:
+def _by_head(block: int, count: int, kv_heads: int, x: jax.Array) -> jax.Array:
   """[B, T, N, H] to [blocks, B, K, G, block, H]."""
-  found = _blocks(x, 1, block, blocks)  # [blocks, B, block, N, H]
+  found = _blocks(x, 1, block, count)  # [blocks, B, block, N, H]
   found = found.reshape(*found.shape[:3], kv_heads, -1, x.shape[-1])
   return jnp.moveaxis(found, 2, 4)
 
 
 def joined(x: jax.Array, length: int) -> jax.Array:
   """[blocks, B, K, G, block, H] to [B, T, N, H]."""
-  blocks, B, K, G, block, H = x.shape
-  return x.transpose(1, 0, 4, 2, 3, 5).reshape(B, blocks * block, K * G, H)[:, :length]
+  count, B, K, G, block, H = x.shape
+  return x.transpose(1, 0, 4, 2, 3, 5).reshape(B, count * block, K * G, H)[:, :length]
 
 
-def _blocks(x: jax.Array, axis: int, block: int, blocks: int) -> jax.Array:
+def _blocks(x: jax.Array, axis: int, block: int, count: int) -> jax.Array:
   """`x` with an axis padded and cut, and the blocks' axis before all others."""
-  x = _padded(x, axis, block * blocks)
-  return jnp.moveaxis(x.reshape(*x.shape[:axis], blocks, block, *x.shape[axis + 1:]), axis, 0)
+  x = _padded(x, axis, block * count)
+  return jnp.moveaxis(x.reshape(*x.shape[:axis], count, block, *x.shape[axis + 1:]), axis, 0)
 
 
 def _padded(x: jax.Array, axis: int, size: int) -> jax.Array:

@@ -247,7 +247,7 @@ def test_rows_and_heads_stay_split():
 
 def test_is_taken_where_logits_are_large():
   here = choose.Request(mask=FULL, segments=False, score="dot", weights=False, indexed=False,
-                        queries=2048, keys=2048)
+                        shared_bias=False, queries=2048, keys=2048)
   assert choose.choose("auto", here) is choose.KERNELS["blocked"]
   for change in (dict(queries=2047), dict(keys=1024), dict(score="additive"), dict(weights=True),
                  dict(indexed=True)):
