@@ -256,7 +256,8 @@ class TestKernels:
   @pytest.fixture
   def kernels(self, monkeypatch):
     """A registry whose first kernel does only causal masks, and returns the queries' mean."""
-    fast = kernels_of.Kernel(lambda q, k, v, mask, rows: q.mean(), None, lambda r: r.mask == CAUSAL)
+    fast = kernels_of.Kernel(lambda q, k, v, mask, rows: q.mean(), None,
+                             lambda r, platform: r.mask == CAUSAL)
     monkeypatch.setattr(kernels_of, "KERNELS", {"fast": fast, **kernels_of.KERNELS})
 
   def test_auto_takes_the_first_that_supports_the_request(self, kernels):
@@ -273,7 +274,7 @@ class TestKernels:
       attend(self.q, self.k, self.v, mask=CAUSAL, scale=2.0)
 
   def test_another_platform_is_passed_over(self, kernels):
-    kernels_of.KERNELS["fast"] = kernels_of.KERNELS["fast"]._replace(platform="tpu")
+    kernels_of.KERNELS["fast"] = kernels_of.KERNELS["fast"]._replace(platforms=("tpu",))
     assert attend(self.q, self.k, self.v, mask=CAUSAL).shape == (B, T, N, HV)
 
   def test_unknown_kernel(self):
