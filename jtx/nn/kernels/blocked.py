@@ -1,9 +1,8 @@
 """Attention in blocks of plain JAX operations, on every platform: memory linear in the length.
 
 The arithmetic of a tile is that of `jtx.nn.kernels.tile`, as in the fused kernel; here XLA runs it
-for a block of queries and one of keys of all rows and heads at a time. Rows and heads stay axes of
-every array, so that they stay split as a mesh has them. Blocks of keys without a pair that is
-allowed in any row are left out.
+for a block of queries and one of keys, of all of a device's rows and heads at a time. Blocks of
+keys without a pair that is allowed in any row are left out.
 """
 
 import functools
@@ -39,7 +38,8 @@ class Inputs(NamedTuple):
   rows: Rows
   bias: jax.Array | None  # [B or 1, N, T, S]
   pairwise: PairBias | None
-  words: jax.Array | None  # [2] uint32, the key of dropout
+  words: jax.Array  # [2] uint32, the key of dropout
+  first: jax.Array  # [3] int32, where this device's rows, heads and queries begin
 
 
 class Queries(NamedTuple):
@@ -82,19 +82,27 @@ def attend(q, k, v, *, mask, rows, bias, scale, soft_cap, dropout_rate, dropout_
   Returns:
     [B, T, N, Hv].
   """
-  (T, N, H), S = q.shape[1:], k.shape[1]
+  T, N, H = q.shape[1:]
   pairwise = bias if isinstance(bias, PairBias) else None
-  block = block or (CPU_BLOCK if platform() == "cpu" else BLOCK)
-  count = lambda length: -(-length // block)
-  # Blocks of equal sizes, so that little is padded.
-  plan = Plan(-(-T // count(T)), count(T), -(-S // count(S)), count(S))
   variant = Variant(
       mask, H**-0.5 if scale is None else scale, soft_cap,
       dropout_rate if dropout_key is not None else 0.0,
       bias=None if pairwise is None else pairwise.function, num_queries=T, num_heads=N,
-      padded=plan.k_block * plan.k_blocks > S, num_keys=S)
-  words = jnp.stack(words_of(dropout_key)) if variant.dropout_rate else None
-  inputs = Inputs(rows, bias if pairwise is None else None, pairwise, words)
+      num_keys=k.shape[1])
+  words = jnp.stack(words_of(dropout_key)) if variant.dropout_rate else jnp.zeros(2, jnp.uint32)
+  block = block or (CPU_BLOCK if platform() == "cpu" else BLOCK)
+  return fused.on_mesh(functools.partial(_local, variant, block), q, k, v, rows,
+                       bias if pairwise is None else None, pairwise, words)
+
+
+def _local(variant, block, q, k, v, rows, bias, pairwise, words, first):
+  """One device's share, from row, head and query `first` on: [B, T, N, H] to [B, T, N, Hv]."""
+  T, S = q.shape[1], k.shape[1]
+  count = lambda length: -(-length // block)
+  # Blocks of equal sizes, so that little is padded.
+  plan = Plan(-(-T // count(T)), count(T), -(-S // count(S)), count(S))
+  variant = variant._replace(padded=plan.k_block * plan.k_blocks > S)
+  inputs = Inputs(rows, bias, pairwise, words, jnp.stack([jnp.int32(x) for x in first]))
   return _run(variant, plan, *(keep(x, "projected") for x in (q, k, v)), inputs)
 
 
@@ -105,7 +113,7 @@ def _run(variant: Variant, plan: Plan, q, k, v, inputs: Inputs):
 
 def _forward(variant, plan, q, k, v, inputs):
   queries, keys, pairs = cut(variant, plan, q, k, v, inputs)
-  order, counts = busy(variant, plan, inputs.rows, q.shape[1])
+  order, counts = busy(variant, plan, inputs)
   start = jax.tree.map(lambda x: jnp.broadcast_to(x, (*queries.q.shape[1:4], *x.shape)),
                        Sums.start(plan.q_block, v.shape[-1]))
 
@@ -126,7 +134,7 @@ def _forward(variant, plan, q, k, v, inputs):
 def _backward(variant, plan, kept, d_out):
   q, k, v, inputs, out, log_total = kept
   queries, keys, pairs = cut(variant, plan, q, k, v, inputs)
-  order, counts = busy(variant, plan, inputs.rows, q.shape[1])
+  order, counts = busy(variant, plan, inputs)
   grouped = functools.partial(_by_head, plan.q_block, plan.q_blocks, k.shape[2])
   delta = (out.astype(jnp.float32) * d_out.astype(jnp.float32)).sum(-1, keepdims=True)
   delta, d_out = jnp.swapaxes(grouped(delta), -1, -2), grouped(d_out)
@@ -189,24 +197,26 @@ def cut(variant: Variant, plan: Plan, q, k, v, inputs: Inputs) -> tuple[Queries,
       x.astype(jnp.int32), 1, plan.q_block, plan.q_blocks)[:, :, None, None, None]
   of_keys = lambda x: None if x is None else _blocks(
       x.astype(jnp.int32), 1, plan.k_block, plan.k_blocks)[:, :, None, None, :, None]
-  side = lambda of, count, segments, flags, positions: Side(
-      of(jnp.arange(count)[None]), of(segments), {name: of(x) for name, x in flags.items()},
+  side = lambda of, index, segments, flags, positions: Side(
+      of(index[None]), of(segments), {name: of(x) for name, x in flags.items()},
       of(positions))
   numbers = None
   if variant.dropout_rate:
-    row = jnp.arange(B * N, dtype=jnp.uint32).reshape(B, 1, N, 1) * jnp.uint32(T)
-    numbers = jnp.swapaxes(_by_head(plan.q_block, plan.q_blocks, K, row + jnp.arange(
-        T, dtype=jnp.uint32)[:, None, None]), -1, -2)
+    row, head, query = (n + jnp.arange(size) for n, size in zip(inputs.first, (B, N, T)))
+    numbers = (row[:, None, None, None] * variant.num_heads + head[:, None]
+              ) * variant.num_queries + query[:, None, None]
+    numbers = jnp.swapaxes(
+        _by_head(plan.q_block, plan.q_blocks, K, numbers.astype(jnp.uint32)), -1, -2)
   keys = functools.partial(_by_head, plan.k_block, plan.k_blocks, K)
   of_pairs = lambda x, *heads: None if x is None else _padded(
       _padded(x, 2, plan.q_block * plan.q_blocks), 3, plan.k_block * plan.k_blocks
   ).reshape(-1, *heads, plan.q_block * plan.q_blocks, plan.k_block * plan.k_blocks)
   return (
       Queries(_by_head(plan.q_block, plan.q_blocks, K, q),
-              side(of_queries, plan.q_block * plan.q_blocks, rows.q_segments, rows.q_flags,
-                   pairwise and pairwise.q_positions), numbers),
+              side(of_queries, inputs.first[2] + jnp.arange(plan.q_block * plan.q_blocks),
+                   rows.q_segments, rows.q_flags, pairwise and pairwise.q_positions), numbers),
       Keys(keys(k), keys(v),
-           side(of_keys, plan.k_block * plan.k_blocks, rows.k_segments, rows.k_flags,
+           side(of_keys, jnp.arange(plan.k_block * plan.k_blocks), rows.k_segments, rows.k_flags,
                 pairwise and pairwise.k_positions)),
       Pairs(of_pairs(None if rows.pairs is None else rows.pairs[:, None].astype(jnp.int8), 1, 1),
             of_pairs(inputs.bias, K, N // K),
@@ -215,9 +225,9 @@ def cut(variant: Variant, plan: Plan, q, k, v, inputs: Inputs) -> tuple[Queries,
                 for name, x in pairwise.params.items()}))
 
 
-def busy(variant: Variant, plan: Plan, rows: Rows, T: int) -> tuple[jax.Array, jax.Array]:
+def busy(variant: Variant, plan: Plan, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
   """Blocks of keys that some row has pairs in, first, [q_blocks, k_blocks]; and how many."""
-  states = fused.block_states(variant, plan, rows, 0, T)
+  states = fused.block_states(variant, plan, inputs.rows, inputs.first[2])
   some = jnp.ones((1, 1), bool) if states is None else (states != blocks.EMPTY).any(0)
   return jnp.argsort(~some, -1, stable=True), some.sum(-1)
 
@@ -250,7 +260,7 @@ def _spread(run: Callable, leaves: list[jax.Array], axes: int) -> Any:
 
 
 def tile_of(inputs: Inputs, queries: Queries, keys: Keys, pairs: Pairs) -> Tile:
-  words = None if inputs.words is None else (inputs.words[0], inputs.words[1])
+  words = inputs.words[0], inputs.words[1]
   return Tile(queries.side, keys.side, pairs=pairs.pairs, bias=pairs.bias, params=pairs.params,
               words=words, rows=queries.rows)
 

@@ -64,15 +64,14 @@ def attend(q, k, v, *, mask, rows, bias, scale, soft_cap, dropout_rate, dropout_
   if variant.dropout_rate:
     words = jnp.stack(words_of(dropout_key))
   operands = (q, k, v, rows, None if pairwise else bias, bias if pairwise else None, words)
+  return on_mesh(functools.partial(_local, variant, platform(), interpret), *operands)
+
+
+def on_mesh(run, q, k, v, rows, bias, pairwise, words):
+  """`run` of each device's part of [B, T, N, Hv], and of the row, head and query it begins at."""
   mesh = jax.sharding.get_abstract_mesh()
-  run = functools.partial(_local, variant, platform(), interpret)
   if mesh.empty or mesh.size == 1:
-    return run(*operands, (0, 0, 0))
-  return _on_mesh(run, mesh, *operands)
-
-
-def _on_mesh(run, mesh, q, k, v, rows, bias, pairwise, words):
-  """Every device on its part of [B, T, N, Hv]."""
+    return run(q, k, v, rows, bias, pairwise, words, (0, 0, 0))
   sizes, (T, N) = dict(mesh.shape), q.shape[1:3]
   q_spec = spec(("batch", "length", "heads", None), q.shape, sizes)
   if q_spec[2] != spec(("kv_heads",), k.shape[2:3], sizes)[0]:
@@ -123,7 +122,7 @@ def _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first
   inputs = Inputs(
       scalars=jnp.concatenate([jax.lax.bitcast_convert_type(words, jnp.int32),
                                jnp.asarray(jnp.stack([jnp.int32(x) for x in first]))]),
-      states=block_states(variant, plan, rows, first[2], T),
+      states=block_states(variant, plan, rows, first[2]),
       q_segments=queries(rows.q_segments), k_segments=keys(rows.k_segments),
       q_flags=jax.tree.map(queries, dict(rows.q_flags)),
       k_flags=jax.tree.map(keys, dict(rows.k_flags)),
@@ -165,17 +164,19 @@ def _blocks(kind: str, length: int) -> tuple[int, int]:
   return (length, 1) if length <= WHOLE else (BLOCK, -(-length // BLOCK))
 
 
-def block_states(variant: Variant, plan: Plan, rows: Rows, first, T: int) -> jax.Array | None:
+def block_states(variant: Variant, plan: Any, rows: Rows, first: Any) -> jax.Array | None:
   """Which blocks are empty, full or neither, [B or 1, q_blocks, k_blocks]; None of one block."""
   if plan.q_blocks == plan.k_blocks == 1:
     return None
   shape = plan.q_blocks, plan.k_blocks
-  # Of a device's part of the queries the mask's blocks begin where that part does.
-  total = -(-variant.num_queries // plan.q_block) if plan.q_blocks > 1 else (
-      -(-variant.num_queries // T))
-  known = blocks.blocks(variant.mask, total * plan.q_block, plan.k_block * plan.k_blocks,
-                       plan.q_block, plan.k_block)
-  states = jax.lax.dynamic_slice(jnp.asarray(known), (first // plan.q_block, 0), shape)[None]
+  # A device's part of the queries may begin inside of a block of the mask's: then it has two.
+  known = jnp.asarray(blocks.blocks(
+      variant.mask, (-(-variant.num_queries // plan.q_block) + 2) * plan.q_block,
+      plan.k_block * plan.k_blocks, plan.q_block, plan.k_block))
+  begins, after = (jax.lax.dynamic_slice(known, (first // plan.q_block + n, 0), shape)
+                   for n in range(2))
+  inside = (first % plan.q_block != 0) & (begins != after)
+  states = jnp.where(inside, blocks.PARTIAL, begins)[None]
   if variant.padded:
     states = jnp.where(jnp.arange(shape[1]) == shape[1] - 1, jnp.minimum(states, 1), states)
   if rows.pairs is not None:

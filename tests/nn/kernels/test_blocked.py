@@ -2,6 +2,8 @@
 
 import functools
 import itertools
+import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -210,39 +212,46 @@ def test_memory_is_linear_in_the_length():
   assert compiled.memory_analysis().temp_size_in_bytes < 1.5e9
 
 
-def test_rows_and_heads_stay_split():
-  """On a mesh every device has its own rows and heads, and no other's are sent to it."""
+@pytest.mark.parametrize("mesh", [
+    {"data": 2, "fsdp": 2, "tensor": 2, "context": 1},
+    {"data": 1, "fsdp": 1, "tensor": 2, "context": 4}], ids=["rows", "length"])
+def test_each_device_has_its_rows_heads_and_queries(mesh):
+  """52 queries on four devices: parts of 13, which begin inside of the mask's blocks of 7."""
   case = dict(mask="causal", segments=False, pairs=False, bias="function", soft_cap=None,
-              dropout=0.3, kv_heads=2, lengths=(16, 16))
+              dropout=0.3, kv_heads=2, lengths=(52, 52))
   (q, k, v, _), options, cotangent = arguments(case)
   double = lambda x: jnp.concatenate([x, x[::-1]])
-  q, k, v, cotangent = map(double, (q, k, v, cotangent))
   params = {"slope": jnp.linspace(0.0, 1.0, N), "table": jnp.ones((N, 8))}
-  at = jnp.broadcast_to(jnp.arange(16), (2 * B, 16))
+  at = jnp.broadcast_to(jnp.arange(52), (2 * B, 52))
 
+  @jax.jit
   def both(q, k, v, params, cotangent):
-    constrained = (sharding.constrain(x, "batch", None, heads, None)
-                   for x, heads in ((q, "heads"), (k, "kv_heads"), (v, "kv_heads")))
     out, way_back = jax.vjp(lambda q, k, v, params: in_blocks(
-        q, k, v, PairBias(distances, params, at, at), **options), *constrained, params)
-    return out, way_back(sharding.constrain(cotangent, "batch", None, "heads", None))
+        q, k, v, PairBias(distances, params, at, at), **options), q, k, v, params)
+    return out, way_back(cotangent)
 
-  arguments_ = q, k, v, params, cotangent
-  expected = jax.jit(both)(*arguments_)
-  mesh = sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2, "context": 1})
+  q, k, v, cotangent = map(double, (q, k, v, cotangent))
+  expected = jax.device_get(both(q, k, v, params, cotangent))
+  mesh = sharding.make_mesh(mesh)
   with jax.set_mesh(mesh):
     place = lambda x, *names: jax.device_put(x, jax.NamedSharding(mesh, sharding.spec(
         names, x.shape, dict(mesh.shape))))
-    split = lambda x, heads: place(x, "batch", None, heads, None)
-    arguments_ = (split(q, "heads"), split(k, "kv_heads"), split(v, "kv_heads"),
-                  {name: place(x, "heads", *[None] * (x.ndim - 1)) for name, x in params.items()},
-                  split(cotangent, "heads"))
-    compiled = jax.jit(both).lower(*arguments_).compile()
-    check(jax.device_get(compiled(*arguments_)), jax.device_get(expected))
-  text = compiled.as_text()
-  assert "while" in text
-  for sent in ("all-gather", "all-to-all", "collective-permute"):
-    assert sent not in text
+    split = lambda x, heads: place(x, "batch", "length", heads, None)
+    given = (split(q, "heads"), split(k, "kv_heads"), split(v, "kv_heads"),
+             {name: place(x, "heads", *[None] * (x.ndim - 1)) for name, x in params.items()},
+             split(cotangent, "heads"))
+    compiled = both.lower(*given).compile()
+    check(jax.device_get(compiled(*given)), expected)
+  sizes, text = dict(mesh.shape), compiled.as_text()
+  rows, heads = 2 * B // (sizes["data"] * sizes["fsdp"]), N // sizes["tensor"]
+  products = {math.prod(map(int, shape.split(",")))
+              for shape in re.findall(r"f32\[([\d,]+)\]\S* dot", text)}
+  # Those of a tile are of the device's own rows, heads and block of queries, and of 8 keys or H.
+  assert rows * heads * (7 if sizes["context"] > 1 else 8) * 8 in products
+  assert max(products) == rows * heads * 8 * 8
+  if sizes["context"] == 1:
+    for sent in ("all-gather", "all-to-all", "collective-permute"):
+      assert sent not in text
 
 
 def test_is_taken_where_logits_are_large():
