@@ -22,5 +22,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   folder = tempfile.mkdtemp(prefix="jtx-tests-")
   atexit.register(shutil.rmtree, folder, ignore_errors=True)
   os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
-  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
+  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
   os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+def pytest_collection_modifyitems(items):
+  """The longest tests begin first: at the end no worker is left alone with one of them."""
+  items.sort(key=lambda item: item.get_closest_marker("long") is None)

@@ -71,6 +71,7 @@ def test_figures_are_those_of_jtx(name):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_and_shows_its_figures(name, tmp_path):
   """From its own folder, in the environment of a user: as many devices as there are."""

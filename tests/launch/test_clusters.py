@@ -230,6 +230,7 @@ sys.exit(max(p.wait() for p in processes))
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_of_slurm_that_runs_out_of_time(tmp_path):
   """Two tasks that find each other by Slurm's variables; sbatch stands in for the queue."""
   stand_in(tmp_path, "sbatch", f'cat >{tmp_path}/script; SLURM_JOB_ID=7 bash {tmp_path}/script')
@@ -238,7 +239,8 @@ def test_a_job_of_slurm_that_runs_out_of_time(tmp_path):
   (tmp_path / "bin" / "srun").chmod(0o755)
   env = path_of(tmp_path) | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
   workdir = tmp_path / "run"
-  train = (TRAIN[0], f"--workdir={workdir}", "--config.log_every=1", "--config.steps=30")
+  train = (TRAIN[0], f"--workdir={workdir}", "--config.log_every=1", "--config.steps=30",
+           "--config.evals.test.picture=False")
   done = launched("slurm", "--nodes=1", "--tasks_per_node=2", "--", *train, "--max_seconds=0.001",
                   env=env)
   assert done.returncode == 75, done.stderr

@@ -229,6 +229,7 @@ def test_an_evaluation_that_was_due_waits_for_the_restart(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_command_exits_with_75_and_goes_on(tmp_path, workers):
   """The signal goes to the whole group, as a cluster sends it: the readers end with it."""

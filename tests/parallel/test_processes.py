@@ -106,13 +106,14 @@ def test_a_lost_peer_is_told_in_a_sentence(monkeypatch, capfd, caplog):
 # Every process compiles all programs, and they wait for one another at every step: there are no
 # more numbers of processes, steps and examples than it needs.
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("config,number", [("nmt_numbers", 2), ("bert", 2), ("vit_digits", 4)])
 def test_any_number_of_processes_gives_the_same_losses(config, number, tmp_path):
   (tmp_path / "few.txt").write_text("It runs.\nAnd then it ends.\n\n" * 11)
   digits = open_source("embedded:digits:test")
   np.savez(tmp_path / "few.npz", images=[digits[i]["image"] for i in range(11)],
            labels=[digits[i]["label"] for i in range(11)])
-  few = {"nmt_numbers": ("test.limit=11", "val.limit=1"),
+  few = {"nmt_numbers": ("test.limit=11", "val.limit=1", "test.picture=False"),
          "bert": (f"val.source=('blank_lines:{tmp_path}/few.txt',)",),
          "vit_digits": (f"val.source=('npz:{tmp_path}/few.npz',)",)}
   args = ("--config.steps=6", "--config.mesh.fsdp=2", "--config.mesh.tensor=2",
@@ -135,6 +136,7 @@ def get_config():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_goes_on_in_other_shapes(tmp_path):
   """What is restored has the checksums of what was saved, in every process, or is refused."""
   config, whole = tmp_path / "translator.py", tmp_path / "whole"

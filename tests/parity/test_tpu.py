@@ -28,6 +28,7 @@ def test_what_is_sent_and_kept():
   assert result["sent_bytes"] < 1.2 * result["least_sent_bytes"]
 
 
+@pytest.mark.long
 def test_two_slices():
   _, result = report("--config=configs/bert.py:mini", "--topology=v5e:2x2", "--slices=2",
                      "--config.mesh.fsdp=4", "--config.mesh.data=2")
@@ -42,6 +43,7 @@ def test_what_does_not_fit_is_a_result():
   assert "does not fit" in done.stdout
 
 
+@pytest.mark.long
 def test_a_row_over_eight_chips_leaves_each_a_fifth_of_its_activations_or_less():
   """ModernBERT Base at its full length, with the kernel that its masks are for."""
   kept = {}

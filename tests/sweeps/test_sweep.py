@@ -463,6 +463,7 @@ def kill_run(parent, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_of_which_runs_are_killed_and_fail(tmp_path):
   if not pathlib.Path("/proc/self/task").exists() or len(os.sched_getaffinity(0)) < 2:
     pytest.skip("needs /proc and two cores")

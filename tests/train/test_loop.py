@@ -58,10 +58,11 @@ def test_a_mesh_of_eight_gives_the_losses_of_one_device(reference, tmp_path, nam
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_rows_of_8192_tokens_over_eight_devices(tmp_path):
   config = modernbert.get_config("tiny")
   config.evals = {}
-  common.apply(config, {"steps": 2, "log_every": 1, "phases": ((1.0, 8192, 1),),
+  common.apply(config, {"steps": 1, "log_every": 1, "phases": ((1.0, 8192, 1),),
                         "batch_size": 1, "data.train": ("embedded:pydocs:train",),
                         "model.stack.width": 16, "model.stack.block.attention.num_heads": 1})
   for context in (1, 8):
@@ -69,7 +70,7 @@ def test_rows_of_8192_tokens_over_eight_devices(tmp_path):
     shape.mesh.update(data=1, context=context)
     loop.run(shape.lock(), str(tmp_path / str(context)), jax.devices()[:context])
   ours, theirs = (logged(tmp_path / str(context)) for context in (8, 1))
-  assert [line["step"] for line in ours] == [1, 2]
+  assert [line["step"] for line in ours] == [1]
   for a, b in zip(ours, theirs, strict=True):
     for name in ("loss", "grad_norm"):
       assert a[name] == pytest.approx(b[name], rel=1e-5)
@@ -224,42 +225,37 @@ def interrupt(config, workdir, hook):
 
 
 SCRIPT = """
-import os, sys
-os.environ["JAX_PLATFORMS"] = "cpu"
-import jax
-jax.config.update("jax_compilation_cache_dir", sys.argv[2])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+import sys
 from jtx.train import loop
 from {module} import {function} as make
 loop.run(make(**{{"steps": 60, "checkpoint.every": 7, "log_every": 2}}), sys.argv[1])
 print("done", flush=True)
 """
 # At start-up, and where the log has grown to some length: in the loop, often in a save.
-KILLED = [("tests.helpers", "tiny_config", (1, 5, 11, 20)),
+KILLED = [("tests.helpers", "tiny_config", (1, 9, 20)),
           ("tests.train.test_vision", "augmented_config", (1, 20))]
 
 
-def start(workdir, cache, module, function):
+def start(workdir, module, function):
   script = SCRIPT.format(module=module, function=function)
-  return subprocess.Popen([sys.executable, "-c", script, str(workdir), str(cache)], cwd=ROOT,
+  return subprocess.Popen([sys.executable, "-c", script, str(workdir)], cwd=ROOT,
                           env=one_device(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", KILLED, ids=lambda case: case[1])
 def test_killed_at_arbitrary_moments_the_losses_are_bit_equal(tmp_path, case):
   *make, kills = case
-  cache = tmp_path / "cache"
-  process = start(tmp_path / "straight", cache, *make)
+  process = start(tmp_path / "straight", *make)
   out, err = process.communicate(timeout=300)
   assert "done" in out, err
   workdir = tmp_path / "killed"
   log = workdir / "metrics.jsonl"
   count = 0
   for lines in kills:
-    process = start(workdir, cache, *make)
+    process = start(workdir, *make)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
       if log.exists() and log.read_text().count("\n") >= lines:
@@ -270,7 +266,7 @@ def test_killed_at_arbitrary_moments_the_losses_are_bit_equal(tmp_path, case):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
   assert count >= len(kills) // 2
-  process = start(workdir, cache, *make)
+  process = start(workdir, *make)
   out, err = process.communicate(timeout=300)
   assert "done" in out, err
   assert losses(workdir) == losses(tmp_path / "straight")
