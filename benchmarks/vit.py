@@ -22,7 +22,7 @@ LEARNING_RATE, CLIP, CLASSES = 1e-4, 1.0, 1000
 PARTS = ("step", "images")
 PEERS = ("transformers", "transformers_compiled")
 RECIPES = ("vit_b16", "deit", "deit3")  # configs whose augmentations are timed
-NUMBER, SIDES = 256, (500, 375)  # JPEGs, and their width and height
+SIDES = (500, 375)  # width and height of a JPEG
 AHEAD = 12  # batches before a turn's time starts: more than a pipeline has read ahead meanwhile
 
 
@@ -33,9 +33,10 @@ class Size(NamedTuple):
   rows: int = 8  # of a batch
   dtype: str = "auto"  # of products, in all systems
   unroll: int = -1  # layers in jtx
+  images: int = 256  # JPEGs that a turn reads
 
 
-SIZES = {"base": Size("b", 16, 224), "tiny": Size("ti", 4, 16)}
+SIZES = {"base": Size("b", 16, 224), "tiny": Size("ti", 4, 16, images=32)}
 
 
 def make_config(size: Size):
@@ -144,11 +145,11 @@ SYSTEMS = {"transformers": Transformers, "transformers_compiled": TransformersCo
 # ------------------------------------------------------------------------------- images
 
 
-def write_images(folder: str) -> None:
+def write_images(folder: str, number: int) -> None:
   """JPEGs in the folders of two classes: smooth noise, which is about as large as photographs."""
   from PIL import Image
   random = np.random.default_rng(0)
-  for i in range(NUMBER):
+  for i in range(number):
     place = os.path.join(folder, f"class_{i % 2}")
     os.makedirs(place, exist_ok=True)
     small = random.integers(0, 256, (SIDES[1] // 4, SIDES[0] // 4, 3)).astype(np.uint8)
@@ -217,7 +218,7 @@ class Loop:
 
   def read(self, number: int) -> None:
     for at in range(0, number, self.batch_size):
-      rows = [i % NUMBER for i in range(at, at + self.batch_size)]
+      rows = [i % len(self.dataset) for i in range(at, at + self.batch_size)]
       np.stack(self.dataset[rows]["image"])
 
 
@@ -242,19 +243,20 @@ def run(size: Size, parts: Sequence[str], peers: Sequence[str], rounds: int, ste
         Jtx, {name: SYSTEMS[name] for name in peers}, "vit", "images_per_s", rounds, steps,
         result["machine"], size=size)
   if "images" in parts:
-    result["images"] = measure_images(size.rows, rounds, workers)
+    result["images"] = measure_images(size, rounds, workers)
   return result
 
 
-def measure_images(batch_size: int, rounds: int, workers: int) -> dict[str, Any]:
+def measure_images(size: Size, rounds: int, workers: int) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as folder:
-    write_images(folder)
+    write_images(folder, size.images)
     # Ours is not in a worker, which could have no workers of its own.
-    peer = harness.Worker(Loop, folder=folder, batch_size=batch_size)
+    peer = harness.Worker(Loop, folder=folder, batch_size=size.rows)
     pipelines = {"jtx": "vit"} | {f"jtx_{name}": name for name in RECIPES}
-    turns = {system: functools.partial(Pipeline(config, folder, batch_size, workers).turn, NUMBER)
+    pipeline = lambda config: Pipeline(config, folder, size.rows, workers)
+    turns = {system: functools.partial(pipeline(config).turn, size.images)
              for system, config in pipelines.items()}
-    turns["datasets"] = functools.partial(peer.call, "turn", NUMBER)
+    turns["datasets"] = functools.partial(peer.call, "turn", size.images)
     for turn in turns.values():
       turn()
     values = harness.alternate(rounds, turns)

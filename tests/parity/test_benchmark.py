@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed: make test-parity installs it")
 pytest.importorskip("transformers", reason="transformers is not installed: see make test-parity")
 
+pytestmark = pytest.mark.long
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
