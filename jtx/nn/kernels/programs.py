@@ -140,12 +140,15 @@ class Reader:
     return Tile(
         queries, keys, pairs=None if x.pairs is None else x.pairs[0, at_k, at_q].astype(jnp.int32),
         bias=None if x.bias is None else x.bias[0, 0, head, at_k, at_q],
-        params={name: self.param(name, ref[0, head:head + 1, :])
+        params={name: self.param(name, lambda n, ref=ref: ref[0, head:head + 1, n:n + 1])
                 for name, ref in x.params.items()},
         words=words, rows=rows)
 
-  def param(self, name: str, row: jax.Array) -> Table | jax.Array:
-    return Table(row) if name in self.variant.tables else row
+  def param(self, name: str, entry: Callable[[int], jax.Array]) -> Table | jax.Array:
+    """A head's parameter of `Variant.bias`, of the entries that a function gives."""
+    if name not in self.variant.tables:
+      return entry(0)
+    return Table(tuple(entry(n) for n in range(self.inputs.params[name].shape[-1])))
 
   def of_head(self, ref: Any, head: int, at: Any, width: int) -> jax.Array:
     """[block, width], a head's lanes."""
@@ -248,15 +251,16 @@ def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, o
   zeros = lambda width: [jnp.zeros((plan.k_block, width), jnp.float32)
                          for _ in range(plan.kv_heads)]
   start = zeros(plan.width), zeros(plan.v_width), [
-      {n: read.param(n, jnp.zeros((1, ref.shape[-1]), jnp.float32))
-       for n, ref in inputs.params.items()}
+      {name: read.param(name, lambda n: jnp.zeros((1, 1), jnp.float32))
+       for name in inputs.params}
       for _ in range(plan.heads)]
   keys, values, params = read.each(plan.q_blocks, lambda i: (i, j), step, start)
   d_k[0] = lanes(keys, 1).astype(d_k.dtype)
   d_v[0] = lanes(values, 1).astype(d_v.dtype)
   for name, ref in d_params.items():
     for h in range(plan.heads):
-      (ref[0, 0, 0, h:h + 1, :],) = jax.tree.leaves(params[h][name])
+      for n, entry in enumerate(jax.tree.leaves(params[h][name])):
+        ref[0, 0, 0, h:h + 1, n:n + 1] = entry
 
 
 def queries_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, out):
