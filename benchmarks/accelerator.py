@@ -87,7 +87,7 @@ ROWS = {
     "bert_base": Row(
         run=run_bert, share=22, titles={"full": "BERT-Base, {rows} rows of {length}, tokens/s"},
         size=bert_data.Size("base", rows=64, length=512, vocab_size=30_522, dtype=BF16),
-        tiny=bert_data.Size("tiny", rows=4, length=64, vocab_size=9_000, dtype=BF16)),
+        tiny=bert_data.Size("tiny", rows=8, length=64, vocab_size=9_000, dtype=BF16)),
     "vit_b16": Row(
         run=run_vit, share=18,
         titles={"step": "ViT-B/16, {rows} images of {res} x {res}, images/s"},
@@ -107,7 +107,7 @@ ROWS = {
     "bert_large": Row(
         run=run_bert, share=30, titles={"full": "BERT-Large, {rows} rows of {length}, tokens/s"},
         size=bert_data.Size("large", rows=32, length=512, vocab_size=30_522, dtype=BF16),
-        tiny=bert_data.Size("tiny", rows=2, length=64, vocab_size=9_000, dtype=BF16)),
+        tiny=bert_data.Size("tiny", rows=8, length=64, vocab_size=9_000, dtype=BF16)),
 }
 
 
