@@ -102,7 +102,8 @@ def _local(variant, block, q, k, v, rows, bias, pairwise, words, first):
   # Blocks of equal sizes, so that little is padded.
   plan = Plan(-(-T // count(T)), count(T), -(-S // count(S)), count(S))
   variant = variant._replace(padded=plan.k_block * plan.k_blocks > S)
-  inputs = Inputs(rows, bias, pairwise, words, jnp.stack([jnp.int32(x) for x in first]))
+  inputs = Inputs(rows=rows, bias=bias, pairwise=pairwise, words=words,
+                  first=jnp.stack([jnp.int32(x) for x in first]))
   return _run(variant, plan, *(keep(x, "projected") for x in (q, k, v)), inputs)
 
 
