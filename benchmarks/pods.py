@@ -1,10 +1,10 @@
-"""The tables of docs/scale.md: what XLA's compilers say of each config on pods and GPUs.
+"""Tables of docs/scale.md and docs/speed.md: what XLA's compilers say of configs on TPUs and GPUs.
 
-  python -m benchmarks.pods --workdir=runs/pods [--tables=pods,gpus] [--only=bert_large]
+  python -m benchmarks.pods --workdir=runs/pods [--tables=pods,gpus,cycles] [--only=bert_large]
 
 Each line is a run of `experiments.compile` (some take minutes), whose report is kept in the
-workdir: called again, the command makes what is missing, and writes the tables anew. `pods` needs
-the extra `aot`, `gpus` the extra `aot-gpu`.
+workdir: called again, the command makes what is missing, and writes the tables anew. `pods` and
+`cycles` need the extra `aot`, `gpus` the extra `aot-gpu`.
 """
 
 import json
@@ -17,14 +17,15 @@ from typing import Any, NamedTuple
 from absl import flags, logging
 
 from experiments import cli
+from jtx.train import progress
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the reports.")
-TABLES = flags.DEFINE_list("tables", ["pods", "gpus"], "Which to make.")
+TABLES = flags.DEFINE_list("tables", ["pods", "gpus", "cycles"], "Which to make.")
 ONLY = flags.DEFINE_string("only", "", "Of their lines, those whose command has this in it; the"
                            " page stays as it is.")
 
 ROOT = pathlib.Path(__file__).absolute().parent.parent
-PAGE = ROOT / "docs" / "scale.md"
+DOCS = ROOT / "docs"
 
 
 class Pod(NamedTuple):
@@ -72,6 +73,17 @@ GPUS = (
     Pod("vit_b16", "h100:1", {}, ("--config.batch_size=128", "--outputs=1000")),
     Pod("vit_b16", "h100:8", {"fsdp": 8}, ("--outputs=1000",)),
 )
+ONE_CHIP = {
+    "bert_base": ("--vocab_size=30522", "--config.phases=((1.0,512,16),)",
+                  "--config.batch_size=16"),
+    "vit_b16": ("--outputs=1000", "--config.batch_size=64"),
+    "nmt_base": ("--vocab_size=37000", "--config.phases=((1.0,256,12),)",
+                 "--config.batch_size=12"),
+    "mae:b": ("--config.batch_size=64",),
+    "modernbert": ("--vocab_size=50368", "--config.phases=((1.0,8192,1),)",
+                   "--config.batch_size=1", "--config.optim.accumulate=1"),
+}
+CYCLES = tuple(Pod(name, "v5e:1x1", {}, (*more, "--ops=5")) for name, more in ONE_CHIP.items())
 
 
 def report(pod: Pod, folder: pathlib.Path) -> dict[str, Any]:
@@ -125,16 +137,30 @@ def gpu_cells(found: dict[str, Any]) -> list[str]:
           ", ".join(f"{kernel['count']} {name}" for name, kernel in found["kernels"].items())]
 
 
-# By the marks on the page: the lines, titles of the cells that are not of all tables, and those.
+def cycle_cells(found: dict[str, Any]) -> list[str]:
+  """The compiler's cycles, and the operations that have most of them."""
+  ops = found["ops"]
+  peak = progress.peak_flops(found["device_kind"])
+  most = ", ".join(f"{name} {cycles / ops['cycles']:.0%}" for name, cycles, _ in ops["operation"])
+  return [f"{ops['cycles']:.3g}", f"{ops['seconds'] * 1e3:.1f} ms",
+          f"{found['flops_per_step'] / peak / ops['seconds']:.0%}", f"{found['compile_s']:.0f} s",
+          most]
+
+
+# By the marks on the page: the page, the lines, titles of the cells that are not of all tables, and
+# those.
 KINDS = {
-    "pods": (PODS, "sent / least | estimated step, bound by | estimated utilisation", pod_cells),
-    "gpus": (GPUS, "sent, and the least, MB | kernels", gpu_cells),
+    "pods": ("scale.md", PODS,
+             "sent / least | estimated step, bound by | estimated utilisation", pod_cells),
+    "gpus": ("scale.md", GPUS, "sent, and the least, MB | kernels", gpu_cells),
+    "cycles": ("speed.md", CYCLES,
+               "cycles | at the clock | share of the peak | compiled in | most of it", cycle_cells),
 }
 
 
 def table(name: str, folder: pathlib.Path) -> str:
   """A table as Markdown; its lines are printed as they are made."""
-  pods, titles, cells = KINDS[name]
+  _, pods, titles, cells = KINDS[name]
   title = f"{HEAD} | {titles}"
   lines = [f"| {title} |", "| " + " | ".join(["---"] * len(title.split("|"))) + " |"]
   for pod in pods:
@@ -154,8 +180,9 @@ def main() -> None:
     made = table(name, folder)
     if not ONLY.value:
       marked = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
-      page = PAGE.read_text(encoding="utf-8")
-      PAGE.write_text(marked.sub(lambda _: made, page), encoding="utf-8")
+      page = DOCS / KINDS[name][0]
+      text = page.read_text(encoding="utf-8")
+      page.write_text(marked.sub(lambda _: made, text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ def gelu(x: jax.Array) -> jax.Array:
   if x.dtype != jnp.bfloat16:
     return jax.nn.gelu(x, approximate=False)
   y = x.astype(jnp.float32)
-  square, inner = y * y, 0.0
-  for coefficient in reversed(_ERF):
+  square, (*lower, inner) = y * y, _ERF
+  for coefficient in reversed(lower):
     inner = inner * square + coefficient
   return (0.5 * y * (1 + jnp.tanh(y * inner))).astype(x.dtype)
 

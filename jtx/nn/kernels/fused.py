@@ -295,7 +295,8 @@ def _call(program, variant, plan, cut, operands, inputs, specs, in_specs, outs, 
     inputs, operands = jax.tree.unflatten(tree, refs[:len(flat)])
     program(variant, plan, cut, inputs, operands, jax.tree.unflatten(out_tree, refs[len(flat):]))
 
-  sizes = {"row": operands[0].shape[0], "group": plan.groups, "query": plan.q_blocks, "key": plan.k_blocks}
+  sizes = {"row": operands[0].shape[0], "group": plan.groups, "query": plan.q_blocks,
+           "key": plan.k_blocks}
   pairs = math.prod((sizes["row"], plan.groups, plan.heads, plan.q_block, plan.q_blocks,
                      plan.k_block, plan.k_blocks))
   moved = sum(x.size * x.dtype.itemsize for x in (*flat, *flat_outs))

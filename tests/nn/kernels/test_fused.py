@@ -191,6 +191,7 @@ def test_dropout_has_the_bits_of_the_reference(monkeypatch):
     ((2, 1, 2, 2), FAST[0] | {"lengths": (64, 64), "dropout": 0.3}),
     ((1, 2, 2, 2), FAST[1] | {"lengths": (64, 64)}),
     ((2, 1, 4, 1), FAST[2] | {"lengths": (64, 64)}),
+    ((2, 1, 2, 2), FAST[2] | {"lengths": (48, 48), "heads": (4, 2)}),  # inside of a mask's block
     ((1, 1, 1, 8), FAST[0] | {"lengths": (512, 512), "widths": (16, 16), "bias": "t5"})],
     ids=str)
 def test_every_device_on_its_part(sizes, case, monkeypatch):

@@ -1,0 +1,84 @@
+"""GELU, biases and norms against float64, and their gradients against autodiff of the formulas."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jtx.nn import numerics
+
+
+def gelu(x):
+  return np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x])
+
+
+def test_gelu_of_bfloat16_is_off_by_less_than_its_digits():
+  """All 2^16 numbers: no farther than rounding, the fit and the tangent's own error take it."""
+  bits = jnp.arange(2**16, dtype=jnp.uint16)
+  x = jax.lax.bitcast_convert_type(bits, jnp.bfloat16).astype(jnp.float32)
+  x = np.asarray(x[jnp.isfinite(x)], np.float64)
+  found = np.asarray(numerics.gelu(jnp.asarray(x, jnp.bfloat16)).astype(jnp.float32), np.float64)
+  expected = gelu(x)
+  # Half of the last of 8 bits; numbers below float32's normal ones are flushed.
+  assert (np.abs(found - expected) <= np.abs(expected) * 2**-8 + 5e-6).all()
+
+
+def test_gelus_slope_in_bfloat16():
+  x = np.linspace(-9, 9, 4001)
+  x = np.asarray(jnp.asarray(x, jnp.bfloat16).astype(jnp.float32), np.float64)
+  found = jax.vmap(jax.grad(numerics.gelu))(jnp.asarray(x, jnp.bfloat16)).astype(jnp.float32)
+  density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+  expected = np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in x]) + x * density
+  assert np.abs(np.asarray(found) - expected).max() < 2**-8 + 2e-5  # half a digit above 1
+
+
+def test_gelu_of_float32_is_the_error_functions():
+  x = np.linspace(-9, 9, 4001)
+  np.testing.assert_allclose(numerics.gelu(jnp.asarray(x, jnp.float32)), gelu(x), atol=5e-7)
+
+
+def formula(x, scale, epsilon, centered):
+  if centered:
+    x = x - x.mean(-1, keepdims=True)
+  return x / jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + epsilon) * scale
+
+
+@pytest.mark.parametrize("centered", [True, False])
+@pytest.mark.parametrize("mean", [0.0, 30.0])
+def test_a_norm_and_its_gradients(centered, mean):
+  random = np.random.default_rng(0)
+  x, g = random.normal(mean, 2.0, (2, 5, 48)), random.normal(size=(2, 5, 48))
+  scale = random.normal(size=48)
+  with jax.enable_x64(True):
+    expected, way_back = jax.vjp(lambda x, s: formula(x, s, 1e-5, centered), x, scale)
+    expected = jax.device_get((expected, *way_back(g)))
+  wide = lambda x: jnp.asarray(x, jnp.float32)
+  found, way_back = jax.vjp(
+      lambda x, s: numerics.normalized(x, s, 1e-5, centered), wide(x), wide(scale))
+  for a, b in zip((found, *way_back(wide(g))), expected, strict=True):
+    # What x itself loses in float32 is of the size of its mean.
+    assert np.abs(a - b).max() < 3e-6 * (1 + mean) * np.abs(b).max()
+
+
+def test_a_norm_of_bfloat16_loses_no_more_than_its_input():
+  """The variance is taken in one pass: no worse than in float32, of the numbers that came."""
+  random = np.random.default_rng(1)
+  for mean in (0.0, 1.0, 20.0, -100.0):
+    x = jnp.asarray(random.normal(mean, 1.0, (64, 512)), jnp.bfloat16)
+    with jax.enable_x64(True):
+      expected = jax.device_get(formula(np.asarray(x.astype(jnp.float32), np.float64), 1.0, 1e-6,
+                                        True))
+    found = numerics.normalized(x, jnp.ones(512), 1e-6, True)
+    assert np.abs(found - expected).max() < 1e-5 * (1 + mean**2 / 10)
+
+
+def test_a_biases_gradient_on_chips_is_the_sum(monkeypatch):
+  random = np.random.default_rng(2)
+  x = jnp.asarray(random.normal(size=(3, 7, 16)), jnp.float32)
+  run = lambda bias: (numerics.add_bias(x, bias) * x).sum()
+  expected = np.asarray(x, np.float64).sum((0, 1))
+  for platform in ("cpu", "tpu", "gpu"):
+    monkeypatch.setattr(numerics, "platform", lambda: platform)
+    np.testing.assert_allclose(jax.grad(run)(jnp.zeros(16)), expected, rtol=1e-5, atol=1e-5)
