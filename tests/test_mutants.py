@@ -73,7 +73,7 @@ def test_mutants_are_of_this_source_tree():
     (dict(tests=()), "there is no test"),
 ])
 def test_a_mutant_that_has_rotted(edits, problem):
-  good = Mutant("nn", "m", "jtx/nn/masks.py", "allowed &= k >= q - self.left", "allowed &= k >= q",
+  good = Mutant("nn", "m", "jtx/nn/masks.py", "distance >= -self.left", "distance >= 0",
                 ("tests/nn/test_masks.py::test_matrices_by_hand",))
   assert problems(good) == []
   assert re.search(problem, " ".join(problems(good._replace(**edits))))

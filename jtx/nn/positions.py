@@ -143,7 +143,7 @@ class Position:
     return {}
 
   def pair_bias(self, q: jax.Array, k: jax.Array, params: Params, causal: bool) -> jax.Array:
-    """The bias of pairs in one head.
+    """The bias of pairs in one head, of the shape to which q and k broadcast.
 
     It may run inside a kernel, where a table can be indexed and no more.
 
@@ -152,9 +152,6 @@ class Position:
       k: positions of keys, which broadcast with them.
       params: a head's `head_params`: numbers, and tables [n].
       causal: whether later keys are hidden.
-
-    Returns:
-      Of the shape to which q and k broadcast.
     """
     raise NotImplementedError
 

@@ -54,7 +54,7 @@ def test_a_row_over_eight_chips_leaves_each_a_fifth_of_its_activations_or_less()
         f"--config.mesh.data={rows}", f"--config.mesh.context={context}",
         "--config.optim.accumulate=1")
     for mask in ("Window(left=None, right=None)", "Window(left=64, right=64)"):
-      assert f"attention kernel splash for mask {mask}, segments" in done.stderr
+      assert f"attention kernel fused for mask {mask}, segments" in done.stderr
     # Gradients are as large as parameters, and not activations.
     kept[context] = result["bytes"]["activations"] - result["bytes"]["parameters"]
   assert kept[8] < kept[1] / 5
