@@ -60,6 +60,16 @@ def test_a_row_over_eight_chips_leaves_each_a_fifth_of_its_activations_or_less()
   assert kept[8] < kept[1] / 5
 
 
+def test_a_mask_and_a_bias_of_an_own_repository_are_in_the_fused_kernel():
+  done, result = report(
+      "--config=examples/own_repo/my_config.py", "--topology=v5e:1x1", "--vocab_size=100",
+      "--outputs=2", "--config.phases=((1.0, 256, 8),)", "--config.batch_size=8",
+      "--config.data.ops[0].max_length=256")
+  assert "attention kernel fused for mask And(" in done.stderr and "Strided" in done.stderr
+  for name in ("forward_program", "keys_program"):  # of each kind of layer
+    assert result["kernels"][f"{name} (Pallas, Mosaic)"]["count"] == 2
+
+
 @pytest.mark.parametrize("topology, devices", [("v5e:1x1", 1), ("v5e:2x1", 2)])
 def test_less_than_a_host(topology, devices):
   done, result = report("--config=configs/nmt_numbers.py:tiny", f"--topology={topology}")

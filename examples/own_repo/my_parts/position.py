@@ -16,11 +16,13 @@ class Kerple(Position):
     start = lambda key, shape, dtype: jnp.full(shape, self.slope, dtype)
     return {"kerple": Table((2, sizes.num_heads), start, ("positions", "heads"))}
 
-  def bias(self, q, k, q_places, k_places, *, params, project, scale):
-    """[B, N, T, S]."""
-    r, a = jnp.maximum(params["kerple"], 0.01)[:, None, :, None, None]
-    far = jnp.abs(k_places.positions[:, None, :] - q_places.positions[:, :, None])
-    return -r * jnp.log1p(a * far[:, None])
+  def head_params(self, params, num_heads):
+    r, a = jnp.maximum(params["kerple"], 0.01)
+    return {"r": r, "a": a}
+
+  def pair_bias(self, q, k, params, causal):
+    """Kernels call this on blocks of positions; no array of all pairs is made."""
+    return -params["r"] * jnp.log1p(params["a"] * jnp.abs(k - q))
 
 
 POSITIONS["kerple"] = Kerple

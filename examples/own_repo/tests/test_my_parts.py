@@ -15,7 +15,9 @@ from jtx.nn.positions import Places
 def test_position():
   params = {"kerple": jnp.array([[1.0, 2.0], [0.5, 3.0]])}  # r and a of two heads
   places = Places(jnp.array([[0, 1, 5]]))
-  bias = Kerple().bias(None, None, places, places, params=params, project=None, scale=1.0)
+  queries = jnp.zeros((1, 3, 2, 4))
+  bias = Kerple().bias(
+      queries, queries, places, places, params=params, project=None, scale=1.0).materialize()
   distance = np.array([[0, 1, 5], [1, 0, 4], [5, 4, 0]])
   expected = [-r * np.log(1 + a * distance) for r, a in ((1, 0.5), (2, 3))]
   np.testing.assert_allclose(bias[0], expected, rtol=1e-6)
