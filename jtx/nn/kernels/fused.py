@@ -297,8 +297,9 @@ def _call(program, variant, plan, cut, operands, inputs, specs, in_specs, outs, 
 
   sizes = {"row": operands[0].shape[0], "group": plan.groups, "query": plan.q_blocks,
            "key": plan.k_blocks}
-  pairs = math.prod((sizes["row"], plan.groups, plan.heads, plan.q_block, plan.q_blocks,
-                     plan.k_block, plan.k_blocks))
+  T, S = plan.q_block * plan.q_blocks, plan.k_block * plan.k_blocks
+  share = (blocks.blocks(variant.mask, T, S, plan.q_block, plan.k_block) != blocks.EMPTY).mean()
+  pairs = int(share * math.prod((sizes["row"], plan.groups, plan.heads, T, S)))
   moved = sum(x.size * x.dtype.itemsize for x in (*flat, *flat_outs))
   results = pl.pallas_call(
       run, grid=tuple(sizes[name] for name in cut.grid), in_specs=flat_specs,

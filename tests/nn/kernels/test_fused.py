@@ -143,7 +143,7 @@ FAST = (
          lengths=(16, 16), heads=(2, 2), widths=(64, 64), platform="tpu"),
     dict(mask="global", segments=True, pairs=False, bias="own", soft_cap=2.0, dropout=0.3,
          lengths=(40, 40), heads=(4, 2), widths=(16, 16), platform="tpu"),
-    dict(mask="causal", segments=False, pairs=True, bias="shared_array", soft_cap=None,
+    dict(mask="causal", segments=False, pairs=False, bias="shared_array", soft_cap=None,
          dropout=0.0, lengths=(40, 24), heads=(4, 1), widths=(24, 16), platform="tpu"),
     dict(mask="window", segments=True, pairs=False, bias="t5", soft_cap=None, dropout=0.3,
          lengths=(33, 16), heads=(4, 2), widths=(16, 16), platform="gpu"),
@@ -190,7 +190,7 @@ def test_dropout_has_the_bits_of_the_reference(monkeypatch):
 @pytest.mark.parametrize("sizes, case", [
     ((2, 1, 2, 2), FAST[0] | {"lengths": (64, 64), "dropout": 0.3}),
     ((1, 2, 2, 2), FAST[1] | {"lengths": (64, 64)}),
-    ((2, 1, 4, 1), FAST[2] | {"lengths": (64, 64)}),
+    ((2, 1, 4, 1), FAST[2] | {"lengths": (64, 64), "pairs": True}),
     ((2, 1, 2, 2), FAST[2] | {"lengths": (48, 48), "heads": (4, 2)}),  # inside of a mask's block
     ((1, 1, 1, 8), FAST[0] | {"lengths": (512, 512), "widths": (16, 16), "bias": "t5"})],
     ids=str)
