@@ -28,7 +28,7 @@ from jtx.ranges import Layers, Size, SizeOrNone, Within
 REMAT: dict[str, Callable | None] = {
     "none": None,  # keep everything: no rematerialisation
     # Keep what a norm, an activation or attention starts from, in the compute type.
-    "cheap": jax.checkpoint_policies.save_only_these_names(*(k for k in KEPT if k != "projected")),
+    "cheap": jax.checkpoint_policies.save_only_these_names(*KEPT),
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # keep products with weights
     "full": jax.checkpoint_policies.nothing_saveable,  # keep a layer's input only
 }
@@ -131,6 +131,7 @@ class ScanLayer(Block):
 
   def __call__(self, carry, layer, ctx: Context):
     x, cache = carry
+    # Several products read it, and on the way back each would cut its own copy out of all layers'.
     x = jax.lax.optimization_barrier(x)
     depth, kind, skipped, memory = layer
     if memory is not None:

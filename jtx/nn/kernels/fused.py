@@ -17,10 +17,10 @@ from jax.experimental.pallas import triton
 import jax.numpy as jnp
 import numpy as np
 
+from jtx.nn.bias import PairBias
 from jtx.nn.dropout import words_of
 from jtx.nn.kept import keep
 from jtx.nn.kernels import blocks, programs
-from jtx.nn.bias import PairBias
 from jtx.nn.kernels.programs import Cut, Inputs, Plan
 from jtx.nn.kernels.tile import Variant
 from jtx.nn.masks import Rows
@@ -317,7 +317,9 @@ def _compiler_params(plan: Plan, cut: Cut) -> dict[str, Any]:
   if plan.platform == "gpu":
     return {"compiler_params": triton.CompilerParams(num_warps=4, num_stages=2)}
   memory = pltpu.get_tpu_info().vmem_capacity_bytes
+  # A row's blocks of keys add to one gradient of queries, and rows to that of a bias they share: in
+  # order. The others may go to the cores of a chip.
+  in_order = {"key", cut.grid[-1]} if cut.grid[-1] == "row" else {"key"}
   return {"compiler_params": pltpu.CompilerParams(
-      # A row's programs may add to one output, so they stay in order.
-      dimension_semantics=("arbitrary",) * len(cut.grid),
+      dimension_semantics=["arbitrary" if axis in in_order else "parallel" for axis in cut.grid],
       vmem_limit_bytes=memory // 2 if memory > SMALL_VMEM else None)}

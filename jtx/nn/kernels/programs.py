@@ -6,7 +6,6 @@ narrower than the 128 lanes share a program, so that [B, T, N * H] is read as th
 it.
 """
 
-import functools
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import jax
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 from jtx.nn.kernels import tile as tiles
 from jtx.nn.kernels.table import Table
 from jtx.nn.kernels.tile import Gradients, Side, Sums, Tile, Variant
+
 
 class Plan(NamedTuple):
   """How the work is cut, static."""
@@ -56,13 +56,13 @@ class Cut(NamedTuple):
   keys: bool
 
 
-def specs(plan: Plan, cut: Cut, inputs: Inputs) -> Any:
-  """Block specs of q, k, v and `inputs`, and a function that makes more of them."""
+def specs(plan: Plan, cut: Cut, inputs: Inputs) -> tuple[Callable, Inputs]:
+  """A function that makes block specs, of a shape and names of its index, and those of `inputs`."""
   def make(shape: Sequence[int], *index: str | int) -> pl.BlockSpec:
     def at(*ids):
-      of = dict(zip(cut.grid, ids)) | {"query": 0, "key": 0} | dict(zip(cut.grid, ids))
-      of["kv_group"] = jax.lax.div(of["group"], plan.shared_by) if plan.shared_by > 1 else (
-          of["group"])
+      of = {"query": 0, "key": 0} | dict(zip(cut.grid, ids))
+      shared = plan.shared_by > 1
+      of["kv_group"] = jax.lax.div(of["group"], plan.shared_by) if shared else of["group"]
       return tuple(of[i] if isinstance(i, str) else i for i in index)
     return pl.BlockSpec(tuple(shape), at)
 
@@ -73,7 +73,7 @@ def specs(plan: Plan, cut: Cut, inputs: Inputs) -> Any:
       pl.BlockSpec(x.shape, lambda *ids: (0,) * x.ndim))
   queries = lambda x: make((1, 1, T), "row", 0, "query")
   keys = lambda x: make((1, 1, S), "row", 0, "key")
-  each = functools.partial(jax.tree.map)
+  each = jax.tree.map
   return make, Inputs(
       scalars=whole(inputs.scalars), states=each(whole, inputs.states),
       q_segments=each(queries, inputs.q_segments), k_segments=each(keys, inputs.k_segments),
