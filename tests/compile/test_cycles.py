@@ -69,6 +69,58 @@ def test_instructions_count_as_often_as_they_run_and_fusions_once():
                   line="jtx/train/step.py:7")]
 
 
+NESTED = """\
+HloModule jit_step
+
+%product (p: f32[8]) -> f32[8] {
+  ROOT %p = f32[8]{0} parameter(0)
+}
+
+%inner (p: (u32[], f32[8])) -> (u32[], f32[8]) {
+  %p = (u32[], f32[8]{0}) parameter(0)
+  ROOT %a = (u32[], f32[8]{0}) fusion(%p), calls=%product, backend_config={"estimated_cycles":"11"}
+}
+
+%outer (p: (u32[], f32[8])) -> (u32[], f32[8]) {
+  %p = (u32[], f32[8]{0}) parameter(0)
+  %b = (u32[], f32[8]{0}) copy(%p), backend_config={"estimated_cycles":"3"}
+  ROOT %w = (u32[], f32[8]{0}) while(%b), condition=%c, body=%inner, backend_config={"known_trip_count":{"n":"5"}}
+}
+
+ENTRY %main (x: (u32[], f32[8])) -> (u32[], f32[8]) {
+  %x = (u32[], f32[8]{0}) parameter(0)
+  %v = (u32[], f32[8]{0}) while(%x), condition=%c, body=%outer, backend_config={"known_trip_count":{"n":"4"}}
+  ROOT %r = (u32[], f32[8]{0}) copy(%v), backend_config={"estimated_cycles":"2"}
+}
+"""
+CHOICE = """\
+HloModule jit_step
+
+%one (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %a = f32[8]{0} add(%p, %p), backend_config={"estimated_cycles":"30"}
+}
+
+%two (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %b = f32[8]{0} multiply(%p, %p), backend_config={"estimated_cycles":"70"}
+}
+
+ENTRY %main (i: s32[], x: f32[8]) -> f32[8] {
+  %i = s32[] parameter(0)
+  %x = f32[8]{0} parameter(1)
+  ROOT %r = f32[8]{0} conditional(%i, %x, %x), branch_computations={%one, %two}
+}
+"""
+
+
+@pytest.mark.parametrize("text, expected", [
+    (NESTED, 4 * (3 + 5 * 11) + 2),
+    (CHOICE, (30 + 70) / 2)])  # a branch each half of the time
+def test_sums_by_hand(text, expected):
+  assert sum(w.cycles for w in cycles.work(text, RATES)) == expected
+
+
 def test_a_summary_adds_up_and_tells_of_the_others():
   found = cycles.summary(TEXT, RATES, 1)
   assert found["cycles"] == 347.0
