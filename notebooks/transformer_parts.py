@@ -406,7 +406,7 @@ N, T = 8, 32
 heads = jnp.zeros((1, T, N, 8))
 places = Places(jnp.arange(T)[None])
 alibi = POSITIONS["alibi"]().bias(heads, heads, places, places, params={}, project=None,
-                                  scale=8**-0.5)  # [1, N, T, T]
+                                  scale=8**-0.5).materialize()  # [1, N, T, T]
 np.testing.assert_allclose(encodings.alibi_slopes(N), 2.0 ** -np.arange(1, N + 1))
 np.testing.assert_allclose(alibi[0, 1], -np.abs(np.subtract.outer(range(T), range(T))) / 4)
 heatmaps({f"head {n + 1}": np.where(np.tri(T), alibi[0, n], np.nan) for n in (0, 2, 4, 7)},
@@ -440,7 +440,7 @@ t5 = POSITIONS["t5"]()
 shape, std, _ = t5.stack_tables(Sizes(32, 4, 8))["position_bias"]  # [buckets, N]
 places, heads = Places(jnp.arange(T)[None]), jnp.zeros((1, T, 4, 8))
 bias = t5.bias(heads, heads, places, places, params={"position_bias": std * normal(0, *shape)},
-               project=None, scale=8**-0.5)
+               project=None, scale=8**-0.5).materialize()
 assert by_distance_alone(bias[0, 0])
 heatmaps({f"head {n + 1}, at initialisation": bias[0, n] for n in range(3)}, "key", "query",
          label="added to the logits")
