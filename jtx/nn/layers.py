@@ -5,7 +5,6 @@ held in float32 and cast to the compute dtype where it is used.
 """
 
 import dataclasses
-import math
 from typing import Callable, Sequence
 
 import flax.linen as nn
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError, nearest
 from jtx.nn.dropout import Dropout
 from jtx.nn.kept import keep
-from jtx.nn.numerics import add_bias, gelu, normalized
+from jtx.nn.numerics import gelu, normalized, product
 from jtx.parallel.sharding import constrain, platform
 from jtx.ranges import Positive, Rate, Size
 
@@ -60,13 +59,12 @@ class Dense(nn.Module):
     inputs = x.shape[-self.num_in:]
     kernel = param(self, "kernel", kernel_init(self.init_std, self.num_in, len(self.axes)),
                    (*inputs, *self.features), self.axes).astype(self.dtype)
-    # As matrices: of more axes, a TPU's compiler would choose layouts that it copies from and to.
-    rows = x.shape[:x.ndim - self.num_in]
-    y = x.astype(self.dtype).reshape(*rows, -1) @ kernel.reshape(math.prod(inputs), -1)
+    bias = None
     if self.use_bias:
-      bias = param(self, "bias", nn.initializers.zeros, self.features, self.axes[self.num_in:])
-      y = add_bias(y, bias.astype(self.dtype).reshape(-1))
-    return y.reshape(*rows, *self.features)
+      bias = param(self, "bias", nn.initializers.zeros, self.features,
+                   self.axes[self.num_in:]).astype(self.dtype)
+    x = x.astype(self.dtype)
+    return product(x, kernel, bias, self.num_in)
 
 
 def kernel_init(std: float | None, num_in: int, rank: int) -> Callable[..., jax.Array]:

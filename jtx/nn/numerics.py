@@ -5,6 +5,7 @@ which unit does the work. docs/speed.md has what each is worth.
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -32,17 +33,28 @@ def gelu(x: jax.Array) -> jax.Array:
   return (0.5 * y * (1 + jnp.tanh(y * inner))).astype(x.dtype)
 
 
+def product(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, num_in: int) -> jax.Array:
+  """Contracts the last `num_in` axes of x with the first of the kernel, and adds the bias."""
+  if platform() == "cpu":  # earlier runs have these last digits
+    axes = tuple(range(x.ndim - num_in, x.ndim)), tuple(range(num_in))
+    y = jax.lax.dot_general(x, kernel, (axes, ((), ())))
+    return y if bias is None else y + bias
+  # As matrices: of more axes, a TPU's compiler would choose layouts that it copies from and to.
+  rows, features = x.shape[:x.ndim - num_in], kernel.shape[num_in:]
+  y = x.reshape(*rows, -1) @ kernel.reshape(math.prod(kernel.shape[:num_in]), -1)
+  if bias is not None:
+    y = add_bias(y, bias.reshape(-1))
+  return y.reshape(*rows, *features)
+
+
 @jax.custom_vjp
 def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
-  """[..., D] + [D]."""
+  """[..., D] + [D], whose gradient the units for products sum, in float32, for nothing."""
   return x + bias
 
 
 def _bias_gradient(_, gradient):
-  if platform() == "cpu":
-    return gradient, gradient.sum(tuple(range(gradient.ndim - 1)))
-  # The units for products sum over the rows for nothing, in float32; one row alone would become a
-  # sum again.
+  # One row alone would become a sum again.
   rows = gradient.reshape(-1, gradient.shape[-1])
   total = jnp.matmul(jnp.ones((8, rows.shape[0]), rows.dtype), rows,
                      preferred_element_type=jnp.float32)
@@ -52,27 +64,36 @@ def _bias_gradient(_, gradient):
 add_bias.defvjp(lambda x, bias: (add_bias(x, bias), None), _bias_gradient)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def normalized(x: jax.Array, scale: jax.Array, epsilon: float, centered: bool) -> jax.Array:
   """scale (x - mean) / sqrt(mean square + epsilon) over the last axis [..., D], in float32.
 
-  Without `centered` the mean stays. What the way back keeps is x as it came, and two numbers a row.
+  Without `centered` the mean stays. On chips the way back keeps x as it came and two numbers a row;
+  on a CPU it is autodiff's, whose last digits earlier runs have.
   """
+  if platform() == "cpu":
+    return _normalized(x, scale, epsilon, centered)[0]
+  return _on_chips(x, scale, epsilon, centered)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _on_chips(x, scale, epsilon, centered):
   return _normalized(x, scale, epsilon, centered)[0]
 
 
 def _normalized(x, scale, epsilon, centered):
   y = x.astype(jnp.float32)
-  square = jnp.square(y).mean(-1, keepdims=True)
-  mean = jnp.float32(0)
+  square, mean = None, jnp.float32(0)
   if centered:
+    if x.dtype == jnp.bfloat16:
+      # The mean of squares loses less than the numbers did; both means are then one pass, which a
+      # product before them can make.
+      square = jnp.square(y).mean(-1, keepdims=True)
     mean = keep(y.mean(-1, keepdims=True), "statistics")
     y -= mean
-    # Of bfloat16 the mean of squares loses less than the numbers did; both means are then one
-    # pass, which a product before them can make.
-    coarse = x.dtype == jnp.bfloat16
-    square = jnp.maximum(square - jnp.square(mean), 0) if coarse else (
-        jnp.square(y).mean(-1, keepdims=True))
+  if square is None:
+    square = jnp.square(y).mean(-1, keepdims=True)
+  else:
+    square = jnp.maximum(square - jnp.square(mean), 0)
   inverse = keep(jax.lax.rsqrt(square + epsilon), "statistics")
   return y * inverse * scale, (x, scale, mean, inverse)
 
@@ -89,4 +110,4 @@ def _normalized_gradient(epsilon, centered, kept, gradient):
   return (d_x * inverse).astype(x.dtype), d_scale
 
 
-normalized.defvjp(_normalized, _normalized_gradient)
+_on_chips.defvjp(_normalized, _normalized_gradient)

@@ -131,8 +131,9 @@ class ScanLayer(Block):
 
   def __call__(self, carry, layer, ctx: Context):
     x, cache = carry
-    # Several products read it, and on the way back each would cut its own copy out of all layers'.
-    x = jax.lax.optimization_barrier(x)
+    if platform() != "cpu":
+      # Its several products would each cut a copy of their own out of all layers' on the way back.
+      x = jax.lax.optimization_barrier(x)
     depth, kind, skipped, memory = layer
     if memory is not None:
       memory = Projections(*(jnp.moveaxis(m, 1, 2) for m in memory))

@@ -3,9 +3,54 @@
 from typing import Callable
 
 import jax
+import jax.numpy as jnp
 
 from jtx.objectives.chunks import chunked
-from jtx.objectives.sums import Sums, logit_sums
+from jtx.objectives.sums import Sums, class_sums
+from jtx.parallel.sharding import platform
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float):
+  """Smoothed loss and plain negative log-likelihood in nats, each of the labels' shape.
+
+  The smoothed target is (1 - eps) one-hot plus eps / V everywhere (Szegedy et al. 2015).
+  """
+  lse = jax.nn.logsumexp(logits, -1)
+  nll = lse - jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+  if not label_smoothing:
+    return nll, nll
+  return (1 - label_smoothing) * nll + label_smoothing * (lse - logits.mean(-1)), nll
+
+
+def logit_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array,
+               label_smoothing: float = 0.0) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+  """Weighted sums of the smoothed loss, and of the likelihood and hits, which have no gradient.
+
+  A token counts as right where no other has a larger logit.
+
+  Args:
+    logits: [..., V] float32.
+    labels: [...] int, of any value where the weight is 0.
+    weights: [...].
+    label_smoothing: between 0 and 1.
+  """
+  labels = jnp.where(weights > 0, labels, 0)
+  loss, nll = cross_entropy(logits, labels, label_smoothing)
+  # Ten times the speed of an argmax on CPU.
+  hits = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0] >= logits.max(-1)
+  total = lambda x: jnp.sum(x * weights)
+  return total(loss), jax.lax.stop_gradient((total(nll), total(hits)))
+
+
+def vocabulary_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+  """As `class_sums`, of many classes. On chips it goes over the logits fewer times.
+
+  There a token counts as right where no other has a larger logit, and not the first of equals.
+  """
+  if platform() == "cpu":
+    return class_sums(logits, labels, weights)
+  loss, (_, hits) = logit_sums(logits, labels, weights)
+  return {"loss": (loss, weights.sum()), "accuracy": (hits, weights.sum())}
 
 
 def token_sums(head: Callable[[jax.Array], jax.Array], hidden: jax.Array, labels: jax.Array,

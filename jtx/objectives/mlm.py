@@ -6,7 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.objectives.sums import Batch, Sums, class_sums, logit_sums, text_weights
+from jtx.objectives.cross_entropy import vocabulary_sums
+from jtx.objectives.sums import Batch, Sums, class_sums, text_weights
 from jtx.parallel.sharding import constrain
 
 
@@ -50,9 +51,7 @@ class Mlm:
 
     hidden, scores, pairs = model.apply({"params": params}, batch, rngs=rngs, method=outputs)
     labels = batch["mlm_labels"]
-    weights = (labels >= 0).astype(jnp.float32)
-    loss, (_, hits) = logit_sums(scores, labels, weights)
-    sums = {"loss": (loss, weights.sum()), "accuracy": (hits, weights.sum())}
+    sums = vocabulary_sums(scores, labels, (labels >= 0).astype(jnp.float32))
     if pairs is not None:
       of_pairs = class_sums(pairs, batch["label"], pair_weights(batch))
       sums |= {f"pair_{name}": value for name, value in of_pairs.items()}

@@ -45,9 +45,11 @@ def formula(x, scale, epsilon, centered):
   return x / jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + epsilon) * scale
 
 
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("mean", [0.0, 30.0])
-def test_a_norm_and_its_gradients(centered, mean):
+def test_a_norm_and_its_gradients(platform, centered, mean, monkeypatch):
+  monkeypatch.setattr(numerics, "platform", lambda: platform)
   random = np.random.default_rng(0)
   x, g = random.normal(mean, 2.0, (2, 5, 48)), random.normal(size=(2, 5, 48))
   scale = random.normal(size=48)
@@ -74,11 +76,16 @@ def test_a_norm_of_bfloat16_loses_no_more_than_its_input():
     assert np.abs(found - expected).max() < 1e-5 * (1 + mean**2 / 10)
 
 
-def test_a_biases_gradient_on_chips_is_the_sum(monkeypatch):
+def test_a_product_on_chips_is_that_of_a_cpu(monkeypatch):
+  """With its gradients, for kernels of several axes."""
   random = np.random.default_rng(2)
-  x = jnp.asarray(random.normal(size=(3, 7, 16)), jnp.float32)
-  run = lambda bias: (numerics.add_bias(x, bias) * x).sum()
-  expected = np.asarray(x, np.float64).sum((0, 1))
-  for platform in ("cpu", "tpu", "gpu"):
+  normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
+  x, kernel, bias, g = normal(3, 7, 4, 5), normal(4, 5, 2, 6), normal(2, 6), normal(3, 7, 2, 6)
+  found = {}
+  for platform in ("cpu", "tpu"):
     monkeypatch.setattr(numerics, "platform", lambda: platform)
-    np.testing.assert_allclose(jax.grad(run)(jnp.zeros(16)), expected, rtol=1e-5, atol=1e-5)
+    out, way_back = jax.vjp(lambda *args: numerics.product(*args, 2), x, kernel, bias)
+    found[platform] = jax.device_get((out, *way_back(g)))
+  for a, b in zip(found["tpu"], found["cpu"], strict=True):
+    assert a.shape == b.shape
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jtx.objectives.cross_entropy import token_sums
-from jtx.objectives.sums import cross_entropy
+from jtx.objectives import cross_entropy as cross_entropy_of
+from jtx.objectives.cross_entropy import cross_entropy, token_sums
 from jtx.objectives.seq2seq import Seq2Seq, shift_right
 from jtx.parallel.sharding import make_mesh, unbox
 from jtx.train import flops
@@ -162,3 +162,16 @@ def test_train_is_dropout(params):
 def test_an_empty_batch_is_zeros(params):
   data = {k: jnp.zeros_like(x) for k, x in batch().items()}
   assert all(s == 0 and w == 0 for s, w in sums(Seq2Seq(BOS), params, data).values())
+
+
+def test_a_vocabularys_sums_on_chips_are_those_of_classes(monkeypatch):
+  random = np.random.default_rng(5)
+  logits = jnp.asarray(random.normal(size=(3, 4, 50)), jnp.float32)
+  labels, weights = random.integers(-1, 50, (3, 4)), np.ones((3, 4), np.float32)
+  weights[labels < 0] = 0
+  found = {}
+  for platform in ("cpu", "tpu"):
+    monkeypatch.setattr(cross_entropy_of, "platform", lambda: platform)
+    found[platform] = cross_entropy_of.vocabulary_sums(logits, labels, weights)
+  for name, (total, weight) in found["cpu"].items():
+    np.testing.assert_allclose(found["tpu"][name], (total, weight), rtol=1e-5)
