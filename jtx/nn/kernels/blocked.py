@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 
 from jtx.nn.bias import PairBias
-from jtx.nn.dropout import words_of
 from jtx.nn.kept import keep
 from jtx.nn.kernels import blocks, fused, tile as tiles
 from jtx.nn.kernels.tile import Side, Sums, Tile, Variant
@@ -66,33 +65,14 @@ class Pairs(NamedTuple):
 def attend(q, k, v, *, mask, rows, bias, scale, soft_cap, dropout_rate, dropout_key, block=None):
   """Attention as `jtx.nn.attend` has it.
 
-  Args:
-    q: [B, T, N, H].
-    k: [B, S, K, H].
-    v: [B, S, K, Hv].
-    mask: any.
-    rows: any.
-    bias: None, an array [B or 1, N, T, S], or a `PairBias`, which is computed in blocks.
-    scale: of the logits; None is H^-0.5.
-    soft_cap: c makes logits c tanh(logits / c); None is none.
-    dropout_rate: of the weights.
-    dropout_key: a random key, or None.
-    block: the longest side of a block; None is the platform's.
-
-  Returns:
-    [B, T, N, Hv].
+  Arguments are those of `jtx.nn.kernels.fused.attend`, and `block`, the longest side of a block;
+  None is the platform's.
   """
-  T, N, H = q.shape[1:]
-  pairwise = bias if isinstance(bias, PairBias) else None
-  variant = Variant(
-      mask, H**-0.5 if scale is None else scale, soft_cap,
-      dropout_rate if dropout_key is not None else 0.0,
-      bias=None if pairwise is None else pairwise.function, num_queries=T, num_heads=N,
-      num_keys=k.shape[1])
-  words = jnp.stack(words_of(dropout_key)) if variant.dropout_rate else jnp.zeros(2, jnp.uint32)
+  variant, operands = fused.prepare(
+      q, k, v, mask=mask, rows=rows, bias=bias, scale=scale, soft_cap=soft_cap,
+      dropout_rate=dropout_rate, dropout_key=dropout_key)
   block = block or (CPU_BLOCK if platform() == "cpu" else BLOCK)
-  return fused.on_mesh(functools.partial(_local, variant, block), q, k, v, rows,
-                       bias if pairwise is None else None, pairwise, words)
+  return fused.on_mesh(functools.partial(_local, variant, block), *operands)
 
 
 def _local(variant, block, q, k, v, rows, bias, pairwise, words, first):

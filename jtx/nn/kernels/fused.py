@@ -53,18 +53,22 @@ def attend(q, k, v, *, mask, rows, bias, scale, soft_cap, dropout_rate, dropout_
   Returns:
     [B, T, N, Hv].
   """
+  variant, operands = prepare(q, k, v, mask=mask, rows=rows, bias=bias, scale=scale,
+                              soft_cap=soft_cap, dropout_rate=dropout_rate, dropout_key=dropout_key)
+  return on_mesh(functools.partial(_local, variant, platform(), interpret), *operands)
+
+
+def prepare(q, k, v, *, mask, rows, bias, scale, soft_cap, dropout_rate, dropout_key):
+  """The static part of a call, and the operands of `on_mesh`."""
   T, N, H = q.shape[1:]
-  pairwise = isinstance(bias, PairBias)
+  pairwise = bias if isinstance(bias, PairBias) else None
   variant = Variant(
       mask, H**-0.5 if scale is None else scale, soft_cap,
       dropout_rate if dropout_key is not None else 0.0,
-      bias=bias.function if pairwise else None, tables=bias.tables if pairwise else (),
+      bias=pairwise and pairwise.function, tables=pairwise.tables if pairwise else (),
       num_queries=T, num_heads=N, num_keys=k.shape[1])
-  words = jnp.zeros(2, jnp.uint32)
-  if variant.dropout_rate:
-    words = jnp.stack(words_of(dropout_key))
-  operands = (q, k, v, rows, None if pairwise else bias, bias if pairwise else None, words)
-  return on_mesh(functools.partial(_local, variant, platform(), interpret), *operands)
+  words = jnp.stack(words_of(dropout_key)) if variant.dropout_rate else jnp.zeros(2, jnp.uint32)
+  return variant, (q, k, v, rows, None if pairwise else bias, pairwise, words)
 
 
 def on_mesh(run, q, k, v, rows, bias, pairwise, words):
