@@ -33,6 +33,7 @@ setuptools.setup(
         "grain>=0.2.18",
         "huggingface_hub>=2.4",
         "jax>=0.10.2",
+        "jinja2>=3.1.6",  # chat templates; older ones have holes in the sandbox
         "matplotlib>=3.10",
         "ml-collections>=1.1",
         "numpy>=2.0",

@@ -1,10 +1,11 @@
 """Tables of docs/scale.md and docs/speed.md: what XLA's compilers say of configs on TPUs and GPUs.
 
-  python -m benchmarks.pods --workdir=runs/pods [--tables=pods,gpus,cycles] [--only=bert_large]
+  python -m benchmarks.pods --workdir=runs/pods [--tables=pods,cycles] [--only=nmt_base] [--made]
 
-Each line is a run of `experiments.compile` (some take minutes), whose report is kept in the
-workdir: called again, the command makes what is missing, and writes the tables anew. `pods` and
-`cycles` need the extra `aot`, `gpus` the extra `aot-gpu`.
+Each line is a run of `experiments.compile` (some take minutes), or of `benchmarks.plain_step` for
+the plain Flax model beside it; the reports are kept in the workdir: called again, the command makes
+what is missing, and writes the tables anew: pods, gpus, cycles, plain, meshes. `gpus` needs the
+extra `aot-gpu`, `meshes` that and `aot`, the others `aot`.
 """
 
 import json
@@ -12,7 +13,7 @@ import pathlib
 import re
 import subprocess
 import sys
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from absl import flags, logging
 
@@ -20,7 +21,9 @@ from experiments import cli
 from jtx.train import progress
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the reports.")
-TABLES = flags.DEFINE_list("tables", ["pods", "gpus", "cycles"], "Which to make.")
+TABLES = flags.DEFINE_list("tables", ["pods", "gpus", "cycles", "plain", "meshes"],
+                           "Which to make.")
+MADE = flags.DEFINE_bool("made", False, "Only the lines whose reports are in the workdir.")
 ONLY = flags.DEFINE_string("only", "", "Of their lines, those whose command has this in it; the"
                            " page stays as it is.")
 
@@ -34,6 +37,7 @@ class Pod(NamedTuple):
   topology: str
   mesh: dict[str, int]  # sizes that are not 1
   more: tuple[str, ...] = ()  # flags of experiments.compile
+  plain: bool = False  # its step is that of a plain Flax model of the same sizes
 
   def arguments(self) -> list[str]:
     name, _, arguments = self.config.partition(":")
@@ -84,13 +88,25 @@ ONE_CHIP = {
                    "--config.batch_size=1", "--config.optim.accumulate=1"),
 }
 CYCLES = tuple(Pod(name, "v5e:1x1", {}, (*more, "--ops=5")) for name, more in ONE_CHIP.items())
+# The same steps on four chips or GPUs: every config on every kind, and both on every mesh.
+SHAPES = ("v4:2x2x1", "v5p:2x2x1", "v6e:2x2", "v5e:2x2", "h100:4")
+AXES = ("fsdp", "tensor", "context")
+FOUR = ONE_CHIP | {"modernbert": ("--vocab_size=50368", "--config.phases=((1.0,8192,4),)",
+                                  "--config.batch_size=4", "--config.optim.accumulate=1")}
+MESHES = tuple(Pod(name, shape, {AXES[(row + column) % 3]: 4}, more)
+               for row, (name, more) in enumerate(FOUR.items())
+               for column, shape in enumerate(SHAPES))
 
 
 def report(pod: Pod, folder: pathlib.Path) -> dict[str, Any]:
   """The report of a pod: that of the folder, or a new one."""
-  path = folder / (re.sub(r"[^\w.=-]+", "_", " ".join(pod.arguments())) + ".json")
+  name = ("plain_" if pod.plain else "") + re.sub(r"[^\w.=-]+", "_", " ".join(pod.arguments()))
+  path = folder / f"{name}.json"
+  if not path.exists() and MADE.value:
+    raise FileNotFoundError(path)
   if not path.exists():
-    command = [sys.executable, "-m", "experiments.compile", *pod.arguments()]
+    module = "benchmarks.plain_step" if pod.plain else "experiments.compile"
+    command = [sys.executable, "-m", module, *pod.arguments()]
     logging.info("%s", " ".join(command))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -147,27 +163,77 @@ def cycle_cells(found: dict[str, Any]) -> list[str]:
           most]
 
 
-# By the marks on the page: the page, the lines, titles of the cells that are not of all tables, and
-# those.
+def of_one(cells: Callable[[dict[str, Any]], list[str]]) -> Callable[[Pod, pathlib.Path], list]:
+  """What makes the lines of a table of one report a line, of what makes its own cells."""
+  def line(pod: Pod, folder: pathlib.Path) -> list[str]:
+    found = report(pod, folder)
+    return head(pod, found) + cells(found)
+  return line
+
+
+def beside_plain(pod: Pod, folder: pathlib.Path) -> list[str]:
+  """The cycles and the memory of a step beside those of plain Flax, and how often it needs ours."""
+  ours, plain = report(pod, folder), report(pod._replace(plain=True), folder)
+  flags_of = " ".join(f"`{flag}`" for flag in pod.more if "ops" not in flag)
+  cells = [f"`{pod.config}` {flags_of}".strip()]
+  of_ours = {"cycles": ours["ops"]["cycles"], "GiB": ours["bytes"]["peak"] / 2**30}
+  if plain["fits"]:
+    of_plain = {"cycles": plain["ops"]["cycles"], "GiB": plain["bytes"]["peak"] / 2**30}
+  else:
+    of_plain = {"cycles": None, "GiB": needed(plain)}
+  for key, show in (("cycles", "{:.3g}".format), ("GiB", "{:.2f}".format)):
+    a, b = of_ours[key], of_plain[key]
+    cells += [show(a)] + ([show(b), f"{b / a:.2f}"] if b else ["does not fit", ""])
+  return cells + [f"{of['compile_s']:.0f} s" for of in (ours, plain)]
+
+
+def needed(found: dict[str, Any]) -> float | None:
+  """GiB that a program needs which does not fit, where the compiler tells."""
+  if "peak" in found.get("bytes", {}):
+    return found["bytes"]["peak"] / 2**30
+  match = re.search(r"[Uu]sed ([\d.]+)G of", found["why"])
+  return float(match[1]) if match else None
+
+
+def mesh_cells(found: dict[str, Any]) -> list[str]:
+  """The cycles of TPUs, and the kernels of attention, of both passes and all kinds of layers."""
+  if "peak" not in found["bytes"]:
+    return ["", ""]
+  ops, pallas = found.get("ops"), {}
+  for name, kernel in found["kernels"].items():
+    if match := re.fullmatch(r"(\w+) \(Pallas, (\w+)\)", name):
+      pallas[f"{kernel['count']} {match[1]}"] = match[2]
+  made_by = ", ".join(sorted(set(pallas.values())))
+  return [f"{ops['cycles']:.3g}, {ops['seconds'] * 1e3:.1f} ms" if ops else "",
+          f"{', '.join(pallas)} ({made_by})" if pallas else "none of Pallas"]
+
+
+# By the marks on the page: the page, the lines, the titles of their cells, and what makes them.
 KINDS = {
     "pods": ("scale.md", PODS,
-             "sent / least | estimated step, bound by | estimated utilisation", pod_cells),
-    "gpus": ("scale.md", GPUS, "sent, and the least, MB | kernels", gpu_cells),
-    "cycles": ("speed.md", CYCLES,
-               "cycles | at the clock | share of the peak | compiled in | most of it", cycle_cells),
+             f"{HEAD} | sent / least | estimated step, bound by | estimated utilisation",
+             of_one(pod_cells)),
+    "gpus": ("scale.md", GPUS, f"{HEAD} | sent, and the least, MB | kernels", of_one(gpu_cells)),
+    "cycles": ("speed.md", CYCLES, f"{HEAD} | cycles | at the clock | share of the peak |"
+               " compiled in | most of it", of_one(cycle_cells)),
+    "meshes": ("speed.md", MESHES, f"{HEAD} | cycles | kernels of attention", of_one(mesh_cells)),
+    "plain": ("speed.md", CYCLES, "config | cycles | of plain Flax | times | peak, GiB |"
+              " of plain Flax | times | compiled in | plain Flax", beside_plain),
 }
 
 
 def table(name: str, folder: pathlib.Path) -> str:
   """A table as Markdown; its lines are printed as they are made."""
-  _, pods, titles, cells = KINDS[name]
-  title = f"{HEAD} | {titles}"
-  lines = [f"| {title} |", "| " + " | ".join(["---"] * len(title.split("|"))) + " |"]
+  _, pods, titles, cells_of = KINDS[name]
+  lines = [f"| {titles} |", "| " + " | ".join(["---"] * len(titles.split("|"))) + " |"]
   for pod in pods:
-    if ONLY.value in " ".join(pod.arguments()):
-      found = report(pod, folder)
-      lines.append(f"| {' | '.join(head(pod, found) + cells(found))} |")
-      print(lines[-1], flush=True)
+    if ONLY.value not in " ".join(pod.arguments()):
+      continue
+    try:
+      lines.append(f"| {' | '.join(cells_of(pod, folder))} |")
+    except FileNotFoundError:  # with --made
+      continue
+    print(lines[-1], flush=True)
   return "\n".join(lines) + "\n"
 
 

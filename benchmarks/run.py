@@ -5,6 +5,7 @@
   python -m benchmarks.run --suite=bert --data=documents:FOLDER
   python -m benchmarks.run --suite=prepare --data=documents:FOLDER --workdir=runs/bench_prepare
   python -m benchmarks.run --suite=vit_b16
+  python -m benchmarks.run --suite=lm
   python -m benchmarks.run --suite=saving --workdir=runs/saving
   python -m benchmarks.run --suite=accelerator --workdir=runs/accelerator
 
@@ -18,10 +19,10 @@ from typing import Any, Collection, Mapping, Sequence
 
 from absl import flags
 
-from benchmarks import accelerator, bert, finetune, nmt, prepare, saving, vit
+from benchmarks import accelerator, bert, finetune, lm, nmt, prepare, saving, vit
 from experiments import cli
 
-SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "saving", "accelerator")
+SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "lm", "saving", "accelerator")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
@@ -36,13 +37,14 @@ TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASK
                                 "finetune: of the suite; may be repeated.")
 SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "finetune: of the runs; may be repeated.")
 PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PARTS,
-                                               *accelerator.ROWS],
+                                               *lm.PARTS, *accelerator.ROWS],
                                 "Of the suite (nmt: train, translate; bert: full, sentences;"
-                                " vit_b16: step, images; accelerator:"
+                                " vit_b16: step, images; lm: step, generate, one;"
+                                " accelerator:"
                                 f" {', '.join(accelerator.ROWS)}); may be repeated; all if absent.")
 PEERS = flags.DEFINE_multi_enum("peer", None, bert.PEERS,
-                                "bert, vit_b16, accelerator: beside jtx; may be repeated; all if"
-                                " absent, but for accelerator, which then has"
+                                "bert, vit_b16, lm, accelerator: beside jtx; may be repeated; all"
+                                " if absent, but for lm and accelerator, which then have"
                                 f" {', '.join(accelerator.DEFAULT_PEERS)}. Only bert has flax.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each system, but for finetune.",
                               lower_bound=1)
@@ -54,7 +56,8 @@ MINUTES = flags.DEFINE_float("minutes", accelerator.MINUTES, "accelerator: after
                              lower_bound=0.1)
 SENTENCES = flags.DEFINE_integer("sentences", 1000, "nmt: to translate in a turn.", lower_bound=1)
 SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
-                         "nmt, bert, vit_b16, accelerator: of the model; tiny tries things out.")
+                         "nmt, bert, vit_b16, lm, accelerator: of the model; tiny tries things"
+                         " out.")
 STATE_MIB = flags.DEFINE_integer("state_mib", 1024, "saving: the state's size.", lower_bound=3)
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "prepare: its file; without it one is trained.")
 WORKERS = flags.DEFINE_integer("workers", 1, "prepare: processes of each system. vit_b16: that"
@@ -104,6 +107,9 @@ def main() -> int:
   elif SUITE.value == "vit_b16":
     result = vit.run(size(vit.SIZES), parts(vit.PARTS), peers(vit.PEERS, vit.PEERS), ROUNDS.value,
                      steps, WORKERS.value)
+  elif SUITE.value == "lm":
+    result = lm.run(size(lm.SIZES), parts(lm.PARTS), peers(lm.PEERS, ("transformers",)),
+                    ROUNDS.value, steps)
   elif SUITE.value == "prepare":
     need(WORKDIR)
     if not WORKERS.value:

@@ -27,6 +27,7 @@ FINETUNE_ARGS = dict(
     freeze=0,  # layers, from the first, that stay as they are, the embeddings with them
     decay=1.0,  # of the learning rate, from a layer to the one below
     features="",  # of FEATURES: the encoder stays as it is; LSTMs and a head on it are trained
+    lora=0,  # rank of adapters, which with the head are all that is trained; lr 5e-4 suits them
     group=False,  # texts of similar length into a batch, which is faster
     tiny=False,  # seconds, on embedded data
 )
@@ -66,6 +67,14 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
     layers = edits["layers"] or tuple(range(1, c.model.stack.num_layers + 1))
     common.apply(c, {"model.features": {**edits, "layers": layers}})
     c.optim.lr_mults = ((r"^(?!extractor|task_head)", 0.0),)  # nor does it decay
+  if args.lora:
+    if c.optim.lr_mults:
+      raise ConfigError("config arguments freeze, decay and features have no place beside lora,"
+                        " with which the encoder stays as it is")
+    if not args.init:
+      raise ConfigError(f"config argument lora={args.lora} adapts a trained model: name its folder"
+                        " by init")
+    common.apply(c, {"model.lora.rank": args.lora})
   c.batch_size, c.epochs, c.log_every = args.batch, args.epochs, 50
   c.data.window = 0  # so that every epoch has every example
 

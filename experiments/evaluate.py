@@ -35,7 +35,9 @@ def main() -> None:
   from jtx.evals.run import evaluate, make_evaluators
   from jtx.saved.trained import reader_of
   from jtx.saved.workdir import load_run
+  from jtx.train.teacher import evaluated
   task, params, step = load_run(WORKDIR.value, STEP.value, AVERAGE.value, DATA_PATH.value)
+  task = evaluated(task)
   reader = reader_of(task.config, task.data)
   spec_of = (lambda source: reader.spec_of(source, whole=True) or source) if reader else str
   evals = choose.chosen(task.config, task.model.heads, SOURCE.value,

@@ -9,6 +9,7 @@
   jtx.Answerer(DIR)(["Who sat?"], ["Ann sat."])  # [Answered(answer="Ann", ...)]
   jtx.FillMask(DIR)(["Ann [MASK]."])  # [[{"sat": 0.4, ...}]], a dict for each mask of a text
   jtx.Translator(DIR)(["one", "two"])  # ["eins", "zwei"]
+  jtx.Generator(DIR)(["Once upon"])  # [" a time there was"]
   jtx.attention(DIR, "Ann sat.")  # a figure of heads
 
 All are opened by a folder, a workdir of jtx or a Hugging Face directory; they take and give lists,
@@ -16,14 +17,16 @@ whose order is kept. Texts may be of any number and length: they are put into ba
 program that is compiled once a shape.
 """
 
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Iterator, NamedTuple, Sequence
 
-from jtx.config import ConfigDict, edit, section
+from jtx.config import ConfigDict, build, edit, section
+from jtx.data.chat import Message, Template
 from jtx.errors import ConfigError, DataError
 from jtx.evals import pictures
 from jtx.figures.panels import attention_panels
 from jtx.inference import attention as attention_lib
 from jtx.inference import tasks
+from jtx.inference.continuations import Continuation, Limits, TextGenerator
 from jtx.inference.decode import METHODS
 from jtx.inference.images import ImageClassifier, ImagePredictor, takes_images
 from jtx.inference.predictions import Labels, Prediction
@@ -31,12 +34,13 @@ from jtx.inference.texts import TextClassifier, TextEmbedder
 from jtx.inference.translate import Hypothesis
 from jtx.inference.translate import Translator as TextTranslator
 from jtx.models.heads import TASKS
+from jtx.saved import speaking
 from jtx.saved.folder import Run, open_saved
 from jtx.saved.pretrained import load_pretrained, load_tokenizer, push_to_hub, save_pretrained
 from jtx.saved.trained import MAX_LENGTH, trained
 
-__all__ = ("Answerer", "Classifier", "Embedder", "FillMask", "Tagger", "Translator", "attention",
-           "load_pretrained", "load_tokenizer", "push_to_hub", "save_pretrained")
+__all__ = ("Answerer", "Classifier", "Embedder", "FillMask", "Generator", "Tagger", "Translator",
+           "attention", "load_pretrained", "load_tokenizer", "push_to_hub", "save_pretrained")
 
 
 class Opened:
@@ -231,6 +235,73 @@ class Translator(Opened):
     """The `decode.method.n_best` translations of each text, best first, with their scores."""
     texts = listed(texts)
     return self.translator(self.saved.data.clean(texts) if isinstance(self.saved, Run) else texts)
+
+
+class Generator(Opened):
+  """Prompts to the texts that a language model goes on with, by greedy search if not told else.
+
+  Args:
+    directory: a Hugging Face directory or a jtx workdir.
+    max_new_tokens: the most of a text.
+    stop: strings that end a text, and are not part of it.
+    beam: hypotheses of beam search; None samples, or takes the likeliest token.
+    batch_size: prompts at a time.
+    step: see `Opened`.
+    **method: fields of `jtx.inference.decode.Sample`, such as temperature=0.8 and top_p=0.9, or of
+      `Beam`; without any the likeliest token is taken.
+  """
+  heads, told = ("lm",), "going on with texts"
+
+  def __init__(self, directory: str, *, max_new_tokens: int = 128, stop: Sequence[str] = (),
+               beam: int | None = None, batch_size: int = 32, step: int | str | None = None,
+               **method: Any):
+    super().__init__(directory, step=step, batch_size=batch_size)
+    options = section(METHODS, "sample" if beam is None else "beam")
+    if beam is not None:
+      method["beam"] = beam
+    elif not method.keys() - {"repetition_penalty"}:
+      method["temperature"] = 0.0
+    edit(options, method, "method")
+    self.generator = TextGenerator(
+        self.model, self.params, self.trained.tokenizer,
+        method=build(METHODS, options, what="method"), batch_size=batch_size, limits=Limits(
+            max_new_tokens=max_new_tokens, stop=tuple(listed(stop)),
+            begin_ids=speaking.begin_ids(self.saved), end_ids=speaking.end_ids(self.saved)))
+
+  def __call__(self, prompts: Sequence[str]) -> list[str]:
+    """The best text behind each prompt."""
+    return [best[0].text for best in self.continuations(prompts)]
+
+  def continuations(self, prompts: Sequence[str],
+                    seeds: Sequence[int] | None = None) -> list[list[Continuation]]:
+    """The `n_best` texts behind each prompt, with tokens and log-probabilities.
+
+    Args:
+      prompts: texts.
+      seeds: of each one's draws; None is by its number.
+    """
+    return self.generator(self.generator.prompts(listed(prompts, seeds)), seeds)
+
+  def chat(self, conversations: Sequence[Sequence[Message]]) -> list[str]:
+    """The next answer of each conversation, of messages with a `role` and a `content`.
+
+    Raises:
+      ConfigError: neither the run nor the tokenizer has a chat template.
+    """
+    template = self.template()
+    return [best[0].text for best in self.generator(
+        [self.generator.of_messages(template, c, f"conversation {i}")
+         for i, c in enumerate(listed(conversations), 1)])]
+
+  def template(self) -> Template:
+    """The chat template."""
+    if not (source := speaking.chat_template(self.saved)):
+      raise ConfigError(f"{self.directory} has no chat template: give it prompts, not messages")
+    return Template(source, self.trained.tokenizer.special_names())
+
+  def stream(self, prompt: str, seed: int | None = None) -> Iterator[str]:
+    """The text behind a prompt, in pieces as they come."""
+    return self.generator.stream(self.generator.prompts([prompt])[0], seed)
 
 
 def attention(model: Any, text: Any, second: str | None = None, *,

@@ -123,7 +123,8 @@ def _fill(cfg: ConfigDict, constructor: Callable[..., Any]) -> None:
     elif kind is ConfigDict:
       continue  # for the config to choose
     elif default is None or default is inspect.Parameter.empty:
-      cfg[key] = config_dict.placeholder(kind)
+      # A section, where the field is one of several constructors.
+      cfg[key] = config_dict.placeholder(ConfigDict if dataclasses.is_dataclass(kind) else kind)
     else:
       cfg[key] = default
 
@@ -146,6 +147,12 @@ def section_of(registry: Registry, value: Any) -> ConfigDict:
                                     for key in fields(type(value))})
 
 
+def _may_be_unset(cfg: ConfigDict, key: str) -> bool:
+  """Whether a key was made as a placeholder, which a value has been put into."""
+  held = dict(cfg.items(preserve_field_references=True))[key]
+  return isinstance(held, config_dict.FieldReference)
+
+
 def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> ConfigDict:
   """Sets existing keys of `cfg`; nested mappings edit nested sections.
 
@@ -166,7 +173,12 @@ def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> Co
       raise ConfigError(f"{path}: unknown key; {nearest(key, cfg.keys())}")
     old = cfg[key]
     if isinstance(value, ConfigDict) and "name" in value:
-      cfg[key] = value  # another constructor, with keys of its own
+      if _may_be_unset(cfg, key):
+        with cfg.unlocked():
+          del cfg[key]  # its type is the constructor's, and no section is of that
+          cfg[key] = value
+      else:
+        cfg[key] = value  # another constructor, with keys of its own
     elif isinstance(old, ConfigDict) and isinstance(value, (Mapping, ConfigDict)):
       edit(old, value, path)
     else:
@@ -175,7 +187,7 @@ def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> Co
       # ml_collections itself takes a bool for an int, and None for anything.
       if (kind is bool) != isinstance(value, bool) and value is not None:
         raise ConfigError(wrong)
-      if value is None and old is not None:
+      if value is None and old is not None and not _may_be_unset(cfg, key):
         raise ConfigError(wrong)
       try:
         cfg[key] = value

@@ -47,7 +47,8 @@ Share = Annotated[float, Within("[0, 1]")]
 Fraction = Annotated[float, Within("(0, 1)")]
 SomeShare = Annotated[float, Within("(0, 1]")]
 Rate = Annotated[float, Within("[0, 1)")]  # of dropout; a decay of an average
-Seed = Annotated[int, Within(f"[0, {2 ** 32 - 1}]")]
+SEEDS = range(2 ** 32)
+Seed = Annotated[int, Within(f"[0, {SEEDS[-1]}]")]
 
 
 def excluded(hint: Any, value: Any) -> Iterator[tuple[str, Any, str]]:

@@ -32,7 +32,7 @@ import numpy as np
 
 from jtx.figures.attention import attention_map, heatmaps, position_heatmap, position_similarity
 from jtx.figures.curves import bars, curve
-from jtx.nn import encodings, layers, masks, positions, rope
+from jtx.nn import activations, encodings, layers, masks, positions, rope
 from jtx.nn.attend import attend
 from jtx.nn.attention import Attention, AttentionConfig, LayerKind
 from jtx.nn.block import Block, BlockConfig, Context
@@ -539,7 +539,7 @@ curve(range(1, depth + 1), norms, "layer", "norm of the gradient")
 
 # %%
 grid_1d = jnp.linspace(-4, 4, 161)
-curves = {name: np.asarray(layers.activate(name, grid_1d)) for name in layers.ACTIVATIONS}
+curves = {name: np.asarray(activations.activate(name, grid_1d)) for name in activations.ACTIVATIONS}
 assert np.abs(curves["gelu"] - curves["gelu_tanh"]).max() < 1e-3
 assert np.abs(curves["gelu"] - curves["gelu_sigmoid"]).max() < 0.03
 curve(grid_1d, curves, "x", "activation")

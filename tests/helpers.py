@@ -18,6 +18,7 @@ import pytest
 from configs import nmt_numbers
 from experiments import cli
 from experiments.errors import is_user_error, sentence
+from jtx.models.decoder import Decoder
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.vit import Vit
@@ -135,7 +136,7 @@ _ATTENTION = dict(num_heads="num_heads", num_kv_heads="num_kv_heads", head_dim="
 _FFN = dict(ffn_dim="dim", activation="activation", gated="gated", ffn_bias="bias",
             ffn_dropout="dropout")
 _NORM = dict(norm="kind", norm_position="position", norm_eps="eps", norm_bias="bias",
-             attention_norm="attention")
+             attention_norm="attention", unit_offset="unit_offset")
 
 
 def block(base: BlockConfig = BlockConfig(), **flat) -> BlockConfig:
@@ -158,6 +159,16 @@ def stack_of(base: StackConfig, flat: dict) -> StackConfig:
   """`base` with those of the keywords that are a stack's, which are taken out of `flat`."""
   names = {f.name for f in dataclasses.fields(base)}
   return dataclasses.replace(base, **{key: flat.pop(key) for key in tuple(flat) if key in names})
+
+
+def decoder(base: Decoder | None = None, **flat) -> Decoder:
+  """A Decoder of keywords without their sections: those of its stack, and of its embeddings."""
+  base = Decoder(vocab_size=flat["vocab_size"]) if base is None else base
+  names = dict(embedding_width="width", embedding_norm="norm", scale_embeddings="scale",
+               tie="tie", logits_cap="soft_cap")
+  embedding = {names[key]: flat.pop(key) for key in tuple(flat) if key in names}
+  stack = stack_of(base.stack, flat)
+  return base.clone(stack=stack, embedding=dataclasses.replace(base.embedding, **embedding), **flat)
 
 
 def encoder(base: Encoder | None = None, **flat) -> Encoder:

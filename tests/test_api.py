@@ -78,7 +78,7 @@ def test_what_is_no_classifier_says_so(saved, tmp_path):
   pretrained.save_pretrained(folder, bare, params, tokenizer, format="jtx")
   with pytest.raises(ConfigError, match="its head is for 'none', not for classes"):
     Classifier(folder)
-  with pytest.raises(ConfigError, match="pool='max': valid are 'first' and 'mean'"):
+  with pytest.raises(ConfigError, match="pool='max': valid are 'first', 'last' and 'mean'"):
     Embedder(folder, pool="max")
 
 

@@ -11,7 +11,7 @@ from jtx.errors import ConfigError
 from jtx.models import MODELS
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import POSITIONS, Learned, Position, Sinusoidal
-from jtx.nn.rope import Rope
+from jtx.nn.rope import SCALINGS, Linear, Rope
 from tests.helpers import encdec
 
 
@@ -59,7 +59,21 @@ def test_a_section_holds_the_defaults():
       "name": "thing", "size": None, "inner": {"depth": 3, "rate": 0.5}, "label": "a", "rate": None,
       "kinds": ("x",), "flag": False,
       "position": {"name": "rope", "base": 7.0, "pairing": "half", "fraction": 1.0,
-                   "scaling": {"name": "none"}, "local_base": None}}
+                   "scaling": {"name": "none"}, "local_base": None, "local_scaling": None}}
+
+
+def test_what_may_be_unset_is_unset_again():
+  cfg = config.section(REGISTRY, "thing", size=1, rate=0.5)
+  assert config.edit(cfg, {"rate": None}).rate is None
+  assert config.build(REGISTRY, cfg).rate is None
+
+
+def test_an_unset_section_is_set():
+  linear = config.section(SCALINGS, "linear", factor=8.0)
+  cfg = config.section(REGISTRY, "thing", size=1, **{"position.local_scaling": linear})
+  assert config.build(REGISTRY, cfg).position == Rope(base=7.0, local_scaling=Linear(factor=8.0))
+  config.edit(cfg, {"position.local_scaling.factor": 2.0})
+  assert config.build(REGISTRY, cfg).position.local_scaling == Linear(factor=2.0)
 
 
 def test_a_section_without_a_name():

@@ -14,7 +14,8 @@ import pytest
 
 from jtx import config
 from jtx.errors import ConfigError
-from jtx.models import MODELS, encdec, encoder
+from jtx.models import MODELS, decoder, encdec, encoder
+from jtx.models.decoder import Decoder
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.features import FeatureConfig
@@ -23,11 +24,14 @@ from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.resnet import ResnetConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.vit import GridStackConfig, ImageConfig, Vit
+from jtx.nn.activations import ACTIVATIONS
 from jtx.nn.attention import PROJECTIONS, QK_NORMS, Attention, AttentionConfig, LayerKind
 from jtx.nn.block import PARALLEL, POSITION_AT, BlockConfig, Context, Memory, ResidualConfig
 from jtx.nn.grid_positions import (
     GRID_POSITIONS, GridPosition, Learned2d, LearnedGrid, RelativeBias, Rope2d, Sincos2d)
-from jtx.nn.layers import ACTIVATIONS, NORM_POSITIONS, FfnConfig, NormConfig
+from jtx.nn.layers import NORM_POSITIONS, FfnConfig, NormConfig
+from jtx.nn.lora import LoraConfig
+from jtx.nn.mixture import ExpertsConfig
 from jtx.nn.masks import CAUSAL
 from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sinusoidal
 from jtx.nn.relative import Alibi, T5Bias
@@ -37,6 +41,8 @@ from jtx.objectives import OBJECTIVES
 from jtx.objectives.classify import Classify
 from jtx.objectives.distill import Distill
 from jtx.objectives.distill_classes import DistillClasses
+from jtx.objectives.dpo import Dpo
+from jtx.objectives.lm import Lm
 from jtx.objectives.mae import Mae
 from jtx.objectives.mlm import Mlm
 from jtx.objectives.multi_label import MultiLabel
@@ -45,6 +51,7 @@ from jtx.objectives.seq2seq import Seq2Seq
 from jtx.objectives.span import Span
 from jtx.objectives.tag import Tag
 from jtx.parallel.sharding import unbox
+from jtx.train.layer_sums import sums_of
 
 PRE, PRE_NO_NORM = NormConfig(position="pre"), NormConfig(position="pre", attention=False)
 BLOCK = BlockConfig(attention=AttentionConfig(num_heads=2), ffn=FfnConfig(dim=8))
@@ -62,6 +69,7 @@ MAE = {**IMAGE, "decoder": DecoderConfig(**DECODER)}
 MODEL = dict(vocab_size=11, stack=StackConfig(**STACK))
 TRANSLATOR = dict(vocab_size=11, encoder=StackConfig(**STACK, position=Sinusoidal()),
                   decoder=StackConfig(**STACK, position=Sinusoidal(), causal=True))
+GPT = dict(vocab_size=11, stack=StackConfig(**STACK, causal=True))
 HEAD = dict(task="classes", outputs=1)
 ENCODER = {**MODEL, "head": HeadConfig(**HEAD)}
 SINUSOIDAL = {"layout": ({}, "concatenated"), "inclusive": ({}, True), "base": ({}, 100.0),
@@ -82,12 +90,29 @@ STACK_CHANGES = {
 
 # constructor -> field -> other fields by which it comes to matter, and another value
 CHANGES = {
+    Decoder: {
+        "vocab_size": ({}, 12),
+        "stack": ({}, StackConfig(**STACK, causal=True, unroll=2)),
+        "embedding": ({}, decoder.EmbeddingConfig(norm=True)),
+        "lm": (dict(embedding=decoder.EmbeddingConfig(tie=False)), False),
+        "head": ({}, HeadConfig(task="classes", outputs=2)),
+        "lora": ({}, LoraConfig(rank=2)),
+        "dtype": ({}, "bfloat16"),
+    },
+    decoder.EmbeddingConfig: {
+        "width": ({}, 4),
+        "scale": ({}, True),
+        "norm": ({}, True),
+        "tie": ({}, False),
+        "soft_cap": ({}, 3.0),
+    },
     EncDec: {
         "vocab_size": ({}, 12),
         "src_vocab_size": (dict(embedding=encdec.EmbeddingConfig(tie=("positions",))), 13),
         "encoder": ({}, StackConfig(**STACK, position=Sinusoidal(), unroll=2)),
         "decoder": ({}, StackConfig(**STACK, position=Sinusoidal(), unroll=2)),
         "embedding": ({}, encdec.EmbeddingConfig(scale=False)),
+        "lora": ({}, LoraConfig(rank=2)),
         "dtype": ({}, "bfloat16"),
     },
     encdec.EmbeddingConfig: {
@@ -104,6 +129,7 @@ CHANGES = {
         "mlm": ({}, True),
         "features": ({}, FeatureConfig((-1,))),
         "head": ({}, HeadConfig(task="classes", outputs=2)),
+        "lora": ({}, LoraConfig(rank=2)),
         "dtype": ({}, "bfloat16"),
     },
     encoder.EmbeddingConfig: {
@@ -120,7 +146,14 @@ CHANGES = {
         "stem": (dict(patch_size=1), ResnetConfig((1,), 4, 2)),
         "head": ({}, ImageHeadConfig(task="classes", outputs=3)),
         "decoder": ({}, DecoderConfig(**DECODER)),
+        "lora": ({}, LoraConfig(rank=2)),
         "dtype": ({}, "bfloat16"),
+    },
+    LoraConfig: {
+        "rank": ({}, 3),
+        "alpha": ({}, 5.0),
+        "dropout": ({}, 0.1),
+        "names": ({}, ("ffn/in$",)),
     },
     StackConfig: {**STACK_CHANGES, "position": ({}, T5Bias())},
     GridStackConfig: {
@@ -168,6 +201,7 @@ CHANGES = {
         "layer_scale": ({}, 0.1),
         "drop_path": ({}, 0.1),
         "uniform": (dict(drop_path=0.5), True),
+        "init_std": ({}, 0.5),
     },
     GridPosition: {},
     LearnedGrid: {"init": ({}, "sincos"), "init_std": ({}, 0.5), "of_prefix": ({}, False)},
@@ -187,6 +221,7 @@ CHANGES = {
         "transform": ({}, "tanh"),
         "norm": (dict(transform="tanh"), True),
         "use_bias": (dict(transform="tanh"), False),
+        "output_bias": ({}, False),
         "dropout": ({}, 0.5),
     },
     BlockConfig: {
@@ -216,12 +251,22 @@ CHANGES = {
         "gated": ({}, True),
         "bias": ({}, False),
         "dropout": ({}, 0.5),
+        "experts": (dict(bias=False), ExpertsConfig(number=3)),
+    },
+    ExpertsConfig: {
+        "number": ({}, 4),
+        "active": ({}, 1),
+        "normalize": ({}, False),
+        "shared": ({}, 1),
+        "balance": ({}, 0.5),
+        "z_loss": ({}, 0.5),
     },
     NormConfig: {
         "kind": ({}, "rmsnorm"),
         "position": ({}, "pre"),
         "eps": ({}, 1e-3),
         "bias": ({}, False),
+        "unit_offset": (dict(kind="rmsnorm"), True),
         "attention": (dict(position="pre"), False),
     },
     Attention: {
@@ -229,6 +274,7 @@ CHANGES = {
         "norm": (dict(config=AttentionConfig(num_heads=2, qk_norm="head")),
                  NormConfig(kind="rmsnorm")),
         "init_std": ({}, 0.02),
+        "out_init_std": ({}, 0.02),
         "dtype": ({}, jnp.bfloat16),
     },
     Stack: {
@@ -243,7 +289,8 @@ CHANGES = {
     Learned: {"max_length": ({}, 99), "init": ({}, "sincos"), "init_std": ({}, 0.5),
               "first_position": ({}, 1)},
     Rope: {"base": ({}, 100.0), "pairing": ({}, "interleaved"), "fraction": ({}, 0.5),
-           "scaling": ({}, Linear(factor=2.0)), "local_base": ({}, 50.0)},
+           "scaling": ({}, Linear(factor=2.0)), "local_base": ({}, 50.0),
+           "local_scaling": ({}, Linear(factor=2.0))},
     Scaling: {},
     Linear: {"factor": ({}, 2.0)},
     Ntk: {"factor": ({}, 2.0)},
@@ -259,8 +306,10 @@ CHANGES = {
                      "cutmix": ({}, 0.5), "class_weights": ({}, (1.0, 2.0)),
                      "focal_gamma": ({}, 2.0), "kind": ({}, "soft"), "weight": ({}, 0.3),
                      "temperature": (dict(kind="soft"), 2.0)},
+    Dpo: {"loss": ({}, "ipo"), "beta": ({}, 0.3), "label_smoothing": ({}, 0.1)},
     Distill: {"pairs": ({}, False), "temperature": ({}, 3.0), "soft_weight": ({}, 1.0),
               "mlm_weight": ({}, 1.0), "cosine_weight": ({}, 2.0)},
+    Lm: {"label_smoothing": ({}, 0.1), "z_loss": ({}, 1e-3), "logits_chunk": ({}, 4)},
     Mae: {},
     Mlm: {"pairs": ({}, False)},
     MultiLabel: {"pos_weight": ({}, (2.0,)), "focal_gamma": ({}, 2.0)},
@@ -272,9 +321,11 @@ CHANGES = {
 
 # What every instance is made with beside the above.
 REQUIRED = {
+    Decoder: GPT,
     EncDec: TRANSLATOR,
     Encoder: ENCODER,
     FeatureConfig: dict(layers=(1,)),
+    LoraConfig: dict(rank=2),
     Vit: VIT,
     StackConfig: STACK,
     GridStackConfig: GRID_STACK,
@@ -287,12 +338,14 @@ REQUIRED = {
     AttentionConfig: dict(num_heads=2),
     Llama3: dict(original_length=1000),  # so that a slow pair is between low and high
     FfnConfig: dict(dim=8),
+    ExpertsConfig: dict(number=3),
     Attention: dict(config=AttentionConfig(num_heads=2)),
     Stack: dict(config=StackConfig(**STACK)),
     Seq2Seq: dict(bos_id=1),
 }
 
 EXEMPT = {
+    (Dpo, "reference"): "a folder to load from: see test_dpo.py",
     (Distill, "teacher"): "a folder to load from: see test_distill.py",
     (DistillClasses, "teacher"): "likewise: see test_image_objectives.py",
     (Classify, "mixup"): "of images: see DistillClasses",
@@ -300,6 +353,7 @@ EXEMPT = {
     (HeadConfig, "threshold"): "of what is predicted: see test_tasks.py",
     (ImageHeadConfig, "threshold"): "likewise",
     (LearnedGrid, "trained"): "of the optimiser: see test_optim.py",
+    (LoraConfig, "trained"): "of the gradient: see test_lora.py",
     (AttentionConfig, "kernel"): "all kernels are one function; which runs is in test_attention.py",
 }
 
@@ -307,6 +361,7 @@ EXEMPT = {
 REFUSED = [
     (StackConfig, dict(window=2), "window=2 is for layers of kind local or global_tokens"),
     (StackConfig, dict(position=Rope(local_base=50.0)), "position.local_base=50.0 is for local"),
+    (StackConfig, dict(position=Rope(local_scaling=Linear(factor=2.0))), "local_scaling is for lo"),
     (StackConfig, dict(position_at="layers"), "position_at='layers' is for positions that are"),
     (StackConfig, dict(position=Rope(), position_at="shared"), "and Rope is not; leave it 'stem'"),
     (StackConfig, dict(position=Attached(), position_at="layers"), "and Attached is not"),
@@ -319,6 +374,7 @@ REFUSED = [
     (AttentionConfig, dict(score="additive", scale=2.0), "go with attention.score='dot'"),
     (AttentionConfig, dict(score="additive", soft_cap=2.0), "go with attention.score='dot'"),
     (NormConfig, dict(kind="rmsnorm", bias=False), "norm.bias=False goes with norm.kind='layern"),
+    (NormConfig, dict(unit_offset=True), "norm.unit_offset=True goes with norm.kind='rmsnorm'"),
     (NormConfig, dict(attention=False), "norm.attention=False goes with norm.position='pre'"),
     (BlockConfig, dict(parallel="own_norms"), "goes with norm.position='pre' and"),
     (BlockConfig, dict(parallel="own_norms", norm=NormConfig(position="sandwich")),
@@ -326,6 +382,7 @@ REFUSED = [
     (BlockConfig, dict(parallel="shared_norm", norm=PRE_NO_NORM), "and norm.attention=True"),
     (HeadConfig, dict(norm=True), "head.norm=True goes with a head.transform"),
     (HeadConfig, dict(use_bias=False), "head.use_bias=False goes with a head.transform"),
+    (HeadConfig, dict(task="embedding", outputs=None, output_bias=False), "head.output_bias=False"),
     (HeadConfig, dict(task="span", pool="none", outputs=3), "a head for 'span' has 2"),
     (HeadConfig, dict(task="embedding"), "head.outputs=1: head.task='embedding' has none"),
     (HeadConfig, dict(threshold=0.3), "head.threshold=0.3 goes with head.task='multi_label'"),
@@ -336,6 +393,9 @@ REFUSED = [
     (FeatureConfig, dict(layers=(), combine="sum"), "go with features.layers"),
     (FeatureConfig, dict(layers=(), lstm_layers=1), "go with features.layers"),
     (Encoder, dict(features=FeatureConfig((1,)), head=HeadConfig()), "head.task is 'none'"),
+    (Encoder, dict(features=FeatureConfig((1,)), lora=LoraConfig(rank=2)), "leave lora.rank 0"),
+    (LoraConfig, dict(rank=0, alpha=2.0), "lora.alpha=2.0 goes with lora.rank above 0"),
+    (LoraConfig, dict(rank=0, trained=("embed",)), "lora.trained=.* goes with lora.rank above 0"),
     (ResnetConfig, dict(stages=()), "stem.width and stem.groups go with stem.stages"),
     (EncDec, dict(src_vocab_size=13), "needs one vocabulary, not 13 source and 11 target tokens"),
 ]
@@ -380,6 +440,10 @@ def program(instance) -> Lowered:
       return model_program(instance, Seq2Seq(1))
     case Encoder():
       return text_program(instance, Probe())
+    case Decoder():
+      return text_program(instance, Probe() if instance.head.task != "none" else Scores())
+    case decoder.EmbeddingConfig():
+      return text_program(Decoder(**GPT, embedding=instance), Scores())
     case encdec.EmbeddingConfig():
       return model_program(EncDec(**TRANSLATOR, embedding=instance), Seq2Seq(1))
     case encoder.EmbeddingConfig():
@@ -390,6 +454,8 @@ def program(instance) -> Lowered:
       return text_program(Encoder(**{**ENCODER, "stack": instance}), Probe())
     case FeatureConfig():
       return text_program(Encoder(**ENCODER, features=instance), Probe())
+    case LoraConfig():
+      return text_program(Encoder(**ENCODER, lora=instance), Probe())
     case HeadConfig():
       return text_program(Encoder(**{**MODEL, "head": instance}), Probe())
     case Vit():
@@ -418,6 +484,9 @@ def program(instance) -> Lowered:
     case DistillClasses():
       model = Vit(**VIT)
       return image_program(model, Total(instance, model))
+    case Dpo():
+      model = Decoder(**GPT)
+      return text_program(model, Total(instance, model), preferred=jnp.ones((2, 1), int))
     case Mlm():  # and Distill
       model = Encoder(**MODEL, mlm=True, head=HeadConfig(task="next_sentence"))
       return text_program(model, Total(instance, model))
@@ -428,6 +497,8 @@ def program(instance) -> Lowered:
       return text_program(Encoder(**ENCODER), instance)
     case Span() | Tag():
       return text_program(Encoder(**MODEL, head=HeadConfig(task="span", pool="none")), instance)
+    case Lm():
+      return text_program(Decoder(**GPT), instance)
     case Seq2Seq():
       return model_program(EncDec(**TRANSLATOR), instance)
     case BlockConfig():
@@ -435,6 +506,10 @@ def program(instance) -> Lowered:
       return model_program(translator(dict(block=instance), own), Seq2Seq(1))
     case FfnConfig():
       return program(dataclasses.replace(BLOCK, ffn=instance))
+    case ExpertsConfig():
+      ffn = FfnConfig(dim=8, bias=False, experts=instance)
+      return model_program(translator({}, dict(block=dataclasses.replace(BLOCK, ffn=ffn))),
+                           Told())
     case NormConfig():
       return program(dataclasses.replace(BLOCK, norm=instance))
     case Scaling():
@@ -502,11 +577,31 @@ class Total:
     return {"loss": (sum(sums[name][0] / weight for name, weight in weights.items()), 1)}
 
 
+class Told(Seq2Seq):
+  """With the losses that layers have of themselves."""
+
+  def __init__(self):
+    super().__init__(1)
+
+  def __call__(self, model, params, batch, **options):
+    sums = sums_of(Seq2Seq(1), model, params, batch, **options)
+    return {"loss": (sums["loss"][0] + sums["expert_loss"][0], 1)}
+
+
 class Hidden(Probe):
   """The sum of hidden states."""
 
   def __call__(self, model, params, batch, train, rngs):
     return {"loss": (model.apply({"params": params}, batch, train, rngs=rngs).sum(), 1)}
+
+
+class Scores(Probe):
+  """The sum of scores of the next token, where the model has them; else of hidden states."""
+
+  def __call__(self, model, params, batch, train, rngs):
+    apply = functools.partial(model.apply, {"params": params})
+    x = apply(batch, train, rngs=rngs)
+    return {"loss": ((apply(x, method="logits") if model.lm else x).sum(), 1)}
 
 
 def image_program(model, objective) -> Lowered:
@@ -524,8 +619,8 @@ def image_program(model, objective) -> Lowered:
 def text_program(model, objective, **more) -> Lowered:
   tokens = jnp.arange(12).reshape(2, 6) % 9 + 1
   row = {"": tokens, "_segment_ids": tokens * 0 + 1, "_positions": tokens * 0 + jnp.arange(6),
-         "_types": tokens % 2}
-  batch = {f"{f}{suffix}": value for f in ("text", "choice_0", "choice_1")
+         "_types": tokens % 2, "_answers": tokens % 2}
+  batch = {f"{f}{suffix}": value for f in ("text", "choice_0", "choice_1", "chosen", "rejected")
            for suffix, value in row.items()}
   batch |= dict.fromkeys(("label", "start", "end"), jnp.zeros((2, 1), int)) | {"tags": tokens % 2}
   batch |= {"mlm_positions": tokens[:, :2] % 6, "mlm_labels": tokens[:, :2]}

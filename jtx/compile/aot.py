@@ -15,7 +15,7 @@ from absl import logging
 import jax
 
 from jtx import build
-from jtx.compile import cycles, hlo, kernels, topologies
+from jtx.compile import cycles, hlo, kernels, runs, topologies
 from jtx.compile.declared import declared_data
 from jtx.config import ConfigDict
 from jtx.data import pipeline
@@ -48,50 +48,79 @@ def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: in
   if ops and kind not in cycles.CLOCKS:
     raise ConfigError(f"--ops={ops} --topology={topology}: only the compiler for TPUs tells cycles;"
                       f" use a topology of {', '.join(cycles.CLOCKS)}, or no --ops")
-  mesh = sharding.make_mesh(config.mesh, topologies.devices(topology, slices))
-  phase = max(phases.phases(config), key=lambda p: (p.length or 1) * p.batch_size)
-  program, arguments = _program(config, mesh, phase, vocab_size, outputs)
+  program, arguments, phase = train_step(config, topology, slices, vocab_size, outputs)
+  mesh, state = program.mesh, arguments[0]
   with jax.set_mesh(mesh):
     lowered = program.jitted_step.lower(*arguments)
-  state = arguments[0]
   result = {
       "topology": topology + (f" x {slices}" if slices > 1 else ""), "devices": mesh.size,
       "device_kind": mesh.devices.flat[0].device_kind,
       "mesh": {axis: n for axis, n in mesh.shape.items() if n > 1},
       "batch": phase.batch_size, "length": phase.length,
-      "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
+      "parameters": sum(x.size for x in jax.tree.leaves(program.whole(state.params))),
       "replicated": program.replicated_dimensions,
       "flops_per_step": program.flops_per_step,
       "flops_per_chip": program.flops_per_step / mesh.size,
-      "bytes": {"parameters": local_bytes(state.params), "optimizer": local_bytes(state.opt_state),
-                "average": local_bytes(state.ema), "teacher": local_bytes(program.extra)},
+      "bytes": held_bytes(program, state),
   }
+  costs, text = compiled_costs(lowered, topology, ops, kind_shares(program.model))
+  result["bytes"] |= costs.pop("bytes", {})
+  return result | costs | (
+      _traffic_and_time(program, arguments, text, chip) if text is not None else {})
+
+
+def kind_shares(model: Any) -> runs.Shares:
+  """Of each segment of a model's stacks, by its modules, the shares of the kinds of layers."""
+  found = {}
+  for stack, config in model.stacks.items():
+    several = len(config.segments) > 1
+    for i, segment in enumerate(config.segments):
+      found[stack, f"layers_{i}" if several else "layers"] = segment.kinds[2]
+  return found
+
+
+def compiled_costs(lowered: jax.stages.Lowered, topology: str, ops: int = 0,
+                   shares: runs.Shares = {}) -> tuple[dict[str, Any], str | None]:
+  """What the compiler says of a lowered program, and the compiled text, None if it does not fit.
+
+  Args:
+    lowered: for devices of the topology.
+    topology: as for `topologies.devices`.
+    ops: rows of each table of where the compiler's cycles go (`cycles.summary`).
+    shares: of branches that kinds of layers choose, as for `runs.times_of`.
+  """
+  kind, chip = topologies.kind_of(topology), topologies.chip(topology)
   start = time.monotonic()
   try:
     compiled = lowered.compile(topologies.compiler_options(topology))
   except jax.errors.JaxRuntimeError as e:
     if "RESOURCE_EXHAUSTED" not in str(e):
       raise
-    return result | {"fits": False, "compile_s": time.monotonic() - start,
-                     "why": " ".join(str(e).split())[:400]}
-  result["compile_s"] = time.monotonic() - start
-  memory = compiled.memory_analysis()
-  result["bytes"] |= {
+    return {"fits": False, "compile_s": time.monotonic() - start,
+            "why": " ".join(str(e).split())[:400]}, None
+  result = {"compile_s": time.monotonic() - start}
+  memory, text = compiled.memory_analysis(), compiled.as_text()
+  result["bytes"] = {
       "activations": max(memory.peak_memory_in_bytes - memory.argument_size_in_bytes, 0),
       "peak": memory.peak_memory_in_bytes, "chip": chip and chip.memory}
   result["fits"] = chip is None or memory.peak_memory_in_bytes <= chip.memory
-  text = compiled.as_text()
-  result |= _traffic_and_time(program, arguments, text, chip)
   if kind in cycles.CLOCKS:
-    clock, peak = cycles.CLOCKS[kind], progress.peak_flops(result["device_kind"])
-    result["ops"] = cycles.summary(text, cycles.Rates(peak / clock, chip.bandwidth / clock), ops)
+    device = topologies.devices(topology)[0].device_kind
+    clock, peak = cycles.CLOCKS[kind], progress.peak_flops(device)
+    rates = cycles.Rates(peak / clock, chip.bandwidth / clock)
+    result["ops"] = cycles.summary(text, rates, ops, shares)
     result["ops"]["seconds"] = result["ops"]["cycles"] / clock
-  return result
+  return result, text
 
 
-def _program(config: ConfigDict, mesh: Any, phase: Any, vocab_size: int | None,
-             outputs: int | None) -> tuple[Any, tuple[Any, Any, Any]]:
-  """The program of a run on `mesh`, and the abstract arguments of its step in a phase."""
+def train_step(config: ConfigDict, topology: str, slices: int = 1, vocab_size: int | None = None,
+               outputs: int | None = None) -> tuple[Any, tuple[Any, Any, Any], Any]:
+  """The program of a run on a topology, the abstract arguments of its step, and their phase.
+
+  Of a config in phases it is the one with the most tokens a batch. Arguments are those of `report`.
+  """
+  mesh = sharding.make_mesh(config.mesh, topologies.devices(topology, slices))
+  phase = max(phases.phases(config), key=lambda p: (p.length or 1) * p.batch_size)
   phases.check_batches(config, mesh)
   recipe, info = declared_data(config, vocab_size, outputs)
   # Weights of classes are numbers in the program, whichever they are.
@@ -107,7 +136,7 @@ def _program(config: ConfigDict, mesh: Any, phase: Any, vocab_size: int | None,
   place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
   state = jax.tree.map(place, program.abstract_state, program.shardings)
   batch = {k: place(v, sharding.batch_sharding(mesh)) for k, v in example.items()}
-  return program, (state, batch, program.extra)
+  return program, (state, batch, program.extra), phase
 
 
 def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
@@ -125,7 +154,8 @@ def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
     result["kernels"] = {name: k._asdict() for name, k in kernels.kernels(text).items()}
   peak = progress.peak_flops(program.mesh.devices.flat[0].device_kind)
   if chip and peak:
-    parts = {"arithmetic": done / peak, "memory": hlo.moved(text) / chip.bandwidth,
+    moved = hlo.moved(text, kind_shares(program.model))
+    parts = {"arithmetic": done / peak, "memory": moved / chip.bandwidth,
              "network": sent / chip.links}
     step = max(parts.values())
     # Neither what is computed again nor what a kernel skips is of use.
@@ -133,6 +163,15 @@ def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
     result["estimate"] = {"step_s": step, "bound_by": max(parts, key=parts.get), "seconds": parts,
                           "utilisation": useful / peak / step}
   return result
+
+
+def held_bytes(program: Program, state: Any) -> dict[str, int]:
+  """Bytes on one device of what a step is given, by kind."""
+  extra = {"base": {}, **program.extra}
+  frozen = extra.pop("base")  # beside adapters
+  return {"parameters": local_bytes(state.params), "optimizer": local_bytes(state.opt_state),
+          "average": local_bytes(state.ema), "frozen": local_bytes(frozen),
+          "teacher": local_bytes(extra)}
 
 
 def local_bytes(tree: Any) -> int:

@@ -8,7 +8,7 @@ import collections
 import re
 from typing import Any, Mapping, NamedTuple
 
-from jtx.compile import hlo
+from jtx.compile import runs
 
 # Cycles a second: the chip's published peak of bf16 over what its matrix units do in a cycle.
 CLOCKS = {"v4": 1.05e9, "v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9}
@@ -22,7 +22,6 @@ KEYS = ("operation", "layer", "line")  # of Work, that a summary is by
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _KERNEL = re.compile(r'"cost_estimate":\{"flops":"(\d+)","transcendentals":"\d+",'
                      r'"bytes_accessed":"(\d+)"')
-_OP_NAME = re.compile(r'op_name="([^"]*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _OPCODE = re.compile(r" ([a-z][\w\-]*)\(%?")
 _ENTRY = re.compile(r"^(\d+) (.*)$")
@@ -46,22 +45,23 @@ class Rates(NamedTuple):
   bytes: float  # to and from memory
 
 
-def work(text: str, rates: Rates) -> list[Work]:
+def work(text: str, rates: Rates, shares: runs.Shares = {}) -> list[Work]:
   """The instructions of a compiled module that cost something, the costliest first.
 
   Args:
     text: of `jax.stages.Compiled.as_text()`, for a TPU.
     rates: of the chip, for the kernels in it.
+    shares: of branches, as for `runs.times_of`.
   """
-  program = hlo.computations(text)
-  times, inside, frames = hlo.times_of(program), hlo.fused(program), _frames(text)
+  program = runs.computations(text)
+  times, inside, frames = runs.times_of(program, shares), runs.fused(program), _frames(text)
   found = []
   for name, lines in program.items():
     for line in lines if times[name] and name not in inside else ():
       cycles = _cycles(line, rates)
       if not cycles:
         continue
-      path = found_path[1] if (found_path := _OP_NAME.search(line)) else ""
+      path = found_path[1] if (found_path := runs.OP_NAME.search(line)) else ""
       frame = _FRAME.search(line)
       found.append(Work(
           cycles=cycles * times[name], runs=times[name],
@@ -96,12 +96,12 @@ def layer_of(path: str) -> str:
   return " ".join([when, *(["/".join(once)] if once else [])])
 
 
-def summary(text: str, rates: Rates, rows: int) -> dict[str, Any]:
+def summary(text: str, rates: Rates, rows: int, shares: runs.Shares = {}) -> dict[str, Any]:
   """The cycles of a compiled module, and by operation, layer and line the `rows` costliest.
 
   Each of these is a list of (name, cycles, runs); the last row is that of all others, with 0 runs.
   """
-  found = work(text, rates)
+  found = work(text, rates, shares)
   result: dict[str, Any] = {"cycles": sum(w.cycles for w in found)}
   for key in KEYS if rows else ():
     sums = collections.defaultdict(lambda: [0.0, 0.0])

@@ -9,6 +9,9 @@ import math
 import re
 from typing import NamedTuple
 
+from jtx.compile import runs
+from jtx.compile.runs import Definitions, Instruction
+
 # Of what a collective works on, the part that each device of a group of n sends, when it is passed
 # around a ring (Thakur et al. 2005): an all-reduce is a reduce-scatter and then an all-gather.
 SENT = {
@@ -19,19 +22,8 @@ SENT = {
     "collective-permute": lambda n: 1.0,
 }
 
-_BYTES = {"pred": 1, "s8": 1, "u8": 1, "f8e4m3fn": 1, "f8e5m2": 1, "s16": 2, "u16": 2, "bf16": 2,
-          "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8}
-_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_ARRAY = re.compile(r"\b(" + "|".join(_BYTES) + r")\[([\d,]*)\]")
+_ARRAY = re.compile(r"\b(" + "|".join(runs.BYTES) + r")\[([\d,]*)\]")
 _COLLECTIVE = re.compile(r"= (.*?) (" + "|".join(SENT) + r")(-start)?\((.*?)\)(?:, |$)")
-_CALL = re.compile(r"\b(body|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
-_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-_CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
-_KNOWN_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_CONSTANT = re.compile(r"= [su]32\[\]\S* constant\((\d+)\)")
-_INSTRUCTION = re.compile(
-    r"\s+(ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([a-z][\w\-]*)\((.*)$")
-_PLACED = re.compile(r"\b(" + "|".join(_BYTES) + r")\[([\d,]*)\](\{[^}]*\})?")
 # What moves no data by itself: names for it, control, and ends of what was counted at its start.
 _FREE = frozenset((
     "parameter", "get-tuple-element", "tuple", "bitcast", "constant", "while", "conditional",
@@ -59,8 +51,8 @@ def traffic(text: str) -> dict[str, Traffic]:
   Args:
     text: of `jax.stages.Compiled.as_text()`.
   """
-  program = computations(text)
-  times = times_of(program)
+  program = runs.computations(text)
+  times = runs.times_of(program)
   found: dict[tuple[str, str], tuple[float, float, int]] = {}
   for name, lines in program.items():
     for number, line in enumerate(lines):
@@ -86,7 +78,7 @@ def _describe(computation: str, line: str, match: re.Match) -> tuple[str, int, i
   """Kind of the collective, bytes of what it works on, and devices of its group."""
   result, kind, start, operands = match.groups()
   group = _group_size(line)
-  sizes = [_size(dtype, dims) for dtype, dims in _ARRAY.findall(result)]
+  sizes = [runs.size_of(dtype, dims) for dtype, dims in _ARRAY.findall(result)]
   if start and kind != "all-reduce":  # whose type names what goes in, what comes out and flags
     number = operands.count("%")
     sizes = sizes[number:2 * number]
@@ -94,10 +86,6 @@ def _describe(computation: str, line: str, match: re.Match) -> tuple[str, int, i
   if kind == "all-reduce" and _SCATTER in computation:
     kind = "reduce-scatter"  # fused with the slice that each device keeps
   return kind, size, group
-
-
-def _size(dtype: str, dims: str) -> int:
-  return _BYTES[dtype] * math.prod(int(d) for d in dims.split(",") if d)
 
 
 def _group_size(line: str) -> int:
@@ -112,127 +100,10 @@ def _group_size(line: str) -> int:
   return 2 if "source_target_pairs={{" in line else 1
 
 
-def computations(text: str) -> dict[str, list[str]]:
-  """The lines of each computation; the entry comes first."""
-  result: dict[str, list[str]] = {}
-  name = entry = None
-  for line in text.splitlines():
-    if match := _COMPUTATION.match(line):
-      name = match[2]
-      entry = name if match[1] else entry
-      result[name] = []
-    elif line == "}":  # lines of an instruction may start with one, too
-      name = None
-    elif name is not None:
-      result[name].append(line)
-  if entry is None:
-    raise ValueError("the text of the program has no entry computation")
-  return {entry: result.pop(entry), **result}
-
-
-def times_of(program: dict[str, list[str]]) -> dict[str, float]:
-  """How often each computation runs, the branches of a conditional counted as their mean."""
-  calls: dict[str, list[tuple[str, float]]] = {name: [] for name in program}
-  for name, lines in program.items():
-    for line in lines:
-      for role, callee in _CALL.findall(line):
-        weight = 0.5 if role.endswith("_computation") else 1.0
-        calls[name].append((callee, _trips(program, line) if role == "body" else weight))
-      if match := _BRANCHES.search(line):
-        branches = [b.strip().lstrip("%") for b in match[1].split(",")]
-        calls[name] += [(branch, 1 / len(branches)) for branch in branches]
-  times = dict.fromkeys(program, 0.0)
-  times[next(iter(program))] = 1.0
-  for name in _callers_first(calls):
-    for callee, weight in calls[name]:
-      times[callee] += times[name] * weight
-  return times
-
-
-def _callers_first(calls: dict[str, list[tuple[str, float]]]) -> list[str]:
-  order, seen = [], set()
-
-  def visit(name: str) -> None:
-    if name not in seen:
-      seen.add(name)
-      for callee, _ in calls[name]:
-        visit(callee)
-      order.append(name)
-
-  for name in calls:
-    visit(name)
-  return order[::-1]
-
-
-def _trips(program: dict[str, list[str]], line: str) -> float:
-  """How often the loop of a `while` line runs: what XLA notes, or what its counter tells."""
-  if match := _KNOWN_TRIPS.search(line):
-    return float(match[1])
-  condition = _Definitions(program.get(_CONDITION.search(line)[1], []))
-  body = _Definitions(program.get(re.search(r"\bbody=%?([\w.\-]+)", line)[1], []))
-  for test in condition.values():
-    if test.op != "compare" or "direction=LT" not in test.line:
-      continue
-    index, bound = condition.element(test.operands[0]), condition.constant(test.operands[1])
-    if index is None or bound is None:
-      continue
-    step = body.step(index)
-    return math.ceil(bound / step) if step else 1.0
-  return 1.0
-
-
-class _Instruction(NamedTuple):
-  op: str = ""
-  operands: tuple[str, ...] = ()
-  type: str = ""
-  line: str = ""
-
-  @property
-  def bytes(self) -> int:
-    """Of its result, as far as that is in the device's memory and not in a cache on the chip."""
-    return sum(_size(dtype, dims) for dtype, dims, layout in _PLACED.findall(self.type)
-               if "S(1)" not in layout)
-
-
-class _Definitions(dict):
-  """The instructions of a computation by name."""
-
-  def __init__(self, lines: list[str]):
-    self.root = None
-    for line in lines:
-      if match := _INSTRUCTION.match(line):
-        root, name, type_, op, rest = match.groups()
-        operands = re.findall(r"%([\w.\-]+)", rest.split("), ")[0])
-        self[name] = _Instruction(op, tuple(operands), type_, line)
-        self.root = name if root else self.root
-
-  def __missing__(self, name: str) -> _Instruction:
-    return _Instruction()
-
-  def constant(self, name: str) -> int | None:
-    match = _CONSTANT.search(self[name].line)
-    return int(match[1]) if match else None
-
-  def element(self, name: str) -> int | None:
-    """Which part of the parameter it is."""
-    match = re.search(r"get-tuple-element\(.*index=(\d+)", self[name].line)
-    return int(match[1]) if match else None
-
-  def step(self, index: int) -> int | None:
-    """By how much a body adds to this part of what goes around."""
-    root = self[self.root]
-    if root.op != "tuple" or index >= len(root.operands):
-      return None
-    added = self[root.operands[index]]
-    if added.op != "add":
-      return None
-    return next((n for x in added.operands if (n := self.constant(x)) is not None), None)
-
-
 # ------------------------------------------------------------------------------- memory
 
 
-def moved(text: str) -> float:
+def moved(text: str, shares: runs.Shares = {}) -> float:
   """Bytes that one run of a compiled module reads from and writes to a device's memory.
 
   An estimate: every instruction reads its operands and writes its result, but of what it takes a
@@ -241,30 +112,26 @@ def moved(text: str) -> float:
 
   Args:
     text: of `jax.stages.Compiled.as_text()`.
+    shares: of branches.
   """
-  program = computations(text)
-  times, inner = times_of(program), fused(program)
-  defined = {name: _Definitions(lines) for name, lines in program.items()}
+  program = runs.computations(text)
+  times, inner = runs.times_of(program, shares), runs.fused(program)
+  defined = {name: Definitions(lines) for name, lines in program.items()}
   return sum(times[name] * _moved(instruction, defined[name], defined)
              for name in program if times[name] and name not in inner
              for instruction in defined[name].values())
 
 
-def fused(program: dict[str, list[str]]) -> set[str]:
-  """Computations that are part of an instruction, which moves the data, as those of fusions."""
-  return {callee for lines in program.values() for line in lines if " call(" not in line
-          for role, callee in _CALL.findall(line) if role in ("calls", "to_apply")}
-
-
-def _moved(instruction: _Instruction, around: _Definitions,
-           defined: dict[str, _Definitions]) -> int:
+def _moved(instruction: Instruction, around: Definitions,
+           defined: dict[str, Definitions]) -> int:
   op, operands, _, _ = instruction
   if op in _FREE:
     return 0
   if op == "copy-start":  # its type names both places, of which one may be the cache
     return instruction.bytes
   if op == "slice-start":  # its type names the whole and the slice
-    return min(_size(dtype, dims) for dtype, dims, _ in _PLACED.findall(instruction.type) if dims)
+    return min(runs.size_of(dtype, dims)
+               for dtype, dims, _ in runs.PLACED.findall(instruction.type) if dims)
   if op == "dynamic-slice":
     return 2 * instruction.bytes
   if op == "dynamic-update-slice":
@@ -278,11 +145,11 @@ def _moved(instruction: _Instruction, around: _Definitions,
   return _written(instruction, defined) + sum(sizes)
 
 
-def _body(fusion: _Instruction, defined: dict[str, _Definitions]) -> _Definitions:
+def _body(fusion: Instruction, defined: dict[str, Definitions]) -> Definitions:
   return defined[re.search(r"\bcalls=%?([\w.\-]+)", fusion.line)[1]]
 
 
-def _parts_read(fusion: _Instruction, defined: dict[str, _Definitions]) -> list[int | None]:
+def _parts_read(fusion: Instruction, defined: dict[str, Definitions]) -> list[int | None]:
   """Of each operand the bytes that a fusion reads, where it takes slices of it; None is all."""
   body, parts = _body(fusion, defined), [None] * len(fusion.operands)
   for name, inside in body.items():
@@ -291,7 +158,7 @@ def _parts_read(fusion: _Instruction, defined: dict[str, _Definitions]) -> list[
   return parts
 
 
-def _part_read(name: str, body: _Definitions, defined: dict[str, _Definitions]) -> int | None:
+def _part_read(name: str, body: Definitions, defined: dict[str, Definitions]) -> int | None:
   total = 0
   for own, user in body.items():
     for at, operand in enumerate(user.operands):
@@ -311,19 +178,19 @@ def _part_read(name: str, body: _Definitions, defined: dict[str, _Definitions]) 
   return total
 
 
-def _written(fusion: _Instruction, defined: dict[str, _Definitions]) -> int:
+def _written(fusion: Instruction, defined: dict[str, Definitions]) -> int:
   """Bytes that a fusion writes: of what it updates in place, the slices."""
   body = _body(fusion, defined)
   root = body[body.root]
   results = root.operands if root.op == "tuple" else (body.root,)
-  places = _PLACED.findall(fusion.type)
+  places = runs.PLACED.findall(fusion.type)
   if len(results) != len(places):
     return fusion.bytes
-  return sum(min(_size(dtype, dims), _slice_written(name, body, defined))
+  return sum(min(runs.size_of(dtype, dims), _slice_written(name, body, defined))
              for name, (dtype, dims, layout) in zip(results, places) if "S(1)" not in layout)
 
 
-def _slice_written(name: str, body: _Definitions, defined: dict[str, _Definitions]) -> float:
+def _slice_written(name: str, body: Definitions, defined: dict[str, Definitions]) -> float:
   match body[name].op:
     case "bitcast":
       return _slice_written(body[name].operands[0], body, defined)
@@ -335,5 +202,5 @@ def _slice_written(name: str, body: _Definitions, defined: dict[str, _Definition
   return math.inf
 
 
-def _unplaced(instruction: _Instruction) -> int:
-  return sum(_size(dtype, dims) for dtype, dims, _ in _PLACED.findall(instruction.type))
+def _unplaced(instruction: Instruction) -> int:
+  return sum(runs.size_of(dtype, dims) for dtype, dims, _ in runs.PLACED.findall(instruction.type))

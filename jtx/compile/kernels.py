@@ -7,7 +7,7 @@ import collections
 import re
 from typing import NamedTuple
 
-from jtx.compile import hlo
+from jtx.compile import runs
 
 _OP = re.compile(r" (fusion|custom-call|copy|copy-start|sort)\(")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
@@ -41,8 +41,8 @@ def kernels(text: str) -> dict[str, Kernel]:
   Args:
     text: of `jax.stages.Compiled.as_text()`.
   """
-  program = hlo.computations(text)
-  times, inside = hlo.times_of(program), hlo.fused(program)
+  program = runs.computations(text)
+  times, inside = runs.times_of(program), runs.fused(program)
   found = collections.defaultdict(lambda: [0, 0.0])
   for computation, lines in program.items():
     for line in lines if times[computation] and computation not in inside else ():

@@ -14,7 +14,9 @@ from jtx.evals.classification import Classification, MultiLabel
 from jtx.evals.images import Images, Probes, Throughput
 from jtx.evals.loss import Loss
 from jtx.evals.ngrams import Ngrams
+from jtx.evals.perplexity import Perplexity
 from jtx.evals.pictures import Pictures
+from jtx.evals.replies import Replies
 from jtx.evals.tagging import Tagging
 from jtx.evals.translation import Translation
 
@@ -26,8 +28,10 @@ EVALS = {
     "loss": Loss,
     "multi_label": MultiLabel,
     "ngrams": Ngrams,
+    "perplexity": Perplexity,
     "pictures": Pictures,
     "probes": Probes,
+    "replies": Replies,
     "tagging": Tagging,
     "throughput": Throughput,
     "translation": Translation,

@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 import math
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 import jax
 import numpy as np
 
+from jtx.data.pipeline import Batch
 from jtx.evals.task import Task
 from jtx.objectives.sums import summarize
 from jtx.parallel import processes, sharding
@@ -15,8 +16,36 @@ from jtx.ranges import CountOrNone
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def sums(objective, model, params, batch):
-  return objective(model, params, batch, train=False)
+def sums(objective, model, params, batch, extra):
+  return objective(model, params, batch, train=False, **extra)
+
+
+def total_sums(task: Task, params: Any, objective: Any,
+               batches: Callable[[int, Sequence[int]], Iterator[Batch]]) -> dict[str, np.ndarray]:
+  """An objective's sums over a split, by name [sum, weight] in float64, exact at any batch size.
+
+  Args:
+    task: the model and where it is.
+    params: of the model.
+    objective: of `jtx.objectives`.
+    batches: from the rows of a global batch, and those that this process reads, to the batches.
+  """
+  # A run may be evaluated on another machine, whose devices do not divide its batch.
+  size = sharding.padded_batch(task.config.batch_size, task.mesh)
+  rows = sharding.batch_sharding(task.mesh)
+  totals: dict[str, np.ndarray] = {}
+  for batch in batches(size, sharding.local_rows(size, rows)):
+    batch.pop("ids")
+    for name, pair in processes.to_host(
+        sums(objective, task.model, params, sharding.to_device(batch, size, rows),
+             dict(task.extra) if objective is task.objective else {})).items():
+      totals[name] = totals.get(name, 0) + np.array(pair, np.float64)
+  return totals
+
+
+def perplexity(nll: float) -> float:
+  """Of a mean negative log-likelihood in nats."""
+  return math.exp(min(nll, 700.0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,16 +58,8 @@ class Loss:
   keys = ()  # of a batch
 
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
-    # A run may be evaluated on another machine, whose devices do not divide its batch.
-    size = sharding.padded_batch(task.config.batch_size, task.mesh)
-    rows = sharding.batch_sharding(task.mesh)
-    totals: dict[str, np.ndarray] = {}
-    for batch in task.data.eval_batches(self.source, size, sharding.local_rows(size, rows)):
-      batch.pop("ids")
-      for name, pair in processes.to_host(
-          sums(task.objective, task.model, params, sharding.to_device(batch, size, rows))).items():
-        totals[name] = totals.get(name, 0) + np.array(pair, np.float64)
-    averages = summarize(totals)
+    batches = functools.partial(task.data.eval_batches, self.source)
+    averages = summarize(total_sums(task, params, task.objective, batches))
     yield from averages.items()
     if "nll" in averages:
-      yield "perplexity", math.exp(min(averages["nll"], 700.0))
+      yield "perplexity", perplexity(averages["nll"])

@@ -1,7 +1,7 @@
 """A trained model's task, as evaluators get it: config, model, objective, data and mesh."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Mapping
 
 import flax.linen as nn
 from jax.sharding import Mesh
@@ -21,3 +21,4 @@ class Task:
   objective: Any
   data: Dataset
   mesh: Mesh
+  extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the objective's calls

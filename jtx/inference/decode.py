@@ -1,4 +1,4 @@
-"""Greedy search, sampling and beam search: one jitted loop each over a model's cache.
+"""Greedy search, sampling and beam search over a model's cache.
 
 A decoder gives `logits [B, V]` for the first token and a state; `step(tokens [R], state,
 index)` gives logits [R, V] after the tokens at place `index`, and the new state. R is B
@@ -6,19 +6,24 @@ times the hypotheses of each row, which stand next to each other; `state.reorder
 makes hypothesis i continue the one that stood at rows[i], `state.grow(length)` makes room
 for that many tokens, and `state.take(sources [b])` keeps the hypotheses of some rows only.
 
+A method of decoding has `begin`, the carry before the first token; `advance`, one token on; `done`,
+which rows have ended; and `result`. `decode` runs them to the end in one program, and
+`jtx.inference.generate` a few tokens at a time.
+
 A step costs as much attention as there is room, so the room starts small and grows as
 `cache_lengths` says. And it costs as much as there are rows, done or not: when all but a
 quarter are done, the search goes on with that quarter.
 """
 
 import dataclasses
+import math
 from typing import Annotated, Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
-from jtx.ranges import CountOrNone, Positive, Seed, SomeShare, Within
+from jtx.ranges import CountOrNone, NotNegative, Positive, Seed, Share, SomeShare, Within
 
 Step = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
 
@@ -35,30 +40,29 @@ def cache_lengths(max_length: int) -> list[int]:
   return lengths
 
 
-def _loop(advance: Callable, done: Callable, carry: Any, lengths: list[int]) -> Any:
-  """Advances a carry until all of its rows are done, or to the last of `lengths`.
+class Ends(NamedTuple):
+  """The tokens that end a target, any of them, and the one that stands behind."""
+  ids: tuple[int, ...]
+  pad_id: int
 
-  Args:
-    advance: carry -> carry, one token on.
-    done: carry -> [B] bool. What is done stays so, and its result does not change any more.
-    carry: a named tuple with `index`, `state` and arrays [B, ...].
-    lengths: the rooms to go through.
-  """
-  few = len(done(carry)) // 4
-  few = few if few >= LEAST_ROWS else 0
-  for length in lengths:
-    carry = carry._replace(state=carry.state.grow(length))
-    # A step writes the place after its index, so the last place is left to the next length.
-    end = length if length == lengths[-1] else length - 1
-    carry = jax.lax.while_loop(
-        lambda c, end=end: (c.index < end) & ((~done(c)).sum() > few), advance, carry)
-  if not few:
-    return carry
-  rows = jnp.argsort(done(carry))[:few]  # what is not done comes first
-  arrays = {k: x for k, x in carry._asdict().items() if k not in ("index", "state")}
-  part = carry._replace(state=carry.state.take(rows), **{k: x[rows] for k, x in arrays.items()})
-  part = _loop(advance, done, part, lengths[-1:])
-  return carry._replace(**{k: x.at[rows].set(getattr(part, k)) for k, x in arrays.items()})
+  def among(self, tokens: jax.Array) -> jax.Array:
+    """Which of tokens [...] are ends."""
+    return jnp.isin(tokens, jnp.array(self.ids, jnp.int32))
+
+
+class Decoded(NamedTuple):
+  """The best `n` targets of each row, best first (as drawn, when sampling)."""
+  tokens: jax.Array  # [B, n, T] int32, ending in eos_id where finished, then pad_id
+  scores: jax.Array  # [B, n]: log-probability, by beam search divided by the length penalty
+
+
+class Start(NamedTuple):
+  """What a search begins with."""
+  logits: jax.Array  # [B, V] of the first token
+  state: Any  # of B * rows hypotheses
+  absent: jax.Array  # [B] bool: rows that are done from the start
+  keys: jax.Array | None = None  # [B] random keys, for sampling
+  seen: jax.Array | None = None  # [B, V] bool: tokens of the prompts, for a repetition penalty
 
 
 Beams = Annotated[int, Within("[1, 1024]")]
@@ -67,6 +71,27 @@ PENALTIES: dict[str, Callable] = {
     "gnmt": lambda length: (5.0 + length) / 6.0,
     "power": lambda length: 1.0 * length,
 }
+
+
+def penalised(logits: jax.Array, seen: jax.Array | None, penalty: float) -> jax.Array:
+  """Logits [..., V] of tokens that were seen, made less likely (Keskar et al. 2019, section 4.1).
+
+  Positive ones are divided by the penalty, negative ones are multiplied.
+  """
+  if seen is None:
+    return logits
+  return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+class Hypotheses(NamedTuple):
+  """The carry of beam search."""
+  index: jax.Array  # tokens decoded so far
+  logits: jax.Array  # [B, K, V] of the next token
+  state: Any
+  tokens: jax.Array  # [B, K, T] of live hypotheses, best first
+  scores: jax.Array  # [B, K] their log-probability
+  done_tokens: jax.Array  # [B, K, T] of finished hypotheses, best first
+  done_scores: jax.Array  # [B, K] their penalised score, -inf where there is none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,157 +124,192 @@ class Beam:
   def rows(self) -> int:
     return self.beam
 
+  def begin(self, start: Start, max_length: int, ends: Ends) -> Hypotheses:
+    """Before the first token, with room for `max_length`."""
+    B, K = len(start.logits), self.beam
+    nothing = jnp.full((B, K, max_length), ends.pad_id, jnp.int32)
+    minus_inf = jnp.full((B, K), -jnp.inf)
+    return Hypotheses(
+        index=jnp.array(0), logits=jnp.repeat(start.logits[:, None], K, 1), state=start.state,
+        tokens=nothing, scores=minus_inf.at[:, 0].set(0.0), done_tokens=nothing,
+        done_scores=jnp.where(start.absent[:, None], 0.0, minus_inf))
+
+  def done(self, s: Hypotheses) -> jax.Array:  # [B] bool
+    worst = s.done_scores[:, -1]
+    if self.early_stop or self.beam == 1:
+      return worst > -jnp.inf
+    # Log-probabilities only fall, so the best that a live hypothesis can reach is its present
+    # score under the penalty that is kindest to it.
+    lengths = jnp.stack([s.index + 1, jnp.array(s.tokens.shape[-1])]).astype(jnp.float32)
+    bound = (s.scores[:, :1] / self.length_penalty(lengths)).max(-1)
+    return worst >= bound
+
+  def advance(self, s: Hypotheses, step: Step, ends: Ends) -> Hypotheses:
+    """One token on."""
+    B, K, V = s.logits.shape
+    rows = jnp.arange(B)[:, None]
+    total = s.scores[:, :, None] + jax.nn.log_softmax(s.logits)  # [B, K, V]
+    # At most K of every end token are among these, so K live ones are always left.
+    number = min((1 + len(ends.ids)) * K, K * V)
+    top, flat = jax.lax.top_k(total.reshape(B, K * V), number)
+    parent, token = flat // V, (flat % V).astype(jnp.int32)
+    tokens = s.tokens[rows, parent].at[:, :, s.index].set(token)
+    end = ends.among(token)
+
+    # A row that has ended waits for its neighbours, and must not depend on how long.
+    counts = end & (jnp.arange(number) < K) & ~self.done(s)[:, None]
+    scored = jnp.where(counts, top / self.length_penalty(s.index + 1), -jnp.inf)
+    done_scores, best = jax.lax.top_k(jnp.concatenate([s.done_scores, scored], 1), K)
+    done_tokens = jnp.concatenate([s.done_tokens, tokens], 1)[rows, best]
+
+    scores, live = jax.lax.top_k(jnp.where(end, -jnp.inf, top), K)
+    tokens, parent = tokens[rows, live], parent[rows, live]
+    state = s.state if K == 1 else s.state.reorder((rows * K + parent).reshape(-1))
+    logits, state = step(tokens[:, :, s.index].reshape(-1), state, s.index + 1)
+    return Hypotheses(index=s.index + 1, logits=logits.reshape(B, K, V), state=state,
+                      tokens=tokens, scores=scores, done_tokens=done_tokens,
+                      done_scores=done_scores)
+
+  def result(self, s: Hypotheses) -> Decoded:
+    # Rows that ran out of length: live hypotheses come after the finished ones.
+    live = s.scores / self.length_penalty(s.tokens.shape[-1])
+    scores = jnp.concatenate([s.done_scores, live], 1)
+    is_done = jnp.concatenate([s.done_scores > -jnp.inf, jnp.zeros_like(live, bool)], 1)
+    best = jnp.lexsort((-scores, ~is_done), axis=-1)[:, :self.n_best]
+    rows = jnp.arange(len(scores))[:, None]
+    tokens = jnp.concatenate([s.done_tokens, s.tokens], 1)[rows, best]
+    return Decoded(tokens, scores[rows, best])
+
+
+class Draws(NamedTuple):
+  """The carry of sampling."""
+  index: jax.Array  # tokens decoded so far
+  logits: jax.Array  # [B, n, V] of the next token
+  state: Any
+  keys: jax.Array | None  # [B, n]
+  tokens: jax.Array  # [B, n, T]
+  log_probs: jax.Array  # [B, n, T] of the tokens
+  ended: jax.Array  # [B, n] bool
+  seen: jax.Array | None  # [B, n, V] bool
+
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
   """Samples `n_best` targets independently, from logits divided by the temperature.
 
   `top_k` keeps the k likeliest tokens (0: all); `top_p` then keeps the fewest tokens whose
-  probability reaches p (1: all; Holtzman et al. 2019).
+  probability reaches p (1: all; Holtzman et al. 2019); and `min_p` those whose probability is at
+  least this share of the likeliest one's (0: all; Nguyen et al. 2024). Of temperature 0 is the
+  likeliest token, always.
   """
-  temperature: Positive = 1.0
+  temperature: NotNegative = 1.0
   top_k: CountOrNone = 0
   top_p: SomeShare = 1.0
+  min_p: Share = 0.0
+  repetition_penalty: Positive = 1.0  # of tokens of the prompt and of the target; see `penalised`
   n_best: Beams = 1
   seed: Seed = 0
+
+  def __post_init__(self):
+    if self.temperature == 0:
+      for name in ("top_k", "top_p", "min_p", "n_best"):
+        if (value := getattr(self, name)) != getattr(Sample, name):
+          raise ConfigError(f"decode: {name}={value} does nothing at temperature=0")
 
   @property
   def rows(self) -> int:
     return self.n_best
 
+  def begin(self, start: Start, max_length: int, ends: Ends) -> Draws:
+    """Before the first token, with room for `max_length`."""
+    (B, V), n = start.logits.shape, self.n_best
+    keys, seen = start.keys, None
+    if self.temperature:
+      keys = jax.vmap(lambda k: jax.random.split(k, n))(keys)
+    if self.repetition_penalty != 1:
+      seen = jnp.zeros((B, V), bool) if start.seen is None else start.seen
+      seen = jnp.repeat(seen[:, None], n, 1)
+    return Draws(index=jnp.array(0), logits=jnp.repeat(start.logits[:, None], n, 1),
+                 state=start.state, keys=keys, seen=seen,
+                 tokens=jnp.full((B, n, max_length), ends.pad_id, jnp.int32),
+                 log_probs=jnp.zeros((B, n, max_length)),
+                 ended=jnp.repeat(start.absent[:, None], n, 1))
+
+  def done(self, s: Draws) -> jax.Array:  # [B] bool
+    return s.ended.all(1)
+
+  def advance(self, s: Draws, step: Step, ends: Ends) -> Draws:
+    """One token on."""
+    logits = penalised(s.logits, s.seen, self.repetition_penalty)
+    if self.temperature:
+      kept = truncate(logits / self.temperature, self.top_k, self.top_p, self.min_p)
+      draw = lambda key, x: jax.random.categorical(jax.random.fold_in(key, s.index), x)
+      token = jax.vmap(jax.vmap(draw))(s.keys, kept).astype(jnp.int32)
+    else:
+      token = logits.argmax(-1).astype(jnp.int32)
+    log_p = jnp.take_along_axis(jax.nn.log_softmax(s.logits), token[..., None], -1)[..., 0]
+    token = jnp.where(s.ended, ends.pad_id, token)
+    seen = s.seen
+    if seen is not None:
+      seen |= jax.nn.one_hot(token, seen.shape[-1], dtype=bool)
+    logits, state = step(token.reshape(-1), s.state, s.index + 1)
+    return s._replace(index=s.index + 1, logits=logits.reshape(s.logits.shape), state=state,
+                      tokens=s.tokens.at[:, :, s.index].set(token),
+                      log_probs=s.log_probs.at[:, :, s.index].set(jnp.where(s.ended, 0.0, log_p)),
+                      seen=seen, ended=s.ended | ends.among(token))
+
+  def result(self, s: Draws) -> Decoded:
+    return Decoded(s.tokens, s.log_probs.sum(-1))
+
 
 METHODS = {"beam": Beam, "sample": Sample}
 
 
-class Decoded(NamedTuple):
-  """The best `n` targets of each row, best first (as drawn, when sampling)."""
-  tokens: jax.Array  # [B, n, T] int32, ending in eos_id where finished, then pad_id
-  scores: jax.Array  # [B, n]: log-probability, by beam search divided by the length penalty
-
-
-def decode(method: Beam | Sample, logits: jax.Array, state: Any, step: Step, *, max_length: int,
-           eos_id: int, pad_id: int, present: jax.Array | None = None,
-           keys: jax.Array | None = None) -> Decoded:
+def decode(method: Beam | Sample, start: Start, step: Step, max_length: int, ends: Ends) -> Decoded:
   """Decodes up to `max_length` tokens, the end token included.
 
   Args:
     method: how.
-    logits: [B, V] of the first token.
-    state: of B * method.rows hypotheses, with room for cache_lengths(max_length)[0] tokens
-      or more.
+    start: with room for cache_lengths(max_length)[0] tokens or more in its state.
     step: as in the module's docstring.
     max_length: T.
-    eos_id: the token that ends a target.
-    pad_id: stands after it.
-    present: [B] bool; the other rows are done from the start. None is all.
-    keys: [B] random keys, one a row so that a draw does not depend on its neighbours; for
-      sampling only.
+    ends: of targets.
   """
-  absent = jnp.zeros(len(logits), bool) if present is None else ~present
-  if isinstance(method, Beam):
-    return _beam_search(method, logits, state, step, max_length, eos_id, pad_id, absent)
-  return _sample(method, logits, state, step, max_length, eos_id, pad_id, absent, keys)
+  carry = _loop(lambda s: method.advance(s, step, ends), method.done,
+                method.begin(start, max_length, ends), cache_lengths(max_length))
+  return method.result(carry)
 
 
-class _Search(NamedTuple):
-  index: jax.Array  # tokens decoded so far
-  logits: jax.Array  # [B, K, V] of the next token
-  state: Any
-  tokens: jax.Array  # [B, K, T] of live hypotheses, best first
-  scores: jax.Array  # [B, K] their log-probability
-  done_tokens: jax.Array  # [B, K, T] of finished hypotheses, best first
-  done_scores: jax.Array  # [B, K] their penalised score, -inf where there is none
+def _loop(advance: Callable, done: Callable, carry: Any, lengths: list[int]) -> Any:
+  """Advances a carry until all of its rows are done, or to the last of `lengths`.
+
+  Args:
+    advance: carry -> carry, one token on.
+    done: carry -> [B] bool. What is done stays so, and its result does not change any more.
+    carry: a named tuple with `index`, `state` and arrays [B, ...].
+    lengths: the rooms to go through.
+  """
+  few = len(done(carry)) // 4
+  few = few if few >= LEAST_ROWS else 0
+  for length in lengths:
+    carry = carry._replace(state=carry.state.grow(length))
+    # A step writes the place after its index, so the last place is left to the next length.
+    end = length if length == lengths[-1] else length - 1
+    carry = jax.lax.while_loop(
+        lambda c, end=end: (c.index < end) & ((~done(c)).sum() > few), advance, carry)
+  if not few:
+    return carry
+  rows = jnp.argsort(done(carry))[:few]  # what is not done comes first
+  whole = carry._replace(index=None, state=None)  # arrays [B, ...]
+  part = jax.tree.map(lambda x: x[rows], whole)._replace(
+      index=carry.index, state=carry.state.take(rows))
+  part = _loop(advance, done, part, lengths[-1:])._replace(index=None, state=None)
+  return jax.tree.map(lambda x, y: x.at[rows].set(y), whole, part)._replace(
+      index=carry.index, state=carry.state)
 
 
-def _beam_search(method, logits, state, step, max_length, eos_id, pad_id, absent) -> Decoded:
-  B, V = logits.shape
-  K = method.beam
-
-  def finished(s: _Search):  # [B]
-    worst = s.done_scores[:, -1]
-    if method.early_stop or K == 1:
-      return worst > -jnp.inf
-    # Log-probabilities only fall, so the best that a live hypothesis can reach is its present
-    # score under the penalty that is kindest to it.
-    lengths = jnp.stack([s.index + 1, jnp.array(max_length)]).astype(jnp.float32)
-    bound = (s.scores[:, :1] / method.length_penalty(lengths)).max(-1)
-    return worst >= bound
-
-  def advance(s: _Search) -> _Search:
-    B = len(s.scores)
-    rows = jnp.arange(B)[:, None]
-    total = s.scores[:, :, None] + jax.nn.log_softmax(s.logits)  # [B, K, V]
-    # At most K of the best 2 K end here, so K live ones are always left.
-    top, flat = jax.lax.top_k(total.reshape(B, K * V), min(2 * K, K * V))
-    parent, token = flat // V, (flat % V).astype(jnp.int32)
-    tokens = s.tokens[rows, parent].at[:, :, s.index].set(token)
-    ends = token == eos_id
-
-    # A row that has ended waits for its neighbours, and must not depend on how long.
-    counts = ends & (jnp.arange(top.shape[1]) < K) & ~finished(s)[:, None]
-    penalised = jnp.where(counts, top / method.length_penalty(s.index + 1), -jnp.inf)
-    done_scores, best = jax.lax.top_k(jnp.concatenate([s.done_scores, penalised], 1), K)
-    done_tokens = jnp.concatenate([s.done_tokens, tokens], 1)[rows, best]
-
-    scores, live = jax.lax.top_k(jnp.where(ends, -jnp.inf, top), K)
-    tokens, parent = tokens[rows, live], parent[rows, live]
-    state = s.state if K == 1 else s.state.reorder((rows * K + parent).reshape(-1))
-    logits, state = step(tokens[:, :, s.index].reshape(-1), state, s.index + 1)
-    return _Search(index=s.index + 1, logits=logits.reshape(B, K, V), state=state, tokens=tokens,
-                   scores=scores, done_tokens=done_tokens, done_scores=done_scores)
-
-  nothing = jnp.full((B, K, max_length), pad_id, jnp.int32)
-  minus_inf = jnp.full((B, K), -jnp.inf)
-  s = _Search(index=jnp.array(0), logits=jnp.repeat(logits[:, None], K, 1), state=state,
-              tokens=nothing, scores=minus_inf.at[:, 0].set(0.0), done_tokens=nothing,
-              done_scores=jnp.where(absent[:, None], 0.0, minus_inf))
-  s = _loop(advance, finished, s, cache_lengths(max_length))
-  # Rows that ran out of length: live hypotheses come after the finished ones.
-  live = s.scores / method.length_penalty(max_length)
-  scores = jnp.concatenate([s.done_scores, live], 1)
-  is_done = jnp.concatenate([s.done_scores > -jnp.inf, jnp.zeros_like(live, bool)], 1)
-  best = jnp.lexsort((-scores, ~is_done), axis=-1)[:, :method.n_best]
-  rows = jnp.arange(B)[:, None]
-  return Decoded(jnp.concatenate([s.done_tokens, s.tokens], 1)[rows, best], scores[rows, best])
-
-
-class _Draws(NamedTuple):
-  index: jax.Array  # tokens decoded so far
-  logits: jax.Array  # [B, n, V] of the next token
-  state: Any
-  keys: jax.Array  # [B, n]
-  tokens: jax.Array  # [B, n, T]
-  scores: jax.Array  # [B, n]
-  ended: jax.Array  # [B, n] bool
-
-
-def _sample(method, logits, state, step, max_length, eos_id, pad_id, absent, keys) -> Decoded:
-  B, n = logits.shape[0], method.n_best
-
-  def draw(key, index, logits):
-    kept = truncate(logits / method.temperature, method.top_k, method.top_p)
-    token = jax.random.categorical(jax.random.fold_in(key, index), kept).astype(jnp.int32)
-    return token, jax.nn.log_softmax(logits)[token]
-
-  def advance(s: _Draws) -> _Draws:
-    token, log_p = jax.vmap(jax.vmap(draw, (0, None, 0)), (0, None, 0))(s.keys, s.index, s.logits)
-    token = jnp.where(s.ended, pad_id, token)
-    scores = s.scores + jnp.where(s.ended, 0.0, log_p)
-    logits, state = step(token.reshape(-1), s.state, s.index + 1)
-    return s._replace(index=s.index + 1, logits=logits.reshape(s.logits.shape), state=state,
-                      tokens=s.tokens.at[:, :, s.index].set(token), scores=scores,
-                      ended=s.ended | (token == eos_id))
-
-  s = _Draws(index=jnp.array(0), logits=jnp.repeat(logits[:, None], n, 1), state=state,
-             keys=jax.vmap(lambda k: jax.random.split(k, n))(keys),
-             tokens=jnp.full((B, n, max_length), pad_id, jnp.int32), scores=jnp.zeros((B, n)),
-             ended=jnp.repeat(absent[:, None], n, 1))
-  s = _loop(advance, lambda s: s.ended.all(1), s, cache_lengths(max_length))
-  return Decoded(s.tokens, s.scores)
-
-
-def truncate(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:
-  """Logits [..., V] with -inf for tokens outside the top k and outside the nucleus."""
+def truncate(logits: jax.Array, top_k: int, top_p: float, min_p: float = 0.0) -> jax.Array:
+  """Logits [..., V] with -inf for tokens outside the top k, outside the nucleus, or too rare."""
   if top_k:
     least = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]
     logits = jnp.where(logits < least, -jnp.inf, logits)
@@ -258,5 +318,8 @@ def truncate(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:
     p = jax.nn.softmax(ordered)
     inside = jnp.cumsum(p, -1) - p < top_p  # the token that crosses p is kept
     least = jnp.where(inside, ordered, jnp.inf).min(-1, keepdims=True)
+    logits = jnp.where(logits < least, -jnp.inf, logits)
+  if min_p:
+    least = logits.max(-1, keepdims=True) + math.log(min_p)
     logits = jnp.where(logits < least, -jnp.inf, logits)
   return logits

@@ -5,25 +5,25 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
-from jtx.inference.decode import Beam, Decoded, Sample, cache_lengths, decode
+from jtx.inference.decode import Beam, Decoded, Ends, Sample, Start, cache_lengths, decode
 from jtx.parallel.sharding import Batch
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def generate(model: nn.Module, method: Beam | Sample, max_length: int, eos_id: int, pad_id: int, *,
-             params: Any, batch: Batch, prompt: jax.Array, prompt_lengths: jax.Array | None = None,
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def generate(model: nn.Module, method: Beam | Sample, max_length: int, ends: Ends, *, params: Any,
+             batch: Batch, prompt: jax.Array, prompt_lengths: jax.Array | None = None,
              present: jax.Array | None = None, keys: jax.Array | None = None) -> Decoded:
-  """Generates up to `max_length` tokens behind every prompt.
+  """Generates up to `max_length` tokens behind every prompt, in one program.
 
-  Compiled once for each of the first five arguments and the shapes of the others.
+  Compiled once for each of the first four arguments and the shapes of the others.
 
   Args:
-    model: with `start` and `step`, as `jtx.models.encdec.EncDec` has them.
+    model: a `jtx.models.generative.Generative`.
     method: of search or sampling.
     max_length: T, the end token included.
-    eos_id: the token that ends a target.
-    pad_id: stands after it.
+    ends: the tokens that end a target.
     params: of the model.
     batch: what the model attends to beside the prompts, of B rows.
     prompt: [B, P] int, the start token first.
@@ -31,9 +31,47 @@ def generate(model: nn.Module, method: Beam | Sample, max_length: int, eos_id: i
     present: [B] bool; the other rows are padding. None is all.
     keys: [B] random keys, for sampling.
   """
-  variables = {"params": params}
-  logits, state = model.apply(variables, batch, method.rows, max_length, prompt, prompt_lengths,
-                              cache_lengths(max_length)[0], method="start")
-  step = lambda tokens, state, index: model.apply(variables, tokens, state, index, method="step")
-  return decode(method, logits, state, step, max_length=max_length, eos_id=eos_id, pad_id=pad_id,
-                present=present, keys=keys)
+  start = begun(model, method, max_length, params=params, batch=batch, prompt=prompt,
+                prompt_lengths=prompt_lengths, present=present, keys=keys)
+  return decode(method, start, step_of(model, params), max_length, ends)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def prefill(model: nn.Module, method: Beam | Sample, max_length: int, ends: Ends, **inputs: Any):
+  """The carry of `method` behind the prompts; `inputs` are those of `generate`."""
+  return method.begin(begun(model, method, max_length, **inputs), max_length, ends)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def grow(length: int, carry: Any) -> Any:
+  """The carry with room for `length` tokens in its state."""
+  return carry._replace(state=carry.state.grow(length))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=4)
+def go_on(model: nn.Module, method: Beam | Sample, ends: Ends, params: Any, carry: Any,
+          until: jax.Array) -> Any:
+  """The carry after `until` tokens, or as many as there were when all rows were done."""
+  step = step_of(model, params)
+  return jax.lax.while_loop(lambda c: (c.index < until) & ~method.done(c).all(),
+                            lambda c: method.advance(c, step, ends), carry)
+
+
+def begun(model: nn.Module, method: Beam | Sample, max_length: int, *, params: Any, batch: Batch,
+          prompt: jax.Array, prompt_lengths: jax.Array | None = None,
+          present: jax.Array | None = None, keys: jax.Array | None = None) -> Start:
+  """The state behind the prompts; arguments are those of `generate`."""
+  B, P = prompt.shape
+  logits, state = model.apply({"params": params}, batch, method.rows, max_length, prompt,
+                              prompt_lengths, cache_lengths(max_length)[0], method="start")
+  seen = None
+  if getattr(method, "repetition_penalty", 1.0) != 1:
+    real = jnp.arange(P) < (jnp.full(B, P) if prompt_lengths is None else prompt_lengths)[:, None]
+    seen = jnp.zeros(logits.shape, bool).at[jnp.arange(B)[:, None], prompt].max(real)
+  absent = jnp.zeros(B, bool) if present is None else ~present
+  return Start(logits, state, absent, keys=keys, seen=seen)
+
+
+def step_of(model: nn.Module, params: Any):
+  return lambda tokens, state, index: model.apply(
+      {"params": params}, tokens, state, index, method="step")

@@ -116,8 +116,8 @@ class TextEmbedder:
 
   def __init__(self, model: nn.Module, params: Any, tokenizer: Tokenizer, *, pool: str = "mean",
                normalize: bool = True, max_length: int = 256, batch_size: int = 64):
-    if pool not in POOLS[:2]:
-      raise ConfigError(f"pool={pool!r}: valid are 'first' and 'mean'")
+    if pool == "none" or pool not in POOLS:
+      raise ConfigError(f"pool={pool!r}: valid are 'first', 'last' and 'mean'")
     self.tokenizer, self.max_length = tokenizer, longest(model, max_length)
     function = functools.partial(text_vectors, pool, normalize)
     self.predictor = Predictor(model, params, function, by_token=False, batch_size=batch_size)

@@ -9,7 +9,7 @@ import numpy as np
 
 from jtx.config import ConfigDict, build
 from jtx.data import batching
-from jtx.inference.decode import METHODS, Sample
+from jtx.inference.decode import METHODS, Ends, Sample
 from jtx.inference.generate import generate
 from jtx.parallel import processes, sharding
 
@@ -75,8 +75,9 @@ class Translator:
     target_length = min(2 * length + batching.MIN_BUCKET, self.options.max_target_length)
     target = self.tokenizers["tgt"]
     out = processes.to_host(generate(
-        self.model, self.method, target_length, target.eos_id, target.pad_id, params=self.params,
-        prompt=batch.pop("prompt"), present=batch.pop("present"), batch=batch, keys=keys))
+        self.model, self.method, target_length, Ends((target.eos_id,), target.pad_id),
+        params=self.params, prompt=batch.pop("prompt"), present=batch.pop("present"), batch=batch,
+        keys=keys))
     return [[self.hypothesis(ids, score) for ids, score in zip(*row)]
             for row in zip(out.tokens[:len(tokens)], out.scores)]
 

@@ -36,6 +36,10 @@ def _side(value: Any) -> int | None:
 KINDS = {
     "size": (lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 1,
              "a whole number of 1 or more"),
+    "size_or_null": (lambda v: v is None or KINDS["size"][0](v),
+                     "a whole number of 1 or more, or null"),
+    "positive_or_null": (lambda v: v is None or KINDS["positive"][0](v),
+                         "a number above 0, or null"),
     "id": (lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 0,
            "a whole number of 0 or more"),
     "rate": (lambda v: isinstance(v, numbers.Real) and not isinstance(v, bool) and 0 <= v < 1,
@@ -94,8 +98,8 @@ def read(own: Attributes, config: Mapping[str, Any], where: str) -> dict[str, An
   Raises:
     ConfigError: an attribute that is not known, or has a value that jtx can't compute.
   """
-  values = defaults(own)
-  convert = {"rate": float, "positive": float, "square": _side}
+  values, config = defaults(own), renamed(own, config, where)
+  convert = {"rate": float, "positive": float, "positive_or_null": float, "square": _side}
   fixed = {k: v for k, v in {**FIXED, **own.fixed}.items() if k not in own.read}
   for name, value in config.items():
     if name in own.read:
@@ -112,6 +116,18 @@ def read(own: Attributes, config: Mapping[str, Any], where: str) -> dict[str, An
       raise ConfigError(f"{where}: {name!r}={value!r} is not known to jtx and might change the"
                         " computation; remove it if it does not")
   return values
+
+
+def renamed(own: Attributes, config: Mapping[str, Any], where: str) -> dict[str, Any]:
+  """The content of config.json, with each attribute under its own name."""
+  result: dict[str, Any] = {}
+  for name, value in config.items():
+    known = own.aliases[name] if name in own.aliases else name
+    if known in result and result[known] != value:
+      raise ConfigError(f"{where}: {known} is {result[known]!r}, and {value!r} by another of its"
+                        " names")
+    result[known] = value
+  return result
 
 
 def defaults(own: Attributes) -> dict[str, Any]:

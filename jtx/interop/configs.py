@@ -139,11 +139,13 @@ def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...
     raise ConfigError("the model can't be expressed as a Hugging Face model: " + "; ".join(reasons))
   for key in lost:
     logging.info("config.json of %s has no place for %s: it is not kept", name, key)
+  written = family.attributes.written
   for key, value in token_ids.items():
     if key in values and values[key] != value and value is not None:
       raise ConfigError(f"{key}={value} of the tokenizer does not fit the model, whose positions"
                         f" were counted for {key}={values[key]} (position.first_position)")
   of_text = "vocab_size" in family.attributes.read
   config = {"architectures": [name], "model_type": model_type, "dtype": "float32",
-            **({"tie_word_embeddings": True, **token_ids} if of_text else {}), **values}
+            **({"tie_word_embeddings": True, **token_ids} if of_text else {}),
+            **{written[k] if k in written else k: value for k, value in values.items()}}
   return model_type, config | label_attributes(model, labels)

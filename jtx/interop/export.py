@@ -17,24 +17,36 @@ from jtx.errors import ConfigError
 from jtx.interop import configs, tables
 from jtx.interop.families import FAMILIES
 from jtx.interop.family import Family
-from jtx.interop.files import CONFIG, DTYPES, WEIGHTS, NewDirectory
+from jtx.interop.files import CONFIG, DTYPES, WEIGHTS, NewDirectory, write_json
+from jtx.interop.originals import IDS, Originals
 from jtx.interop.preprocessor import evaluated, resized
 from jtx.interop.trunks import param_shapes
 from jtx.parallel.sharding import unbox
 
+LONGEST = "max_position_embeddings"  # of models whose positions have no end, too
 
-def hf_config(model: Any, tokenizer: Tokenizer | None = None,
-              labels: Sequence[str] | None = None) -> dict[str, Any]:
+
+def hf_config(model: Any, tokenizer: Tokenizer | None = None, labels: Sequence[str] | None = None,
+              original: Originals = Originals()) -> dict[str, Any]:
   """The content of config.json for a model; see `save`."""
-  return _config(model, tokenizer, labels)[1]
+  return _config(model, tokenizer, labels, original)[1]
 
 
-def _config(model, tokenizer, labels) -> tuple[str, dict[str, Any]]:
-  ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[str, Any]]:
+  ids = dict.fromkeys(IDS)
   if tokenizer is not None:
-    ids = {"pad_token_id": int(tokenizer.pad_id), "bos_token_id": int(tokenizer.bos_id),
-           "eos_token_id": int(tokenizer.eos_id)}
-  return configs.hf_config(FAMILIES, model, None if labels is None else tuple(labels), ids)
+    ids = dict(zip(IDS, map(int, (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id))))
+  if original.tokenizer:
+    ids |= {name: original.config[name] for name in IDS if name in original.config}
+  theirs = original.config["model_type"] if "model_type" in original.config else None
+  families = {name: FAMILIES[name] for name in (theirs, *FAMILIES) if name in FAMILIES}
+  model_type, config = configs.hf_config(
+      families, model, None if labels is None else tuple(labels), ids)
+  if model_type == theirs:  # what jtx does not compute with
+    free = FAMILIES[theirs].attributes.free | {LONGEST}
+    config |= {key: value for key, value in original.config.items()
+               if key in free and key not in config}
+  return model_type, config
 
 
 def tensors_of(family: Family, model: Any, params: Any) -> dict[str, np.ndarray]:
@@ -58,13 +70,22 @@ def tensors_of(family: Family, model: Any, params: Any) -> dict[str, np.ndarray]
   if left:
     raise ConfigError(f"the model can't be expressed as a Hugging Face model: it has no place for"
                       f" parameter {min(left)}")
+  return {file_name(family, model, entry.name): tables.write(entry, flat) for entry in wanted}
+
+
+def file_name(family: Family, model: Any, name: str) -> str:
+  """A name of a family's rows as it is in the files of a model."""
   strip = f"{family.names.prefix}." if model.heads <= {"embedding"} else ""  # of a base model
-  return {e.name.removeprefix(strip): tables.write(e, flat) for e in wanted}
+  name = name.removeprefix(strip)
+  for ours, theirs in family.names.written(model).items():
+    name = name.replace(ours, theirs)
+  return name
 
 
 def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = None,
          labels: Sequence[str] | None = None, dtype: str = "float32",
-         image_ops: Sequence[Any] | None = None, more: Mapping[str, str] = {}) -> None:
+         image_ops: Sequence[Any] | None = None, more: Mapping[str, str] = {},
+         original: Originals = Originals()) -> None:
   """Writes a directory that `transformers` loads; all of it, or nothing.
 
   Args:
@@ -77,6 +98,8 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     image_ops: that make arrays of images for the model, such as those of a run's data; None is a
       resize to its size.
     more: texts of more files, by name.
+    original: of the folder that the model is from, whose model type it keeps; where its tokenizer's
+      files are among them, they are `tokenizer`'s.
 
   Raises:
     ConfigError: the model, tokenizer, labels or ops can't be expressed, or the directory is in
@@ -84,7 +107,7 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
   """
   if dtype not in DTYPES:
     raise ConfigError(f"dtype={dtype!r}: valid are {', '.join(DTYPES)}")
-  model_type, config = _config(model, tokenizer, labels)
+  model_type, config = _config(model, tokenizer, labels, original)
   family, side_files = FAMILIES[model_type], {}
   tensors = {name: np.ascontiguousarray(x.astype(jnp.dtype(dtype)))
              for name, x in tensors_of(family, model, params).items()}
@@ -92,15 +115,18 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     ops = resized(model.image) if image_ops is None else evaluated(image_ops, model.image)
     config, side_files = family.side_files.split(config, ops)
   texts = {CONFIG: config | {"dtype": dtype}, **side_files}
-  if tokenizer is not None:
+  copies = dict(original.generation if family.generates else {})
+  if tokenizer is not None and original.tokenizer:
+    copies |= original.tokenizer
+  elif tokenizer is not None:
     texts |= tokenizer_files(model, tokenizer)
   with NewDirectory(directory) as path:
     for name, text in more.items():
       storage.write_text(os.path.join(path, name), text)
     for name, content in texts.items():
-      with open(os.path.join(path, name), "w", encoding="utf-8") as f:
-        json.dump(content, f, indent=2, ensure_ascii=False)
-        f.write("\n")
+      write_json(os.path.join(path, name), content)
+    for name, copy in copies.items():
+      storage.write_bytes(os.path.join(path, name), copy)
     safetensors.numpy.save_file(tensors, os.path.join(path, WEIGHTS), {"format": "pt"})
     # The library makes it for its owner alone; others may read what the umask lets them.
     shutil.copymode(os.path.join(path, CONFIG), os.path.join(path, WEIGHTS))
@@ -118,18 +144,22 @@ def tokenizer_files(model: Any, tokenizer: Tokenizer) -> dict[str, Any]:
                       f" vocab_size={model.vocab_size}")
   content = tokenizer.model()
   ends = tokenizer.bos_id, tokenizer.eos_id
-  # Where the tokenizer's own template adds nothing, that by which `encode_texts` adds its ends.
-  backend = encodings.Encoder(content, ends, tokenizer.text_ids(), frozenset(),
-                              max_length=None)._backend
-  content["post_processor"] = json.loads(backend.to_str())["post_processor"]
+  if "lm" not in model.heads:  # a prompt has no end
+    # Where the tokenizer's own template adds nothing, that by which `encode_texts` adds its ends.
+    backend = encodings.Encoder(content, ends, tokenizer.text_ids(), frozenset(),
+                                max_length=None)._backend
+    content["post_processor"] = json.loads(backend.to_str())["post_processor"]
   roles = {"pad": tokenizer.pad_id, "unk": tokenizer.unk_id, "bos": ends[0], "eos": ends[1],
            "cls": ends[0], "sep": ends[1], "mask": tokenizer.mask_id, **tokenizer.roles}
   config = {f"{role}_token": tokenizer.tokens([i])[0] for role, i in roles.items() if i is not None}
   if named := sorted(tokenizer.named_ids):
     config["additional_special_tokens"] = tokenizer.tokens(named)
+  if tokenizer.chat_template:
+    config["chat_template"] = tokenizer.chat_template
   config |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
   # What the tokenizer gives a model; without types the second text of a pair would be as the first.
-  types = ["token_type_ids"] if model.embedding.types > 1 else []
+  typed = hasattr(model.embedding, "types") and model.embedding.types > 1
+  types = ["token_type_ids"] if typed else []
   config["model_input_names"] = ["input_ids", *types, "attention_mask"]
   if model.longest is not None:
     config["model_max_length"] = model.longest

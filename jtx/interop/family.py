@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import Any, Callable, Mapping, NamedTuple, Sequence, Set
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, Set
 
 from jtx.interop.tables import Row
 from jtx.models.heads import TASKS
@@ -32,6 +32,9 @@ class Attributes:
   fixed: Mapping[str, tuple] = dataclasses.field(default_factory=dict)  # with the only values that
   # jtx can compute
   free: frozenset[str] = frozenset()  # that do not change what is computed
+  aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)  # other names of them
+  written: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the names that are written
+  # where these are others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +44,12 @@ class Names:
   trunk: tuple[Row, ...]  # layers and embeddings
   heads: Mapping[str, tuple[Row, ...]]  # by name; a parameter of several heads is the last one's
   tied: Mapping[str, str] = dataclasses.field(default_factory=dict)  # second names of a tensor ->
-  # the first
-  buffers: frozenset[str] = frozenset()  # tensors of files that are no parameters
+  # the first; where `tie_word_embeddings` is false, they are tensors of their own
+  buffers: frozenset[str] = frozenset()  # tensors of files that are no parameters; "{i}" as in rows
   spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of names in some files:
   # regular expression -> what is written in its place
+  written: Callable[[Any], Mapping[str, str]] = lambda model: {}  # parts of names that the files of
+  # a model have in place of the rows'
 
   def rows_of(self, heads: Heads) -> tuple[Row, ...]:
     """The rows of heads alone."""
@@ -59,8 +64,12 @@ class Names:
   def pattern(self, *, heads: bool) -> re.Pattern[str]:
     """Matches the names of the trunk's tensors, or of any head's."""
     rows = [r for rows in self.heads.values() for r in rows] if heads else self.trunk
-    names = {re.escape(row.name).replace(r"\{i\}", r"\d+") for row in rows}
-    return re.compile("|".join(sorted(names)))
+    return matching(row.name for row in rows)
+
+
+def matching(names: Iterable[str]) -> re.Pattern[str]:
+  """Matches names, in which "{i}" is the number of any layer."""
+  return re.compile("|".join(sorted({re.escape(n).replace(r"\{i\}", r"\d+") for n in names})))
 
 
 class SideFiles(NamedTuple):

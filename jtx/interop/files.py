@@ -1,5 +1,6 @@
 """The files of a Hugging Face directory: config.json and safetensors, read and written."""
 
+import json
 import os
 import re
 import shutil
@@ -13,12 +14,13 @@ from jtx import storage
 from jtx.config_files import read_json
 from jtx.errors import ConfigError, DataError
 from jtx.interop import tables
-from jtx.interop.family import Names
+from jtx.interop.family import Names, matching
 from jtx.interop.tables import Entry, Shape
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 DTYPES = ("float32", "float16", "bfloat16")
+SHORT = {"F16": "float16", "BF16": "bfloat16"}  # as safetensors call them
 
 
 def read_config(directory: str) -> dict[str, Any]:
@@ -33,17 +35,39 @@ def read_config(directory: str) -> dict[str, Any]:
   return read_json(path, missing="a model needs it beside its weights")
 
 
+def write_json(path: str, content: Mapping[str, Any]) -> None:
+  with open(path, "w", encoding="utf-8") as f:
+    json.dump(content, f, indent=2, ensure_ascii=False)
+    f.write("\n")
+
+
+def dtype_of(directory: str) -> str:
+  """The dtype that all tensors of a directory have; float32 where they differ."""
+  found = set()
+  for name in os.listdir(directory):
+    if name.endswith(".safetensors"):
+      with safetensors.safe_open(os.path.join(directory, name), "np") as f:
+        found |= {f.get_slice(key).get_dtype() for key in f.keys()}
+  return SHORT[found.pop()] if len(found) == 1 and found <= SHORT.keys() else "float32"
+
+
 class Tensors:
   """The tensors of a directory, under the names of the tables.
 
   Files of old have `gamma` and `beta` for weight and bias, files of a base model lack the
   prefix, and tied tensors may be there twice.
+
+  Args:
+    directory: of the files.
+    own: the names of the model type.
+    ties: whether the tensors of `own.tied` are one.
   """
 
-  def __init__(self, directory: str, own: Names):
+  def __init__(self, directory: str, own: Names, ties: bool = True):
     if storage.is_remote(directory):
       raise ConfigError(f"{directory}: a Hugging Face model must be in a folder of this machine")
     self.directory, self.own = directory, own
+    self.tied, self.buffers = own.tied if ties else {}, matching(own.buffers)
     self.files: dict[str, tuple[str, str]] = {}  # name -> file and the name in it
     self.handles: dict[str, Any] = {}
     trunk, heads = (self.own.pattern(heads=h) for h in (False, True))
@@ -52,14 +76,13 @@ class Tensors:
       for spelling, written in self.own.spellings.items():
         name = re.sub(spelling, written, name)
       prefixed = f"{self.own.prefix}.{name}"
-      if (trunk.fullmatch(prefixed) or heads.fullmatch(prefixed)
-          or prefixed in self.own.buffers):
+      if any(names.fullmatch(prefixed) for names in (trunk, heads, self.buffers)):
         name = prefixed
       if name in self.files:
         raise DataError(f"{path} has both {self.files[name][1]!r} and {original!r}, which are one"
                         " tensor")
       self.files[name] = path, original
-    self.aliases = {first: second for second, first in self.own.tied.items()
+    self.aliases = {first: second for second, first in self.tied.items()
                     if first not in self.files and second in self.files}
 
   def __contains__(self, name: str) -> bool:
@@ -136,7 +159,7 @@ class Tensors:
 
   def check_tied(self) -> None:
     """Raises DataError where a tensor differs from the one that it is tied to."""
-    for second, first in self.own.tied.items():
+    for second, first in self.tied.items():
       if first in self.files and second in self.files:
         if self.get(first).tobytes() != self.get(second).tobytes():
           raise DataError(f"{self.directory}: tensors {second!r} and {first!r} differ, and"
@@ -156,9 +179,9 @@ class Tensors:
     heads = self.own.pattern(heads=True)
     unused = []
     for name, (path, original) in self.files.items():
-      if name in names | self.own.buffers or name in self.own.tied and tied:
+      if name in names or self.buffers.fullmatch(name) or name in self.tied and tied:
         continue
-      if not heads.fullmatch(name) and name not in self.own.tied:
+      if not heads.fullmatch(name) and name not in self.tied:
         raise DataError(f"{path}: tensor {original!r} is none of the model's, at config.json's"
                         " size")
       unused.append(original)

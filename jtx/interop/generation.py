@@ -7,6 +7,7 @@ from typing import Any, Callable, Mapping
 from jtx import storage
 from jtx.config_files import read_json
 from jtx.errors import ConfigError
+from jtx.interop.files import CONFIG
 
 FILE = "generation_config.json"
 
@@ -98,6 +99,22 @@ def read_generation(directory: str) -> Generation:
   """
   path = os.path.join(directory, FILE)
   return parse(read_json(path, missing=""), path) if storage.exists(path) else Generation()
+
+
+def end_ids(directory: str) -> tuple[int, ...]:
+  """The tokens that end a text, of generation_config.json or config.json; () where neither tells.
+
+  Raises:
+    ConfigError: they are no ids.
+  """
+  for name in (FILE, CONFIG):
+    path = os.path.join(directory, name)
+    value = read_json(path, missing="").get("eos_token_id") if storage.exists(path) else None
+    if value is not None:
+      if not (ids := _ids(value)):
+        raise ConfigError(f"{path}: eos_token_id={value!r} is not an id, or a list of ids")
+      return ids
+  return ()
 
 
 def parse(content: Mapping[str, Any], where: str) -> Generation:

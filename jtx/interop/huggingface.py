@@ -97,6 +97,22 @@ def model_fields(config: Mapping[str, Any], architecture: str | None = None,
   return configs.model_fields(source.family, config, heads, path)
 
 
+def ties_embeddings(source: Source) -> bool:
+  """Whether the output weights are the embedding; model types that do not say it always tie them.
+
+  Raises:
+    ConfigError: its attributes can't be used.
+  """
+  own = source.family.attributes
+  values = attributes.read(own, source.config, source.path)
+  return values["tie_word_embeddings"] if "tie_word_embeddings" in own.read else True
+
+
+def fields_for(config: Mapping[str, Any], heads: Heads, path: str = CONFIG) -> dict[str, Any]:
+  """As `model_fields`, for heads in place of an architecture."""
+  return configs.model_fields(identify(config, path).family, config, frozenset(heads), path)
+
+
 def base_fields(source: Source) -> dict[str, Any]:
   """The fields of the model of a config without its heads."""
   fields = configs.model_fields(source.family, source.config, frozenset(), source.path)
@@ -152,7 +168,7 @@ def load(directory: str, architecture: str | None = None,
   source = open_source(directory)
   name, names = choose(source, architecture), source.family.names
   heads = source.family.architectures[name]
-  tensors = Tensors(source.directory, names)
+  tensors = Tensors(source.directory, names, ties_embeddings(source))
   if heads == {"embedding"} and not any(row.name in tensors for row in names.rows_of(heads)):
     logging.info("%s has no pooler: the model returns hidden states", directory)
     heads = frozenset()
@@ -198,7 +214,7 @@ def load_params(directory: str, model: Any) -> tuple[dict[str, Any], list[str]]:
   trunks.check_trunk(model, theirs, directory)
   sized = trunks.at_size_of(model, theirs)
   shapes = param_shapes(sized)
-  tensors = Tensors(source.directory, family.names)
+  tensors = Tensors(source.directory, family.names, ties_embeddings(source))
   params, found, tied = read_heads(tensors, source, sized, shapes)
   trunk = list(tables.entries(family.names.trunk, sized.stacks, shapes))
   # A head with a norm of its own takes the place of the layers' last one.

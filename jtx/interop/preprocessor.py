@@ -18,7 +18,7 @@ from jtx.data.ops.image import CenterCrop, InceptionCrop, Resize
 from jtx.data.ops.image_layout import Images
 from jtx.errors import ConfigError
 from jtx.interop.attributes import need
-from jtx.models.vit import ImageConfig
+from jtx.models.patches import ImageConfig
 
 PREPROCESSOR = "preprocessor_config.json"
 PIXELS = ("image_mean", "image_std")

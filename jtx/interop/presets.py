@@ -1,4 +1,4 @@
-"""Published encoders, in the words of their config.json; what is unset is the family's default."""
+"""Published models, in the words of their config.json; what is unset is the family's default."""
 
 from typing import Any
 
@@ -36,6 +36,102 @@ ENCODERS: dict[str, Config] = {
     # Warner et al. 2024
     "modernbert_base": {"model_type": "modernbert"},
     "modernbert_large": _sizes("modernbert", 1024, 28, intermediate_size=2624),
+}
+
+
+def _gpt(width: int, num_layers: int, num_heads: int, **more: Any) -> Config:
+  return {"model_type": "gpt2", "n_embd": width, "n_layer": num_layers, "n_head": num_heads} | more
+
+
+def _llama(model_type: str, width: int, num_layers: int, num_heads: int, ffn_dim: int,
+           kv_heads: int | None = None, **more: Any) -> Config:
+  return {"model_type": model_type, "hidden_size": width, "num_hidden_layers": num_layers,
+          "num_attention_heads": num_heads, "intermediate_size": ffn_dim,
+          "num_key_value_heads": kv_heads or num_heads} | more
+
+
+def _llama3(*sizes: int, **more: Any) -> Config:
+  return _llama("llama", *sizes, vocab_size=128256, rms_norm_eps=1e-5, rope_theta=500_000.0,
+                max_position_embeddings=8192) | more
+
+
+LLAMA32 = {"max_position_embeddings": 131072, "tie_word_embeddings": True, "rope_scaling": {
+    "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192}}
+FALCON40 = {"new_decoder_architecture": True, "num_kv_heads": 8}
+QWEN = {"rope_theta": 1_000_000.0, "tie_word_embeddings": True}
+
+
+def _opt(width: int, num_layers: int, num_heads: int, **more: Any) -> Config:
+  return {"model_type": "opt", "hidden_size": width, "num_hidden_layers": num_layers,
+          "num_attention_heads": num_heads, "ffn_dim": 4 * width} | more
+
+
+DECODERS: dict[str, Config] = {
+    # Radford et al. 2018, 2019
+    "gpt1": {"model_type": "openai-gpt"},
+    "gpt2": _gpt(768, 12, 12),
+    "gpt2_medium": _gpt(1024, 24, 16),
+    "gpt2_large": _gpt(1280, 36, 20),
+    "gpt2_xl": _gpt(1600, 48, 25),
+    # Brown et al. 2020, table 2.1, without its sparse layers; "xl" and 13 B have widths there that
+    # their heads do not fill, and are left out.
+    "gpt3_small": _gpt(768, 12, 12, n_positions=2048),
+    "gpt3_medium": _gpt(1024, 24, 16, n_positions=2048),
+    "gpt3_large": _gpt(1536, 24, 16, n_positions=2048),
+    "gpt3_2.7b": _gpt(2560, 32, 32, n_positions=2048),
+    "gpt3_6.7b": _gpt(4096, 32, 32, n_positions=2048),
+    "gpt3": _gpt(12288, 96, 96, n_positions=2048),
+    # Touvron et al. 2023; Grattafiori et al. 2024. stories260K is one of karpathy/llama2.c.
+    "stories260k": _llama("llama", 64, 5, 8, 172, 4, vocab_size=512, tie_word_embeddings=True,
+                          rms_norm_eps=1e-5),
+    "llama_7b": _llama("llama", 4096, 32, 32, 11008),
+    "llama_13b": _llama("llama", 5120, 40, 40, 13824),
+    "llama_65b": _llama("llama", 8192, 80, 64, 22016),
+    "llama2_70b": _llama("llama", 8192, 80, 64, 28672, 8, rms_norm_eps=1e-5),
+    "llama3_8b": _llama3(4096, 32, 32, 14336, 8),
+    "llama3_70b": _llama3(8192, 80, 64, 28672, 8),
+    "llama3.2_1b": _llama3(2048, 16, 32, 8192, 8, **LLAMA32),
+    "llama3.2_3b": _llama3(3072, 28, 24, 8192, 8, **LLAMA32),
+    "smollm_135m": _llama("llama", 576, 30, 9, 1536, 3, vocab_size=49152, rms_norm_eps=1e-5,
+                          tie_word_embeddings=True),
+    "smollm_360m": _llama("llama", 960, 32, 15, 2560, 5, vocab_size=49152, rms_norm_eps=1e-5,
+                          tie_word_embeddings=True),
+    # Jiang et al. 2023
+    "mistral_7b": _llama("mistral", 4096, 32, 32, 14336, 8, rms_norm_eps=1e-5),
+    # Yang et al. 2024, 2025
+    "qwen2_0.5b": _llama("qwen2", 896, 24, 14, 4864, 2, **QWEN),
+    "qwen2_7b": _llama("qwen2", 3584, 28, 28, 18944, 4, vocab_size=152064,
+                       rope_theta=1_000_000.0),
+    "qwen3_0.6b": _llama("qwen3", 1024, 28, 16, 3072, 8, **QWEN),
+    "qwen3_8b": _llama("qwen3", 4096, 36, 32, 12288, 8, rope_theta=1_000_000.0),
+    # Gemma Team 2024, 2024, 2025
+    "gemma_2b": _llama("gemma", 2048, 18, 8, 16384, 1),
+    "gemma_7b": {"model_type": "gemma"},
+    "gemma2_2b": {"model_type": "gemma2"},
+    "gemma2_9b": _llama("gemma2", 3584, 42, 16, 14336, 8),
+    "gemma3_1b": _llama("gemma3_text", 1152, 26, 4, 6912, 1, vocab_size=262144,
+                        sliding_window=512, max_position_embeddings=32768),
+    # OLMo Team 2025
+    "olmo2_7b": _llama("olmo2", 4096, 32, 32, 11008, vocab_size=100352, rope_theta=500_000.0,
+                       rms_norm_eps=1e-6, max_position_embeddings=4096),
+    # Black et al. 2022; Biderman et al. 2023
+    "gpt_neox_20b": {"model_type": "gpt_neox"},
+    "pythia_160m": {"model_type": "gpt_neox", "hidden_size": 768, "num_hidden_layers": 12,
+                    "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 50304},
+    # Zhang et al. 2022
+    "opt_125m": _opt(768, 12, 12),
+    "opt_350m": _opt(1024, 24, 16, word_embed_proj_dim=512, do_layer_norm_before=False),
+    "opt_6.7b": _opt(4096, 32, 32),
+    # Scao et al. 2022
+    "bloom_560m": {"model_type": "bloom", "hidden_size": 1024, "n_layer": 24, "n_head": 16},
+    "bloom": {"model_type": "bloom", "hidden_size": 14336, "n_layer": 70, "n_head": 112},
+    # Almazrouei et al. 2023
+    "falcon_7b": {"model_type": "falcon"},
+    "falcon_40b": {"model_type": "falcon", "hidden_size": 8192, "num_hidden_layers": 60,
+                   "num_attention_heads": 128} | FALCON40,
+    # Lin et al. 2022
+    "xglm_564m": {"model_type": "xglm"},
 }
 
 

@@ -57,7 +57,9 @@ class Row(NamedTuple):
   name: str
   paths: tuple[str, ...]
   layout: Layout
-  by_head: bool = False  # several parameters are joined within each head, not one after the other
+  # Several parameters are joined within each head, not one after the other: where some have fewer
+  # heads than others, a head of those with the heads that it is for.
+  by_head: bool = False
 
 
 def dense(name: str, *paths: str, num_in: int = 1, transposed: bool = True,
@@ -144,14 +146,20 @@ def split(entry: Entry, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.
   axis, sizes = entry.layout.axis, [entry.layout.shape(s)[entry.layout.axis] for s in shapes]
   if not entry.by_head:
     return np.split(tensor, np.cumsum(sizes)[:-1], axis)
-  heads = [entry.layout.heads(s) for s in shapes]
-  if len(set(heads)) > 1:
-    raise DataError(f"tensor {entry.name!r} is joined by heads, of which its parts have"
-                    f" {' and '.join(map(str, heads))}")
-  by_head = tensor.reshape(*tensor.shape[:axis], heads[0], -1, *tensor.shape[axis + 1:])
-  parts = np.split(by_head, np.cumsum([size // heads[0] for size in sizes])[:-1], axis + 1)
+  heads = groups(entry, shapes)
+  by_head = tensor.reshape(*tensor.shape[:axis], heads, -1, *tensor.shape[axis + 1:])
+  parts = np.split(by_head, np.cumsum([size // heads for size in sizes])[:-1], axis + 1)
   return [part.reshape(*tensor.shape[:axis], size, *tensor.shape[axis + 1:])
           for part, size in zip(parts, sizes)]
+
+
+def groups(entry: Entry, shapes: Sequence[Shape]) -> int:
+  """The number of groups in which a tensor that is joined by heads has its parts."""
+  heads = [entry.layout.heads(s) for s in shapes]
+  if any(number % min(heads) for number in heads):
+    raise DataError(f"tensor {entry.name!r} is joined by heads, of which its parts have"
+                    f" {' and '.join(map(str, heads))}")
+  return min(heads)
 
 
 def join(entry: Entry, parts: Sequence[np.ndarray], shapes: Sequence[Shape]) -> np.ndarray:
@@ -161,7 +169,7 @@ def join(entry: Entry, parts: Sequence[np.ndarray], shapes: Sequence[Shape]) -> 
     return tensor
   if not entry.by_head:
     return np.concatenate(parts, axis)
-  heads = entry.layout.heads(shapes[0])
+  heads = groups(entry, shapes)
   by_head = [p.reshape(*p.shape[:axis], heads, -1, *p.shape[axis + 1:]) for p in parts]
   return np.concatenate(by_head, axis + 1).reshape(
       *tensor.shape[:axis], -1, *tensor.shape[axis + 1:])

@@ -11,6 +11,7 @@ from jtx.config import fields
 from jtx.errors import ConfigError
 from jtx.interop.tables import Shape
 from jtx.models import MODELS
+from jtx.models.decoder import Decoder
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.image_head import ImageHeadConfig
@@ -28,8 +29,9 @@ TABLES = ("position_embedding", "position_bias")  # parameters of positions
 RUN_FIELDS = ("dtype", "unroll", "remat", "block.attention.kernel")
 TRAINING_FIELDS = (
     "block.dropout", "block.attention.dropout", "block.ffn.dropout", "block.init_std",
-    "block.residual.drop_path", "block.residual.uniform", "position.init", "position.init_std",
-    "position.trained", "head.dropout", "head.zero", "head.threshold")
+    "block.residual.init_std", "block.residual.drop_path", "block.residual.uniform",
+    "position.init", "position.init_std", "position.trained", "head.dropout", "head.zero",
+    "head.threshold")
 
 
 def stack_in_one_way(stack: StackConfig) -> StackConfig:
@@ -44,7 +46,7 @@ def stack_in_one_way(stack: StackConfig) -> StackConfig:
                              window=stack.window if local else 0)
 
 
-def encoder_in_one_way(model: Encoder) -> Encoder:
+def text_in_one_way(model: Decoder | Encoder) -> Decoder | Encoder:
   head = model.head
   if head.task == "none":
     head = HeadConfig()
@@ -105,7 +107,8 @@ def _resized_table(model: Vit, path: str, table: jax.Array, other: Vit) -> jax.A
 
 
 KINDS: dict[type, Kind] = {
-    Encoder: Kind(encoder_in_one_way, ("mlm", "head", "features")),
+    Decoder: Kind(text_in_one_way, ("lm", "head")),
+    Encoder: Kind(text_in_one_way, ("mlm", "head", "features")),
     EncDec: Kind(encdec_in_one_way),
     Vit: Kind(vit_in_one_way, ("head", "decoder"), ("image",), resized_vit),
 }
@@ -190,11 +193,11 @@ def resized(model: Any, params: Mapping[str, Any], theirs: Any) -> dict[str, Any
 
 
 def trunk_fields(name: str, model_fields: Mapping[str, Any]) -> dict[str, Any]:
-  """The fields of a model that are not those of its heads.
+  """The fields of a model that are not those of its heads, nor of adapters, which are merged.
 
   Args:
     name: of `jtx.models.MODELS`.
     model_fields: all of them.
   """
   heads = KINDS[MODELS[name]].head_fields
-  return {key: value for key, value in model_fields.items() if key not in heads}
+  return {key: value for key, value in model_fields.items() if key not in (*heads, "lora")}

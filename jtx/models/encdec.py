@@ -8,9 +8,10 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
 from jtx.models.contract import flags_of
+from jtx.models.generative import Generative
 from jtx.nn import layers
 from jtx.nn.block import Context, Memory
-from jtx.nn.cache import DecodeState, empty, new_state
+from jtx.nn.cache import DecodeState
 from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Places, Sinusoidal
 from jtx.nn.stack import Stack, StackConfig
@@ -37,7 +38,7 @@ class EmbeddingConfig:
         raise ConfigError(f"embedding.tie={self.tie}: {nearest(name, TIES)}")
 
 
-class EncDec(nn.Module):
+class EncDec(Generative):
   """Source and target tokens to the decoder's hidden states, and these to logits.
 
   Batch keys, all int32: `src [B, S]`, `src_segment_ids [B, S]`, `src_positions [B, S]`, and
@@ -104,11 +105,6 @@ class EncDec(nn.Module):
   def heads(self) -> frozenset[str]:
     return frozenset({"seq2seq"})
 
-  @property
-  def longest(self) -> int | None:
-    limits = [s.position.limit for s in (self.encoder, self.decoder)]
-    return min((limit for limit in limits if limit is not None), default=None)
-
   def example(self) -> Batch:
     keys = [f"{field}{suffix}" for field in ("src", "tgt")
             for suffix in ("_segment_ids", "_positions")]
@@ -161,63 +157,24 @@ class EncDec(nn.Module):
     logits = logits.astype(jnp.float32)
     return logits + self.bias if c.output_bias else logits
 
-  def start(self, batch: Batch, rows: int, length: int, prompt: jax.Array,
-            prompt_lengths: jax.Array | None = None, cache_length: int | None = None):
-    """Encodes the source and decodes the prompts in one pass.
-
-    Args:
-      batch: with `src [B, S]`, `src_segment_ids` and `src_positions`.
-      rows: hypotheses of each source, in `step`.
-      length: T, the most tokens that will be decoded.
-      prompt: [B, P], the tokens that the targets start from, the start token first.
-      prompt_lengths: [B], of the prompts; what is behind is padding. None is P.
-      cache_length: tokens that the state has room for before it grows; None is all.
-
-    Returns:
-      Logits [B, V] after the prompts, and the state of `step` for B * rows hypotheses.
-
-    Raises:
-      ConfigError: the decoder is not causal, or its positions do not reach that far.
-    """
-    if not self.decoder.causal:
-      raise ConfigError("decoding needs model.decoder.causal=True")
-    B, P = prompt.shape
-    self.decoder.position.check_length(length + P - 1)
-    memory, _ = self.encode(batch)
-    if prompt_lengths is None:
-      prompt_lengths = jnp.full(B, P)
-    cache = empty(self.decoder, B, rows, (cache_length or length) + P - 1, memory.dtype)
-    state = new_state(cache, rows, prompt_lengths, P, batch["src_segment_ids"])
-    hidden, state = self.advance(prompt, state, jnp.array(0), 1, memory, batch["src_positions"])
-    last = jnp.take_along_axis(hidden, (prompt_lengths - 1)[:, None, None], 1)
-    return self.logits(last[:, 0]), state
-
-  def step(self, tokens: jax.Array, state: DecodeState, index: jax.Array):
-    """Logits [B, V] after tokens [B], the `index`-th ones behind the prompts, and the new state.
-
-    The batch may be a multiple of the source's: consecutive rows share a source.
-    """
-    slot = index + state.prompt - 1
-    state = state.wrote(slot)
-    hidden, state = self.advance(tokens[:, None], state, slot, len(tokens) // len(state.lengths))
-    return self.logits(hidden[:, -1]), state
+  def memory(self, batch: Batch) -> Memory:
+    states, _ = self.encode(batch)
+    return Memory(states, batch["src_segment_ids"], Places(batch["src_positions"]))
 
   def advance(self, tokens: jax.Array, state: DecodeState, slot: jax.Array, hypotheses: int,
-              memory: jax.Array | None = None, memory_positions: jax.Array | None = None):
+              memory: Memory = Memory()):
     """Hidden states of tokens [B * hypotheses, P], which go into `slot` and those behind it.
 
-    With a memory [B, S, D] its keys and values are kept in the state.
+    Keys and values of a memory are kept in the state.
     """
     slots, positions = state.slots(slot, tokens.shape[1], hypotheses)
     places = Places(jnp.repeat(positions, hypotheses, 0))
     x = self.embed_target(tokens, places, train=False)
-    source = Memory(memory, state.memory_segments,
-                    None if memory is None else Places(memory_positions))
-    ctx = Context(places, memory=source,
-                  embed_params=self.decoder.shared(self.tgt_params), slots=slots,
-                  keep_memory=memory is not None)
+    new = memory.states is not None
+    ctx = Context(places, memory=memory if new else Memory(segments=state.memory_segments),
+                  embed_params=self.decoder.shared(self.tgt_params), slots=slots, keep_memory=new)
     x, out = self.decoder_stack(x, ctx, cache=state.cache, memory=state.memory)
-    return x, state.replace(cache=out.cache, memory=state.memory if memory is None else out.memory)
+    return x, state.replace(cache=out.cache, memory=out.memory if new else state.memory)
 
   def embed_source(self, tokens: jax.Array, places: Places, train: bool) -> jax.Array:
     """Tokens [B, S] to the input [B, S, D] of the encoder."""

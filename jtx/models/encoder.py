@@ -15,7 +15,7 @@ from jtx.nn import layers
 from jtx.nn.attention import PROJECTIONS, AttentionConfig
 from jtx.nn.block import BlockConfig, Context
 from jtx.nn.dropout import Dropout
-from jtx.nn.layers import FfnConfig, NormConfig
+from jtx.nn.lora import Adapted
 from jtx.nn.positions import Learned, Places
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
@@ -24,8 +24,8 @@ from jtx.ranges import Size, SizeOrNone
 BERT_STACK = StackConfig(
     width=768, num_layers=12, position=Learned(),
     block=BlockConfig(
-        attention=AttentionConfig(num_heads=12, biases=PROJECTIONS, dropout=0.1),
-        ffn=FfnConfig(dim=3072, activation="gelu"), norm=NormConfig(eps=1e-12), init_std=0.02))
+        attention=AttentionConfig(num_heads=12, biases=PROJECTIONS, dropout=0.1), init_std=0.02,
+        ffn=layers.FfnConfig(dim=3072, activation="gelu"), norm=layers.NormConfig(eps=1e-12)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class EmbeddingConfig:
   scale: bool = False  # times sqrt(width)
 
 
-class Encoder(nn.Module):
+class Encoder(Adapted):
   """Tokens to hidden states, and these to what the heads make of them.
 
   Batch keys, all int32 [B, T]: `text`; `text_segment_ids`, 0 for padding, by which several
@@ -75,6 +75,8 @@ class Encoder(nn.Module):
       if self.head.task == "none":
         raise ConfigError(f"features.layers={self.features.layers} are for a head, and head.task is"
                           " 'none'")
+      if self.lora.rank:
+        raise ConfigError("features.layers are of an encoder as it is; leave lora.rank 0")
       self.features.check(self.stack.num_layers)
       self.extractor = Features(self.features, dtype)
     if self.head.task != "none":

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError, nearest
 from jtx.models.heads import TASKS, check_threshold
 from jtx.nn import layers
+from jtx.nn.activations import activate
 from jtx.nn.attention import Attention
 from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
@@ -75,7 +76,7 @@ class ImageHead(nn.Module):
     if c.transform != "none":
       dense = layers.Dense((x.shape[-1],), ("embed", "transform"), init_std=self.block.init_std,
                            dtype=self.dtype, name="transform")
-      x = layers.activate(c.transform, dense(x))
+      x = activate(c.transform, dense(x))
     if features:
       return x.astype(jnp.float32)
     if c.task == "embedding":
@@ -111,8 +112,8 @@ class AttentionPool(nn.Module):
     b = self.block
     probe = layers.param(self, "probe", nn.initializers.normal(b.init_std or 0.02), (1, D),
                          ("prefix", "embed")).astype(self.dtype)
-    attention = Attention(b.attention, b.norm, b.init_std, self.dtype, name="attention")
+    attention = Attention(b.attention, b.norm, b.init_std, dtype=self.dtype, name="attention")
     x, _, _ = attention(jnp.broadcast_to(probe, (B, 1, D)), hidden, train=train,
                         places=Places(jnp.zeros((B, 1), jnp.int32)))
     y = b.norm.make("norm")(x)
-    return (x + layers.FeedForward(b.ffn, b.init_std, self.dtype, name="ffn")(y, train))[:, 0]
+    return (x + layers.FeedForward(b.ffn, b.init_std, dtype=self.dtype, name="ffn")(y, train))[:, 0]

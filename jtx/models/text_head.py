@@ -9,12 +9,13 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError, nearest
 from jtx.models.heads import TASKS, check_threshold
 from jtx.nn import layers
+from jtx.nn.activations import activate
 from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
 from jtx.parallel.sharding import Batch
 from jtx.ranges import Fraction, Rate, Size
 
-POOLS = ("first", "mean", "none")
+POOLS = ("first", "last", "mean", "none")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,10 +23,11 @@ class HeadConfig:
   """The fields of a head. `transform` names the activation of a dense layer after pooling."""
   task: str = "none"
   outputs: Size | None = None  # classes or tags; other tasks have a number of their own
-  pool: str = "first"  # token of a text, "mean" of its tokens, or "none": every token
+  pool: str = "first"  # token of a text, or "last", "mean" of its tokens, or "none": every token
   transform: str = "none"  # tanh is the pooler of BERT
   norm: bool = False  # after the transform
   use_bias: bool = True  # of the transform
+  output_bias: bool = True
   dropout: Rate = 0.1  # before the outputs
   threshold: Fraction = 0.5  # of "multi_label": the probability from which on a label is predicted
 
@@ -38,7 +40,7 @@ class HeadConfig:
     by_token = task.by_token
     if self.task != "none" and by_token != (self.pool == "none"):
       raise ConfigError(f"head.task={self.task!r} needs head.pool="
-                        + ("'none'" if by_token else "'first' or 'mean'")
+                        + ("'none'" if by_token else "'first', 'last' or 'mean'")
                         + f", not {self.pool!r}")
     if task.outputs is not None and self.outputs not in (None, task.outputs):
       raise ConfigError(f"head.outputs={self.outputs}: a head for {self.task!r} has"
@@ -48,6 +50,8 @@ class HeadConfig:
     check_threshold(self.task, self.threshold)
     if self.norm and self.transform == "none":
       raise ConfigError("head.norm=True goes with a head.transform")
+    if not (self.output_bias or task.scored):
+      raise ConfigError(f"head.output_bias=False: head.task={self.task!r} has no outputs")
     if not self.use_bias and self.transform == "none":
       raise ConfigError("head.use_bias=False goes with a head.transform")
 
@@ -85,8 +89,8 @@ class Head(nn.Module):
     outputs = TASKS[c.task].outputs or c.outputs
     if outputs is None:
       raise ConfigError(f"head.outputs must be set: head.task={c.task!r}")
-    x = layers.Dense((outputs,), ("embed", "outputs"), init_std=self.block.init_std,
-                     dtype=self.dtype, name="output")(x)
+    x = layers.Dense((outputs,), ("embed", "outputs"), use_bias=c.output_bias,
+                     init_std=self.block.init_std, dtype=self.dtype, name="output")(x)
     return x.astype(jnp.float32)
 
 
@@ -103,19 +107,22 @@ class Transform(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., features]
     x = layers.Dense((self.features,), ("embed", "transform"), use_bias=self.use_bias,
                      init_std=self.block.init_std, dtype=self.dtype, name="dense")(x)
-    x = layers.activate(self.activation, x)
+    x = activate(self.activation, x)
     return self.block.norm.make("norm")(x) if self.norm else x
 
 
 def pool(kind: str, hidden: jax.Array, segment_ids: jax.Array, positions: jax.Array,
          num_texts: int) -> jax.Array:
-  """The first token or the mean of each text of a row: [B, T, D] to [B, S, D].
+  """The first token, the last one or the mean of each text of a row: [B, T, D] to [B, S, D].
 
   Texts that a row does not have are zeros.
   """
   chosen = segment_ids[:, None] == jnp.arange(1, num_texts + 1)[:, None]  # [B, S, T]
   if kind == "first":
     chosen &= positions[:, None] == 0
+  if kind == "last":
+    places = jnp.where(chosen, positions[:, None], -1)
+    chosen &= positions[:, None] == places.max(-1, keepdims=True)
   chosen = chosen.astype(jnp.float32)
   total = jnp.einsum("bst,btd->bsd", chosen, hidden.astype(jnp.float32))
   return (total / jnp.maximum(chosen.sum(-1, keepdims=True), 1)).astype(hidden.dtype)

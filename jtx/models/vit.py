@@ -13,17 +13,18 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.models.image_head import ImageHead, ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig, MaeDecoder
+from jtx.models.patches import ImageConfig, split
 from jtx.models.resnet import Resnet, ResnetConfig
 from jtx.nn import layers
 from jtx.nn.attention import PROJECTIONS, AttentionConfig
 from jtx.nn.block import BlockConfig, Context
 from jtx.nn.dropout import Dropout
 from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid
-from jtx.nn.layers import FfnConfig, NormConfig
+from jtx.nn.lora import Adapted
 from jtx.nn.positions import Places
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
-from jtx.ranges import Pixels, Positive, Size
+from jtx.ranges import Pixels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,32 +36,11 @@ class GridStackConfig(StackConfig):
 VIT_STACK = GridStackConfig(
     width=768, num_layers=12,
     block=BlockConfig(
-        attention=AttentionConfig(num_heads=12, biases=PROJECTIONS),
-        ffn=FfnConfig(dim=3072, activation="gelu"), norm=NormConfig(position="pre"), dropout=0.0))
+        attention=AttentionConfig(num_heads=12, biases=PROJECTIONS), dropout=0.0,
+        ffn=layers.FfnConfig(dim=3072, activation="gelu"), norm=layers.NormConfig(position="pre")))
 
 
-@dataclasses.dataclass(frozen=True)
-class ImageConfig:
-  """The images that the model takes. Pixels are scaled to 0 .. 1, then become (x - mean) / std."""
-  size: Pixels = 224  # height and width
-  channels: Size = 3
-  mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # one a channel, or one for all
-  std: tuple[Positive, ...] = (0.5, 0.5, 0.5)
-
-  def __post_init__(self):
-    for name, values in (("mean", self.mean), ("std", self.std)):
-      if len(values) not in (1, self.channels):
-        raise ConfigError(f"image.{name}={values} must have a number for each of the"
-                          f" {self.channels} channels, or one for all")
-
-  def normalize(self, image: jax.Array) -> jax.Array:
-    """Bytes [..., C] to float32; floats are taken as normalised before."""
-    if jnp.issubdtype(image.dtype, jnp.floating):
-      return image
-    return (image.astype(jnp.float32) / 255 - jnp.array(self.mean)) / jnp.array(self.std)
-
-
-class Vit(nn.Module):
+class Vit(Adapted):
   """Images to hidden states, and these to what the head makes of them.
 
   Batch keys: `image` [B, H, W, C], bytes, or floats that are normalised.
@@ -225,10 +205,9 @@ class Vit(nn.Module):
     if image.shape[1:] != (config.size, config.size, config.channels):
       raise ConfigError(f"images of {' x '.join(map(str, image.shape[1:]))} do not fit the model's"
                         f" image.size={config.size} and image.channels={config.channels}")
-    x = config.normalize(image)
     if self.stem.stages:
-      x = self.resnet(x)
-    return self.patches(split(x, self.patch_size))
+      return self.patches(split(self.resnet(config.normalize(image)), self.patch_size))
+    return self.patches(config.patches(image, self.patch_size))
 
   def reconstruct(self, batch: Batch, noise: jax.Array,
                   train: bool = False) -> tuple[jax.Array, jax.Array]:
@@ -251,12 +230,5 @@ class Vit(nn.Module):
 
   def pixels(self, batch: Batch) -> jax.Array:
     """The normalised values of all patches, float32 [B, N, values of a patch]."""
-    patches = split(self.image.normalize(batch["image"]), self.patch_size)
+    patches = self.image.patches(batch["image"], self.patch_size)
     return patches.reshape(*patches.shape[:2], -1).astype(jnp.float32)
-
-
-def split(image: jax.Array, size: int) -> jax.Array:
-  """[B, H, W, C] into patches [B, N, size, size, C], row by row."""
-  B, H, W, C = image.shape
-  x = image.reshape(B, H // size, size, W // size, size, C)
-  return x.swapaxes(2, 3).reshape(B, -1, size, size, C)

@@ -10,6 +10,7 @@ import jax
 from jtx.errors import ConfigError
 from jtx.nn import masks
 from jtx.nn.bias import PairBias
+from jtx.nn.kernels import counted
 from jtx.nn.kernels.choose import Request, bind, choose
 from jtx.nn.kernels.reference import SCORES
 from jtx.nn.masks import Mask, Rows
@@ -17,15 +18,14 @@ from jtx.nn.masks import Mask, Rows
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array, *,
            mask: Mask | tuple[Mask, ...] = masks.FULL, kind: jax.Array | None = None,
-           rows: Rows = Rows(), bias: jax.Array | PairBias | None = None,
-           q_index: jax.Array | None = None, k_index: jax.Array | None = None,
-           scale: float | None = None, soft_cap: float | None = None, score: str = "dot",
-           score_vector: jax.Array | None = None,
-           dropout_rate: float = 0.0, dropout_key: jax.Array | None = None, kernel: str = "auto",
+           shares: tuple[float, ...] = (1.0,), rows: Rows = Rows(),
+           bias: jax.Array | PairBias | None = None, q_index: jax.Array | None = None,
+           k_index: jax.Array | None = None, scale: float | None = None,
+           soft_cap: float | None = None, score: str = "dot",
+           score_vector: jax.Array | None = None, dropout_rate: float = 0.0,
+           dropout_key: jax.Array | None = None, kernel: str = "auto",
            return_weights: bool = False):
-  """softmax(score(Q, K) + bias) V over the pairs that the mask and the segments allow.
-
-  A query with nothing to attend to returns zeros.
+  """softmax(score(Q, K) + bias) V over the pairs that the mask and the segments allow, or zeros.
 
   Args:
     q: [B, T, N, H].
@@ -33,12 +33,13 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *,
     v: [B, S, K, Hv].
     mask: which row indices may attend to which; or several, of which `kind` says one.
     kind: scalar index into several masks; not needed where there is one.
+    shares: of each of several masks, the part of all calls that has it; FLOPs are counted so.
     rows: segment ids, flags of tokens, and explicit pairs.
     bias: added to the logits, [B or 1, N, T, S], or a function of places.
     q_index: [T] or [B, T], row indices of the queries; None is 0 to T - 1.
     k_index: [S] or [B, S], row indices of the keys; None is 0 to S - 1.
     scale: of dot-product logits; None is H^-0.5.
-    soft_cap: c makes logits c tanh(logits / c), before the bias (Gemma 2); None is none.
+    soft_cap: c makes logits c tanh(logits / c), before the bias (Gemma 2).
     score: a key of `SCORES`.
     score_vector: [N, H], for scores with a parameter.
     dropout_rate: of the weights, applied where `dropout_key` is given.
@@ -50,15 +51,16 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, *,
     [B, T, N, Hv], and [B, N, T, S] float32 where weights are asked for.
 
   Raises:
-    ConfigError: a kernel was asked for by name that does not support the request, or the
-      heads, `score` and `score_vector` do not fit together.
+    ConfigError: the kernel of that name can't do this, or heads and score do not fit together.
   """
   check(q, k, score, score_vector)
   several = mask if isinstance(mask, tuple) else (mask,)
+  indexed = q_index is not None or k_index is not None
+  if counted.active() and score == "dot" and not (return_weights or indexed):
+    return counted.attend(q, k, v, several, shares)
   request = lambda mask: Request(
       mask=mask, segments=rows.k_segments is not None, score=score, weights=return_weights,
-      indexed=q_index is not None or k_index is not None,
-      shared_bias=isinstance(bias, jax.Array) and bias.shape[0] == 1,
+      indexed=indexed, shared_bias=isinstance(bias, jax.Array) and bias.shape[0] == 1,
       queries=q.shape[1], keys=k.shape[1])
   kernels = [choose(kernel, request(mask)) for mask in several]
   if isinstance(bias, PairBias) and not all(chosen.calls_bias(bias) for chosen in kernels):

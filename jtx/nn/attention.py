@@ -67,6 +67,7 @@ class LayerKind(NamedTuple):
   """A kind of layer: its mask, and whether it is local."""
   mask: Mask
   local: bool = False  # sees a window only, which some positions (`Rope.local_base`) ask for
+  share: float = 1.0  # of the layers that are chosen from, those of this kind
 
 
 ALL_PLACES = (LayerKind(FULL),)
@@ -77,11 +78,13 @@ class Attention(nn.Module):
   config: AttentionConfig
   norm: NormConfig = NormConfig()  # the kind of qk_norm
   init_std: float | None = None
+  out_init_std: float | None = None  # of the output's kernel
   dtype: jnp.dtype = jnp.float32
 
   def dense(self, name: str, features, axes, num_in=1) -> Dense:
-    return Dense(features, axes, num_in, use_bias=name in self.config.biases,
-                 init_std=self.init_std, dtype=self.dtype, name=name)
+    std = self.out_init_std if name == "out" else self.init_std
+    return Dense(features, axes, num_in, use_bias=name in self.config.biases, init_std=std,
+                 dtype=self.dtype, name=name)
 
   @nn.compact
   def __call__(self, x: jax.Array, source: jax.Array, *, places: Places,
@@ -118,7 +121,6 @@ class Attention(nn.Module):
     places = places.replace(local=local)
     key_places = (source_places or places).replace(local=local, causal=places.causal)
     params = {**params, **make_params(self, position.layer_tables(sizes), "position_")}
-
     q, projected, project = self.project(
         x, source, places, key_places, position=position, params=params, projected=projected)
     k_index = None
@@ -134,12 +136,13 @@ class Attention(nn.Module):
     scale = sizes.head_dim**-0.5 if c.scale is None else c.scale
     bias = position.bias(q, k, places, key_places, params=params, project=project, scale=scale)
     # The parameters stay outside of the choice, so one scan serves all kinds of layers.
-    out = attend(q, k, v, mask=tuple(layer.mask for layer in kinds), kind=kind, rows=rows,
-                 bias=bias, q_index=None if update is None else places.positions, k_index=k_index,
+    masks, _, shares = zip(*kinds)
+    out = attend(q, k, v, mask=masks, kind=kind, shares=shares, rows=rows, bias=bias,
+                 q_index=None if update is None else places.positions, k_index=k_index,
                  scale=c.scale, soft_cap=c.soft_cap, score=c.score, dropout_rate=c.dropout,
-                 score_vector=self.score_vector(sizes.head_dim),
+                 score_vector=self.score_vector(sizes.head_dim), kernel=c.kernel,
                  dropout_key=self.make_rng("dropout") if train and c.dropout > 0 else None,
-                 kernel=c.kernel, return_weights=return_weights)
+                 return_weights=return_weights)
     out, weights = out if return_weights else (out, None)
     out = self.dense("out", (D,), ("heads", "kv", "embed"), num_in=2)(
         out.reshape(B, T, c.num_heads, v.shape[-1]))

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
-from jtx.nn import layers
 from jtx.nn.attention import Attention, AttentionConfig, LayerKind
 from jtx.nn.cache import Projections, Slots
 from jtx.nn.dropout import Dropout
+from jtx.nn.experts import Experts
 from jtx.nn.kept import keep
 from jtx.nn.layers import FeedForward, FfnConfig, NormConfig
 from jtx.nn.masks import Rows
@@ -83,6 +83,11 @@ class BlockConfig:
       raise ConfigError(f"block.parallel={self.parallel!r} goes with norm.position='pre' and"
                         " norm.attention=True")
 
+  @property
+  def out_init_std(self) -> float | None:
+    """Of the kernels whose products are added to the residuals."""
+    return self.init_std if self.residual.init_std is None else self.residual.init_std
+
 
 class Block(nn.Module):
   """Self-attention, cross-attention where `cross` is set, and feed-forward."""
@@ -135,7 +140,9 @@ class Block(nn.Module):
       return y
 
     def feed_forward(y):
-      return FeedForward(c.ffn, c.init_std, self.dtype, name="ffn")(y, ctx.train)
+      kind = Experts if c.ffn.experts.number else FeedForward
+      layer = kind(c.ffn, c.init_std, c.out_init_std, self.dtype, name="ffn")
+      return layer(y, ctx.train, ctx.segments)
 
     if self.position_at != "stem":
       params = ctx.embed_params
@@ -155,16 +162,17 @@ class Block(nn.Module):
 
   def attention(self, name: str) -> Attention:
     c = self.config
-    return Attention(c.attention, c.norm, c.init_std, self.dtype, name=name)
+    return Attention(c.attention, c.norm, c.init_std, c.out_init_std, dtype=self.dtype, name=name)
 
   def residual(self, name: str, x: jax.Array, sublayer: Callable[[jax.Array], jax.Array],
                ctx: Context, skipped: jax.Array | None) -> jax.Array:
     """The sub-layer with its norms: the one place where their order is written."""
     c = self.config
-    norm_first = c.norm.position != "post" and (c.norm.attention or name != "attention_norm")
+    norm_first = c.norm.position in ("pre", "sandwich") and (
+        c.norm.attention or name != "attention_norm")
     y = c.norm.make(name)(x) if norm_first else x
     y = sublayer(y)
-    if c.norm.position == "sandwich":
+    if c.norm.position in ("sandwich", "output"):
       y = c.norm.make(f"{name}_out")(y)
     y = keep(self.scaled(name, y, ctx, skipped) + x, "residual")
     if c.norm.position == "post":
@@ -184,13 +192,8 @@ class Block(nn.Module):
   def scaled(self, name: str, y: jax.Array, ctx: Context,
              skipped: jax.Array | None) -> jax.Array:
     """A sub-layer's output as it is added: after dropout, layer scale and stochastic depth."""
-    c = self.config
-    y = Dropout(c.dropout)(y, ctx.train)
-    if c.residual.layer_scale is not None:
-      scale = layers.param(self, name.replace("norm", "scale"),
-                           nn.initializers.constant(c.residual.layer_scale), y.shape[-1:],
-                           ("norm",))
-      y *= scale.astype(y.dtype)
+    y = Dropout(self.config.dropout)(y, ctx.train)
+    y = self.config.residual.layer_scaled(self, name.replace("norm", "scale"), y)
     if skipped is not None and ctx.train:
       y = skip_examples(y, skipped, self.make_rng("dropout"))
     return y

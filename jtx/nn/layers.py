@@ -11,27 +11,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.errors import ConfigError, nearest
+from jtx.errors import ConfigError
+from jtx.nn.activations import activate
 from jtx.nn.dropout import Dropout
 from jtx.nn.kept import keep
-from jtx.nn.numerics import gelu, normalized, product
+from jtx.nn.mixture import ExpertsConfig
+from jtx.nn.numerics import normalized, product
 from jtx.parallel.sharding import constrain, platform
 from jtx.ranges import Positive, Rate, Size
-
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "relu": jax.nn.relu,
-    "gelu": gelu,
-    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
-    "gelu_sigmoid": lambda x: x * jax.nn.sigmoid(1.702 * x),
-    "silu": jax.nn.silu,
-    "tanh": jnp.tanh,
-}
-
-
-def activate(name: str, x: jax.Array) -> jax.Array:
-  if name not in ACTIVATIONS:
-    raise ConfigError(f"activation={name!r}: {nearest(name, ACTIVATIONS)}")
-  return ACTIVATIONS[name](x)
 
 
 def param(module: nn.Module, name: str, init: Callable[..., jax.Array], shape: Sequence[int],
@@ -116,25 +103,35 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-  """gamma x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich 2019), in float32."""
+  """gamma x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich 2019), in float32.
+
+  With `unit_offset` the parameter is gamma - 1 (Gemma), so weight decay pulls gamma to 1.
+  """
   epsilon: float = 1e-6
+  unit_offset: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    scale = param(self, "scale", nn.initializers.ones, x.shape[-1:], ("norm",))
+    init = nn.initializers.zeros if self.unit_offset else nn.initializers.ones
+    scale = param(self, "scale", init, x.shape[-1:], ("norm",))
+    if self.unit_offset:
+      scale += 1
     return normalized(x, scale, self.epsilon, False).astype(x.dtype)
 
 
-NORM_POSITIONS = ("post", "pre", "sandwich")
+# Around a sub-layer f: norm(x + f(x)); x + f(norm(x)); x + norm(f(norm(x))) (Gemma 2);
+# x + norm(f(x)) (OLMo 2).
+NORM_POSITIONS = ("post", "pre", "sandwich", "output")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NormConfig:
   """The fields of a norm, and where a layer has it (Xiong et al. 2020)."""
   kind: str = "layernorm"  # or "rmsnorm", which has no bias in any paper
-  position: str = "post"  # after the residual; "pre": before a sub-layer; or "sandwich"
+  position: str = "post"  # of `NORM_POSITIONS`
   eps: Positive = 1e-6
   bias: bool = True  # of LayerNorm
+  unit_offset: bool = False  # of RMSNorm: its parameter is what is added to 1 (Gemma)
   attention: bool = True  # False: the attention of the first "pre" layer takes x as it is
 
   def __post_init__(self):
@@ -147,11 +144,13 @@ class NormConfig:
                         f" {self.position!r}")
     if self.kind == "rmsnorm" and not self.bias:
       raise ConfigError("norm.bias=False goes with norm.kind='layernorm'; an rmsnorm has none")
+    if self.kind == "layernorm" and self.unit_offset:
+      raise ConfigError("norm.unit_offset=True goes with norm.kind='rmsnorm'")
 
   def make(self, name: str | None) -> nn.Module:
     if self.kind == "layernorm":
       return LayerNorm(self.eps, self.bias, name=name)
-    return RMSNorm(self.eps, name=name)
+    return RMSNorm(self.eps, self.unit_offset, name=name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,26 +161,28 @@ class FfnConfig:
   gated: bool = False
   bias: bool = True
   dropout: Rate = 0.0  # on the hidden activations
+  experts: ExpertsConfig = ExpertsConfig()
 
 
 class FeedForward(nn.Module):
   """activation(x W1) W2, or gated: (activation(x Wg) * (x W1)) W2 (Shazeer 2020)."""
   config: FfnConfig
   init_std: float | None = None
+  out_init_std: float | None = None  # of the output's kernel
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
-  def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:  # [B, T, D] -> [B, T, D]
+  def __call__(self, x: jax.Array, train: bool = False, _=None) -> jax.Array:  # of x's shape
     c = self.config
-    dense = lambda name, features, axes: Dense(
-        (features,), axes, use_bias=c.bias, init_std=self.init_std, dtype=self.dtype, name=name)
-    hidden = lambda name: keep(dense(name, c.dim, ("embed", "mlp"))(x), "hidden")
+    dense = lambda name, features, axes, std: Dense(
+        (features,), axes, use_bias=c.bias, init_std=std, dtype=self.dtype, name=name)
+    hidden = lambda name: keep(dense(name, c.dim, ("embed", "mlp"), self.init_std)(x), "hidden")
     if c.gated:
       h = activate(c.activation, hidden("gate")) * hidden("in")
     else:
       h = activate(c.activation, hidden("in"))
     h = Dropout(c.dropout)(h, train)
-    return dense("out", x.shape[-1], ("mlp", "embed"))(h)
+    return dense("out", x.shape[-1], ("mlp", "embed"), self.out_init_std)(h)
 
 
 def compute_dtype(name: str) -> jnp.dtype:

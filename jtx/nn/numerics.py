@@ -1,4 +1,4 @@
-"""GELU, biases and norms, computed so that chips do not wait for what lies between products.
+"""GELU, biases, norms and sums of logits, computed so that chips do not wait between products.
 
 The formulas are those of the papers; what is chosen here is the order, what the way back keeps, and
 which unit does the work. docs/speed.md has what each is worth.
@@ -111,3 +111,45 @@ def _normalized_gradient(epsilon, centered, kept, gradient):
 
 
 _on_chips.defvjp(_normalized, _normalized_gradient)
+
+
+def logit_statistics(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, ...]:
+  """Of logits [..., V] the log of the sum of exp, the label's logit, and the mean: each [...].
+
+  On chips the way back writes one array of the logits' shape, and keeps none beside them; autodiff
+  would keep the exponentials and fill zeros for what the labels' entries are put into.
+  """
+  if platform() == "cpu":  # whose last digits earlier runs have
+    return jax.nn.logsumexp(logits, -1), label_logits(logits, labels), logits.mean(-1)
+  return _statistics(logits, labels)
+
+
+def label_logits(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """The logit of each label, [...]."""
+  if platform() == "cpu":
+    return jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+  return jnp.where(_is_label(logits, labels), logits, 0).sum(-1)  # in the same pass as other sums
+
+
+def _is_label(logits, labels):
+  return jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1) == labels[..., None]
+
+
+@jax.custom_vjp
+def _statistics(logits, labels):
+  return jax.nn.logsumexp(logits, -1), label_logits(logits, labels), logits.mean(-1)
+
+
+def _statistics_kept(logits, labels):
+  lse, *others = _statistics(logits, labels)
+  return (lse, *others), (logits, labels, lse)
+
+
+def _statistics_gradient(kept, gradients):
+  logits, labels, lse = kept
+  d_lse, d_own, d_mean = (g[..., None] for g in gradients)
+  d_logits = jnp.exp(logits - lse[..., None]) * d_lse + d_mean / logits.shape[-1]
+  return d_logits + jnp.where(_is_label(logits, labels), d_own, 0), None
+
+
+_statistics.defvjp(_statistics_kept, _statistics_gradient)

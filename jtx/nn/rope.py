@@ -137,7 +137,8 @@ def rope(x: jax.Array, positions: jax.Array, *, base: float = 10_000.0, pairing:
               scaling.magnitude)
 
 
-def turn(x: jax.Array, angle: jax.Array, pairing: str, magnitude: float = 1.0) -> jax.Array:
+def turn(x: jax.Array, angle: jax.Array, pairing: str,
+         magnitude: float | jax.Array = 1.0) -> jax.Array:
   """x [B, T, N, H] with its pairs of dimensions rotated by angles [T or B, T, H/2], in float32.
 
   The result is multiplied by `magnitude`.
@@ -153,7 +154,7 @@ def turn(x: jax.Array, angle: jax.Array, pairing: str, magnitude: float = 1.0) -
     out = jnp.stack([a * cos - b * sin, b * cos + a * sin], -1).reshape(y.shape)
   else:
     raise ConfigError(f"position.pairing={pairing!r}: valid are 'half' and 'interleaved'")
-  if magnitude != 1.0:
+  if not isinstance(magnitude, float) or magnitude != 1.0:
     out *= magnitude
   return out.astype(x.dtype)
 
@@ -166,20 +167,28 @@ class Rope(Position):
   scaling: Scaling = Scaling()
   # of local layers (ModernBERT; Warner et al. 2024); None is base
   local_base: Positive | None = None
+  local_scaling: Scaling | None = None  # of local layers (Gemma 3 has none); None is scaling
 
   def check_kinds(self, windowed):
     if self.local_base is not None and not windowed:
       raise ConfigError(f"position.local_base={self.local_base} is for local layers, and pattern"
                         " has none; leave it unset")
+    if self.local_scaling is not None and not windowed:
+      raise ConfigError("position.local_scaling is for local layers, and pattern has none; leave it"
+                        " unset")
 
   def rotate(self, x, places, params):
     dim = int(self.fraction * x.shape[-1])
     frequencies = rope_frequencies(dim, self.base, self.scaling)
-    if self.local_base is not None:
-      of_local = rope_frequencies(dim, self.local_base, self.scaling)
+    magnitude = self.scaling.magnitude
+    if self.local_base is not None or self.local_scaling is not None:
+      scaling = self.scaling if self.local_scaling is None else self.local_scaling
+      of_local = rope_frequencies(dim, self.local_base or self.base, scaling)
       frequencies = jnp.where(places.local, of_local, frequencies)
+      if scaling.magnitude != magnitude:
+        magnitude = jnp.where(places.local, scaling.magnitude, magnitude)
     angle = places.positions[..., None].astype(jnp.float32) * frequencies
-    turned = turn(x[..., :dim], angle, self.pairing, self.scaling.magnitude)
+    turned = turn(x[..., :dim], angle, self.pairing, magnitude)
     return turned if dim == x.shape[-1] else jnp.concatenate([turned, x[..., dim:]], -1)
 
 

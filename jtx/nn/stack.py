@@ -18,6 +18,7 @@ from jtx.nn import cache as kv
 from jtx.nn.attention import LayerKind
 from jtx.nn.block import POSITION_AT, Block, BlockConfig, Context
 from jtx.nn.cache import Projections
+from jtx.nn.experts import SUMS
 from jtx.nn.kept import KEPT
 from jtx.nn.masks import KINDS, kind_mask
 from jtx.nn.positions import Params, Places, Position, make_params
@@ -40,6 +41,13 @@ class Segment:
   block: BlockConfig
   num_layers: int
   pattern: tuple[str, ...] = ("global",)
+
+  @property
+  def kinds(self) -> tuple[tuple[str, ...], list[int], tuple[float, ...]]:
+    """The distinct kinds, each layer's index among them, and the share of layers of each."""
+    distinct = tuple(dict.fromkeys(self.pattern))
+    index = [distinct.index(self.pattern[i % len(self.pattern)]) for i in range(self.num_layers)]
+    return distinct, index, tuple(index.count(i) / max(len(index), 1) for i in range(len(distinct)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,8 +84,8 @@ class StackConfig:
       raise ConfigError(f"position_at={self.position_at!r} is for positions that are added to"
                         f" embeddings, and {type(self.position).__name__} is not; leave it 'stem'")
     if not self.final_norm and self.block.norm.position == "post":
-      raise ConfigError("final_norm=False goes with norm.position='pre' or 'sandwich'; 'post' has"
-                        " none behind the last layer")
+      raise ConfigError("final_norm=False goes with norm.position='pre', 'sandwich' or 'output';"
+                        " 'post' has none behind the last layer")
 
   @property
   def windowed(self) -> bool:
@@ -201,7 +209,7 @@ class Stack(nn.Module):
       name = "layers" if len(segments) == 1 else f"layers_{i}"
       (x, new_cache), (new_memory, w, h) = self.scan(segment, name)(
           (x, None if cache is None else cache[i]),
-          (jnp.arange(segment.num_layers), self.kinds(segment)[1],
+          (jnp.arange(segment.num_layers), jnp.array(segment.kinds[1]),
            segment.block.residual.skipped(first, segment.num_layers, total),
            None if memory is None else memory[i]), ctx)
       first += segment.num_layers
@@ -217,16 +225,11 @@ class Stack(nn.Module):
                       tuple(weights) if ctx.return_weights else None,
                       jnp.concatenate(hidden) if ctx.return_hidden else None)
 
-  def kinds(self, segment: Segment) -> tuple[tuple[str, ...], jax.Array]:
-    """The distinct kinds of a segment, and each layer's index among them [layers]."""
-    distinct = tuple(dict.fromkeys(segment.pattern))
-    cycle = [distinct.index(kind) for kind in segment.pattern]
-    return distinct, jnp.array([cycle[i % len(cycle)] for i in range(segment.num_layers)])
-
   def scan(self, segment: Segment, name: str) -> nn.Module:
     c = self.config
-    kinds = tuple(LayerKind(kind_mask(kind, causal=c.causal, window=c.window), KINDS[kind].windowed)
-                  for kind in self.kinds(segment)[0])
+    distinct, _, shares = segment.kinds
+    kinds = tuple(LayerKind(kind_mask(kind, causal=c.causal, window=c.window),
+                            KINDS[kind].windowed, share) for kind, share in zip(distinct, shares))
     layer = ScanLayer
     remat = c.remat
     if remat == "auto":
@@ -234,11 +237,11 @@ class Stack(nn.Module):
     if remat != "none":
       layer = nn.remat(layer, policy=REMAT[remat], prevent_cse=False)
     unroll = segment.num_layers if c.unroll == -1 else min(c.unroll, segment.num_layers)
+    sharing = dict(variable_axes={"params": 0, SUMS: 0},
+                   split_rngs={"params": not c.share, "dropout": True},
+                   metadata_params={nn.PARTITION_NAME: "layers"})
     if c.share:
-      sharing = dict(variable_broadcast="params", split_rngs={"params": False, "dropout": True})
-    else:
-      sharing = dict(variable_axes={"params": 0}, split_rngs={"params": True, "dropout": True},
-                     metadata_params={nn.PARTITION_NAME: "layers"})
+      sharing |= dict(variable_axes={SUMS: 0}, variable_broadcast="params")
     scan = nn.scan(layer, in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
                    **sharing)
     return scan(segment.block, kinds, c.position, self.cross, c.position_at, self.dtype, name=name)

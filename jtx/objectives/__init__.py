@@ -3,6 +3,8 @@
 from jtx.objectives.classify import Classify
 from jtx.objectives.distill import Distill
 from jtx.objectives.distill_classes import DistillClasses
+from jtx.objectives.dpo import Dpo
+from jtx.objectives.lm import Lm
 from jtx.objectives.mae import Mae
 from jtx.objectives.mlm import Mlm
 from jtx.objectives.multi_label import MultiLabel
@@ -15,6 +17,8 @@ OBJECTIVES = {
     "classify": Classify,
     "distill": Distill,
     "distill_classes": DistillClasses,
+    "dpo": Dpo,
+    "lm": Lm,
     "mae": Mae,
     "mlm": Mlm,
     "multi_label": MultiLabel,

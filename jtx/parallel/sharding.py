@@ -18,11 +18,12 @@ from jtx.errors import ConfigError
 
 Batch = Mapping[str, jax.Array]
 
-AXES = ("data", "fsdp", "tensor", "context")
+AXES = ("data", "fsdp", "expert", "tensor", "context")
+BATCH_AXES = ("data", "fsdp", "expert")  # that split the rows of a batch
 
 # logical axis -> choices, each one mesh axis or several that split the dimension together
 TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
-    "batch": (("data", "fsdp"),),
+    "batch": (BATCH_AXES,),
     "lookups": ("data",),
     "length": ("context",),
     "vocab": ("tensor",),
@@ -30,6 +31,8 @@ TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "kv_heads": ("tensor",),
     "mlp": ("tensor",),
     "embed": (("fsdp", "context"), "fsdp"),
+    "experts": ("expert",),
+    "routes": (),
     "layers": (),
     "kv": (),
     "norm": (),
@@ -42,6 +45,7 @@ TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "buckets": (),
     "types": (),
     "factors": (),
+    "rank": (),
     "transform": ("tensor",),
     "outputs": (),
     "states": (),
@@ -61,7 +65,7 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[jax.Device] | None = N
       `data`.
   """
   devices = jax.devices() if devices is None else devices
-  sizes = {axis: int(shape[axis]) for axis in AXES}
+  sizes = {axis: int(shape.get(axis, 1)) for axis in AXES}
   text = ", ".join(f"{a}={s}" for a, s in sizes.items())
   free = [a for a, s in sizes.items() if s == -1]
   if len(free) > 1 or any(s < 1 and s != -1 for s in sizes.values()):
@@ -177,22 +181,27 @@ def replicated_dimensions(boxed: Any, mesh: Mesh) -> list[str]:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-  """Rows of a batch over the data and fsdp axes."""
-  return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+  """Rows of a batch over the axes that split it."""
+  return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+
+
+def batch_ways(mesh: Mesh) -> int:
+  """The number of parts that the mesh splits a batch into."""
+  return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
 def check_batch(batch_size: int, mesh: Mesh, what: str) -> None:
   """Raises ConfigError where `batch_size` rows can't be split over the mesh."""
-  ways = mesh.shape["data"] * mesh.shape["fsdp"]
+  ways = batch_ways(mesh)
   if batch_size < 1 or batch_size % ways:
     raise ConfigError(
         f"{what}={batch_size} must be a positive multiple of the {ways} ways that the mesh splits"
-        f" a batch (data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']})")
+        f" a batch ({' x '.join(f'{axis}={mesh.shape[axis]}' for axis in BATCH_AXES)})")
 
 
 def padded_batch(batch_size: int, mesh: Mesh) -> int:
   """The next size from `batch_size` on that `mesh` can split, for batches that are padded."""
-  ways = mesh.shape["data"] * mesh.shape["fsdp"]
+  ways = batch_ways(mesh)
   return -(-batch_size // ways) * ways
 
 

@@ -5,10 +5,8 @@ import functools
 import os
 from typing import Any, Mapping, Sequence
 
-from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jtx import config as config_lib
 from jtx import config_files, hub, imports, storage
@@ -18,21 +16,18 @@ from jtx.data.ops.registry import OPS
 from jtx.data.tokenizers import files as tokenizer_files
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
-from jtx.interop import configs, files, huggingface, preprocessor, trunks
-from jtx.models import MODELS
+from jtx.interop import configs, files, huggingface, originals, preprocessor, trunks
+from jtx.interop.originals import Originals
 from jtx.models.heads import TASKS
-from jtx.saved import card, workdir
+from jtx.nn import lora
+from jtx.saved import base, card, workdir
 from jtx.saved.checkpoint import Checkpointer
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")  # of a Hugging Face folder
 
 
 class Saved(abc.ABC):
-  """A folder with a trained model; `open_saved` makes it of the kind that the folder is.
-
-  Args:
-    directory: the folder.
-  """
+  """A folder with a trained model; `open_saved` makes it of the kind that the folder is."""
 
   def __init__(self, directory: str):
     self.directory = directory
@@ -139,6 +134,10 @@ class Saved(abc.ABC):
       ConfigError: the folder asks for what jtx can't compute.
     """
 
+  def originals(self) -> Originals:
+    """What is given back as it was where the model is saved as one of Hugging Face."""
+    return Originals()
+
   def told(self) -> card.Told | None:
     """What is known of how the loaded model was trained; None where it has no scores."""
     return None
@@ -177,6 +176,9 @@ class HuggingFace(Saved):
   def image_ops(self, model):
     return huggingface.image_ops(self.directory, model.image)
 
+  def originals(self):
+    return originals.read(self.directory)
+
 
 class Workdir(Saved):
   """A folder that jtx wrote: config.json and checkpoints."""
@@ -196,16 +198,7 @@ class Workdir(Saved):
     """The model and its parameters."""
 
   def params_for(self, model):
-    theirs, params = self.load()
-    if type(theirs) is not type(model):
-      raise ConfigError(f"{self.directory} holds a {type(theirs).__name__}, not a"
-                        f" {type(model).__name__}")
-    trunks.check_trunk(model, theirs, self.directory)
-    flat = trunks.resized(model, flatten_dict(jax.tree.map(np.asarray, params), sep="/"), theirs)
-    shapes = trunks.param_shapes(model)
-    found = {path: np.asarray(x) for path, x in flat.items()
-             if path in shapes and x.shape == shapes[path]}
-    return unflatten_dict(found, sep="/"), [path for path in shapes if path not in found]
+    return base.fitted(self.directory, model, *self.load())
 
   def fields(self):
     name = self.config.model.name
@@ -231,10 +224,23 @@ class Run(Workdir):
     checkpoints.close()
     return data
 
-  def _load(self, step, average):
-    task, params, self.step = workdir.load_run(self.directory, step, average)
+  def _load(self, step, average, merge=True):
+    task, params, self.step = workdir.load_run(self.directory, step, average, merge=merge)
     self.average = average
     return task.model, params
+
+  def load_adapted(self, step: int | str | None = None,
+                   average: int | None = None) -> tuple[Any, Any]:
+    """As `load`, of a run of adapters: the model that has them, not that which they are merged to.
+
+    Raises:
+      ConfigError: the run has none.
+    """
+    model, params = self._load(step, average, merge=False)
+    if not lora.adapted(model):
+      raise ConfigError(f"{self.directory} holds a run without adapters: its config.model.lora.rank"
+                        " is 0")
+    return model, params
 
   def labels(self):
     return self.data.labels or None
@@ -254,13 +260,7 @@ class Converted(Workdir):
 
   def _load(self, step, average):
     _refuse(self.directory, "holds a model and no run", step=step, average=average)
-    model = config_lib.build(MODELS, self.config.model, what="model")
-    abstract = {path: jax.ShapeDtypeStruct(shape, jnp.float32)
-                for path, shape in trunks.param_shapes(model).items()}
-    checkpoints = Checkpointer(os.path.join(self.directory, "checkpoints"))
-    params, _, _ = checkpoints.restore_params(unflatten_dict(abstract, sep="/"))
-    checkpoints.close()
-    return model, params
+    return base.converted(self.directory, self.config)
 
   def labels(self):
     return None if self.config.labels is None else tuple(self.config.labels)
@@ -268,6 +268,9 @@ class Converted(Workdir):
   def tokenizers(self):
     texts = tokenizer_files.load_tokenizers(self.directory) or {}
     return {field: tokenizer_files.from_json(text) for field, text in texts.items()}
+
+  def originals(self):
+    return originals.kept_in(self.directory)
 
   def image_ops(self, model):
     if "image_ops" not in self.config:  # those of before had a resize
@@ -296,8 +299,9 @@ def open_saved(directory: str) -> Saved:
 
 
 def save_converted(directory: str, model: Any, params: Any, tokenizers: Mapping[str, Tokenizer],
-                   labels: Sequence[str] | None, image_ops: Sequence[Any] | None) -> None:
-  """Writes config.json with the model's section, the tokenizers, and checkpoints/0."""
+                   labels: Sequence[str] | None, image_ops: Sequence[Any] | None,
+                   original: Originals = Originals()) -> None:
+  """Writes config.json with the model's section, the tokenizers, originals, and checkpoints/0."""
   content = ConfigDict({"model": configs.model_section(model), "imports": tuple(imports.found_in)})
   content.labels = None if labels is None else tuple(labels)
   if image_ops is not None:
@@ -306,6 +310,7 @@ def save_converted(directory: str, model: Any, params: Any, tokenizers: Mapping[
   texts = {field: tokenizer.to_json() for field, tokenizer in tokenizers.items()}
   with files.NewDirectory(directory) as path:
     workdir.write_config(content, path)
+    originals.keep_in(path, original)
     if texts:
       tokenizer_files.save_tokenizers(texts, path)
     checkpoints = Checkpointer(os.path.join(path, "checkpoints"))

@@ -16,15 +16,17 @@ from jtx.data.tokenizers.files import read_tokenizer
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, nearest
 from jtx.inference.images import takes_images
-from jtx.interop import export, stablehlo
+from jtx.interop import export, peft, stablehlo
 from jtx.interop.family import task_of
 from jtx.interop.files import CONFIG
+from jtx.interop.originals import Originals
 from jtx.models.heads import TASKS
+from jtx.nn import lora
 from jtx.nn.layers import compute_dtype
 from jtx.saved import card
 from jtx.saved.folder import HuggingFace, Run, Saved, open_saved, save_converted
 
-FORMATS = ("hf", "jtx")
+FORMATS = ("hf", "jtx", "peft")
 
 
 def load_pretrained(directory: str, architecture: str | None = None,
@@ -55,7 +57,7 @@ def load_pretrained(directory: str, architecture: str | None = None,
 def save_pretrained(directory: str, model: Any, params: Any,
                     tokenizer: Tokenizer | Mapping[str, Tokenizer] | None = None,
                     format: str = "hf", labels: Sequence[str] | None = None,
-                    dtype: str = "float32", like: str | Saved | None = None) -> None:
+                    dtype: str | None = None, like: str | Saved | None = None) -> None:
   """Writes a model, whole or not at all, into a directory that holds nothing yet.
 
   Args:
@@ -64,11 +66,15 @@ def save_pretrained(directory: str, model: Any, params: Any,
     params: its parameters.
     tokenizer: written beside the model; in format "jtx" also several, by the field that each is
       for, such as src and tgt.
-    format: "hf", which `transformers` loads, or "jtx", a workdir without a run.
+    format: "hf", which `transformers` loads; "jtx", a workdir without a run; or, of a model with
+      adapters, which in the other two are merged into its kernels, "peft": the adapters alone, as
+      files of PEFT, for the model of the folder that `like`, their run, began from.
     labels: names of classes or tags; without them `transformers` calls them LABEL_0 and so on.
-    dtype: of the tensors in format "hf"; "jtx" is float32.
+    dtype: of the tensors in format "hf"; None is that of `like`, where it is a Hugging Face
+      model, and else float32. "jtx" is float32.
     like: a folder, such as that which the model was loaded from, whose tokenizer, labels and way
-      to make arrays of images are taken where they are not given. In format "hf" a run whose
+      to make arrays of images are taken where they are not given. Of a Hugging Face model, the
+      files of its tokenizer and its settings of generation are copied. In format "hf" a run whose
       parameters these are also gives a model card, README.md, where it has scores.
 
   Raises:
@@ -76,14 +82,23 @@ def save_pretrained(directory: str, model: Any, params: Any,
   """
   if format not in FORMATS:
     raise ConfigError(f"format={format!r}: {nearest(format, FORMATS)}")
+  if format == "peft":
+    if dtype not in (None, "float32") or tokenizer is not None or labels is not None:
+      raise ConfigError("format='peft' has adapters in float32, and neither tokenizer nor labels")
+    return _save_adapters(directory, model, params, like)
+  model, params = lora.merged(model, params)
   if isinstance(tokenizer, Tokenizer):
     tokenizer = {"text": tokenizer}
   elif format == "hf" and tokenizer:
     raise ConfigError(f"tokenizer: format='hf' has one, and these are of {', '.join(tokenizer)}")
   image_ops = about = None
+  original = Originals()
   if like is not None:
     like, about = _opened(like, params)
-    tokenizer = like.tokenizers() if tokenizer is None else tokenizer
+    own, original = like.tokenizers(), like.originals()
+    tokenizer = own if tokenizer is None else tokenizer
+    if dict(tokenizer) != own:
+      original = original.without_tokenizer()
     if labels is None and TASKS[task_of(model.heads)].labelled:
       labels = like.labels()
     image_ops = like.image_ops(model) if takes_images(model) else None
@@ -91,13 +106,21 @@ def save_pretrained(directory: str, model: Any, params: Any,
     first = next(iter((tokenizer or {}).values()), None)
     more = {}
     if about is not None:
-      written = export.hf_config(model, first, labels)
+      written = export.hf_config(model, first, labels, original)
       more[card.CARD] = card.text(directory, written, params, labels, about)
-    export.save(directory, model, params, first, labels, dtype, image_ops=image_ops, more=more)
-  elif dtype != "float32":
+    export.save(directory, model, params, first, labels, dtype or original.dtype,
+                image_ops=image_ops, more=more, original=original)
+  elif dtype not in (None, "float32"):
     raise ConfigError(f"dtype={dtype!r}: format='jtx' has float32 only")
   else:
-    save_converted(directory, model, params, tokenizer or {}, labels, image_ops)
+    save_converted(directory, model, params, tokenizer or {}, labels, image_ops, original)
+
+
+def _save_adapters(directory: str, model: Any, params: Any, like: str | Saved | None) -> None:
+  like = open_saved(like) if isinstance(like, str) else like
+  if not isinstance(like, Run):
+    raise ConfigError("format='peft' needs like=DIR, the workdir of the adapters' run")
+  peft.save(directory, model, params, like.config.init_from)
 
 
 def save_program(directory: str, model: Any, params: Any, like: Saved, *,

@@ -7,14 +7,16 @@ from typing import Any, Mapping
 from absl import logging
 import jax
 
-from jtx import build, config_files, imports, storage
+from jtx import build, config_files, hub, imports, storage
 from jtx.config import ConfigDict
 from jtx.data.dataset import Dataset
 from jtx.data.tokenizers.files import load_tokenizers
 from jtx.errors import CheckpointError, ConfigError, DataError, nearest
 from jtx.evals.task import Task
+from jtx.interop import files, huggingface
+from jtx.nn import lora
 from jtx.parallel import processes, sharding
-from jtx.saved import older
+from jtx.saved import base, older
 from jtx.saved.checkpoint import Checkpointer
 
 CONFIG_FILE = "config.json"
@@ -289,7 +291,7 @@ def opened_checkpoints(config: ConfigDict, workdir: str) -> Checkpointer:
 
 
 def load_run(workdir: str, step: int | str | None = None, average: int | None = None,
-             data_path: str | None = None) -> tuple[Task, Any, int]:
+             data_path: str | None = None, merge: bool = True) -> tuple[Task, Any, int]:
   """The model, parameters and data of a run, on all devices of this machine.
 
   Args:
@@ -298,6 +300,7 @@ def load_run(workdir: str, step: int | str | None = None, average: int | None = 
     average: how many checkpoints, the newest up to `step`, are averaged; None is what the
       config says.
     data_path: replaces the config's data.path.
+    merge: a model with adapters becomes one without, whose kernels have them.
 
   Returns:
     The task, its parameters (their EMA, where the run keeps one), and the step.
@@ -319,6 +322,29 @@ def load_run(workdir: str, step: int | str | None = None, average: int | None = 
   key = "ema" if config.optim.ema else "params"
   if average is None:  # a short run has fewer than its config averages
     average = checkpoints.at_most(config.checkpoint.average, step)
-  params, _, step = checkpoints.restore_params(abstract, step=step, average=average, key=key)
+  params, meta, step = checkpoints.restore_params(
+      lora.split(model, abstract)[0], step=step, average=average, key=key)
   checkpoints.close()
+  if lora.adapted(model):
+    kept = base.frozen(_base_params(config, model, workdir), lora.split(model, abstract)[1],
+                       config.init_from, meta["base"])
+    params = lora.joined(params, kept)
+    if merge:
+      model, params = lora.merged(model, params)
   return Task(config, model, objective, data=data, mesh=mesh), params, step
+
+
+def _base_params(config: ConfigDict, model: Any, workdir: str) -> Any:
+  """The parameters of the folder that a run of adapters began from, for its model without them."""
+  try:
+    directory = hub.folder(config.init_from)
+    if huggingface.is_hf(files.read_config(directory)):
+      return huggingface.load_params(directory, lora.plain(model))[0]
+    theirs = read_config(directory)
+    if "data" in theirs:
+      found = load_run(directory)
+      return base.fitted(directory, lora.plain(model), found[0].model, found[1])[0]
+    return base.fitted(directory, lora.plain(model), *base.converted(directory, theirs))[0]
+  except (ConfigError, DataError, CheckpointError) as e:
+    raise type(e)(f"--workdir={workdir} holds adapters of the model of {config.init_from}: {e};"
+                  f" put it back, or its place into init_from of {workdir}/{CONFIG_FILE}") from e

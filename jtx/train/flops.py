@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 
+from jtx.nn.kernels.counted import counted
+
 
 def count(fn: Callable[..., Any], *args: Any) -> float:
   """FLOPs that the matrix products and convolutions of `fn(*args)` take.
@@ -18,8 +20,8 @@ def count(fn: Callable[..., Any], *args: Any) -> float:
   A multiply and an add are two. Nothing is computed or compiled, so that a model of any
   size can be counted anywhere.
 
-  - A scan counts its body once per step, a Pallas kernel once per grid point, `shard_map`
-    once per shard of the axes it maps over.
+  - A scan counts its body once per step, `shard_map` once per shard of the axes it maps over, a
+    Pallas kernel what it says of itself, or else its body once per grid point.
   - A while loop counts its condition and body once: its trip count is not known.
   - A conditional counts the mean over its branches, right for a `lax.switch` over kinds
     of layers that occur equally often or cost the same.
@@ -43,9 +45,14 @@ def _equation_flops(eqn: Any) -> float:
       return _dot_flops(eqn)
     case "conv_general_dilated":
       return _conv_flops(eqn)
+    case "jit" if eqn.params["name"] == "grouped_product":  # a row goes through one kernel only
+      rows, kernels = (x.aval for x in eqn.invars[:2])
+      return 2 * rows.size * kernels.shape[2]
     case "cond":
       branches = eqn.params["branches"]
       return sum(map(_jaxpr_flops, branches)) / len(branches)
+    case "pallas_call" if eqn.params.get("cost_estimate") is not None:
+      return eqn.params["cost_estimate"].flops
     case _:
       return _trips(eqn) * sum(map(_jaxpr_flops, _inner_jaxprs(eqn.params)))
 
@@ -93,14 +100,19 @@ def _conv_flops(eqn: Any) -> int:
 class StepFlops:
   """Floating-point operations of a train step on a batch, counted once for its shapes.
 
+  Those of attention are what `jtx.nn.kernels.counted` says, whichever kernel runs.
+
   Args:
     forward: (parameters, batch, extra) to the objective's sums.
     params: abstract parameters.
     extra: arrays that are not trained, by name.
+    still: (parameters, batch) to the objective's sums of the part of the model whose parameters are
+      frozen; None is no part.
   """
 
-  def __init__(self, forward: Callable[..., Any], params: Any, extra: Mapping[str, Any]):
-    self._forward, self._params, self._extra = forward, params, extra
+  def __init__(self, forward: Callable[..., Any], params: Any, extra: Mapping[str, Any],
+               still: Callable[..., Any] | None = None):
+    self._forward, self._params, self._extra, self._still = forward, params, extra, still
     self._known: dict[Any, float] = {}
 
   def __call__(self, batch: Mapping[str, Any]) -> float:
@@ -108,7 +120,11 @@ class StepFlops:
     if key not in self._known:
       # A backward pass is two products for each of the forward's (Kaplan et al. 2020, 2.1), but
       # not through what isn't trained.
-      alone, whole = (count(self._forward, self._params, batch, extra)
-                      for extra in ({}, self._extra))
-      self._known[key] = 2 * alone + whole
+      # A function of its own, so that no trace is taken that was made for another purpose.
+      with counted():
+        alone, whole = (count(lambda *args: self._forward(*args), self._params, batch, extra)
+                        for extra in ({}, self._extra))
+        # Of two products of the backward pass, the gradient of a frozen kernel is one.
+        frozen = self._still and count(lambda *args: self._still(*args), self._params, batch)
+      self._known[key] = 2 * alone + whole - (frozen or 0)
     return self._known[key]

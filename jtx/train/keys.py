@@ -40,6 +40,7 @@ class MeshKeys:
   """`config.mesh`, in devices."""
   data: Axis = -1
   fsdp: Axis = 1
+  expert: Axis = 1
   tensor: Axis = 1
   context: Axis = 1
 

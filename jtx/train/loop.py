@@ -19,7 +19,7 @@ from jtx.train import keys, metrics, phases, states, trackers
 from jtx.train.profile import Profile
 from jtx.train.program import Program
 from jtx.train.progress import Progress
-from jtx.train.teacher import with_teacher
+from jtx.train.teacher import evaluated, with_teacher
 
 
 def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None = None,
@@ -78,6 +78,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   evaluators = make_evaluators(config, model, example)
   task = Task(config, model, objective, data=data, mesh=mesh)
   objective, extra = with_teacher(objective, mesh)
+  task = evaluated(task, objective, extra)
   program = Program(config, model, objective, example=example, mesh=mesh, extra=extra)
   banner("model", program.describe(model))
 
@@ -106,7 +107,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
                       before=totals)
 
   def evaluate_now(names: Iterable[str], step: int) -> None:
-    params = state.ema if config.optim.ema else state.params
+    params = program.whole(state.ema if config.optim.ema else state.params)
     now = {name: e for name, e in evaluators.items() if name in names}
     results = evaluate(task, params, now, step, workdir, writer.write)
     workdirs.rate(config, checkpoints, step, results)
@@ -149,13 +150,13 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
     if step % config.checkpoint.every == 0 or last or stop:
       with progress.pause(), watchdog.pause():
-        states.save(checkpoints, state, config, data, stream, step, pending=due,
+        states.save(checkpoints, state, program, data, stream, step, pending=due,
                     totals=progress.totals())
     if stop or workdirs.ended(config, checkpoints, step):
       break
 
   if notice.reason:
-    states.save(checkpoints, state, config, data, stream, step, totals=progress.totals())
+    states.save(checkpoints, state, program, data, stream, step, totals=progress.totals())
   profile.stop()
   watchdog.stop()
   checkpoints.wait()
@@ -170,7 +171,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   else:
     params, at = states.final_params(program, checkpoints)
     results = workdirs.save_results(asked, workdir, {
-        "step": at, **evaluate(task, params, missing, at, workdir, writer.write)})
+        "step": at, **evaluate(task, program.whole(params), missing, at, workdir, writer.write)})
   checkpoints.close()
   writer.close()
   return results

@@ -137,7 +137,7 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
 def decays(path: str) -> bool:
   """Whether weight decay is meant for a parameter: kernels and embeddings."""
   name = path.split("/")[-1]
-  return name == "kernel" or name.endswith("embedding")
+  return name in ("kernel", "lora_a", "lora_b") or name.endswith("embedding")
 
 
 def _decay(weight_decay: float) -> optax.GradientTransformation:

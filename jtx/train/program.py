@@ -3,20 +3,33 @@
 import collections
 import functools
 import math
-from typing import Any, Mapping
+from typing import Any, Mapping, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jtx import build
 from jtx.config import ConfigDict
+from jtx.nn import lora
 from jtx.parallel import sharding
 from jtx.train import flops, optim
+from jtx.train.layer_sums import sums_of
 from jtx.train.step import TrainState, train_step
 
 # Steps that the host may be ahead of the devices: enough to keep them busy. Each more is one that a
 # run which is told to stop still has to wait for.
 AHEAD = 2
+
+
+class OnBase(NamedTuple):
+  """An objective of the parameters that are trained; the frozen ones, `base`, are given to it."""
+  objective: Any
+
+  def __call__(self, model, params, batch, *, base, **more):
+    return self.objective(model, lora.joined(params, base), batch, **more)
+
+  def weights(self, batch):
+    return self.objective.weights(batch)
 
 
 class Program:
@@ -28,8 +41,11 @@ class Program:
     objective: of `jtx.objectives`.
     example: a batch's abstract arrays.
     mesh: the devices.
-    extra: arrays on the mesh that the objective takes by name and that are not trained.
+    extra: arrays on the mesh that the objective takes by name and that are not trained. Of a model
+      with adapters `self.extra` has its frozen parameters, too, as `base`; they are abstract until
+      `jtx.train.adapters.take_base` reads them.
   """
+  base_checksums: dict[str, int] | None = None  # of the frozen parameters
 
   def __init__(self, config: ConfigDict, model, objective, *, example: Mapping[str, Any], mesh,
                extra: Mapping[str, Any] = {}):
@@ -38,21 +54,29 @@ class Program:
 
     boxed = build.abstract_params(model, objective, example)
     self.replicated_dimensions = sharding.replicated_dimensions(boxed, mesh)
+    forward = lambda p, b, extra: sums_of(objective, model, p, b, train=False, **extra)
+    whole = sharding.unbox(boxed)
+    self.metric_names = (*jax.eval_shape(forward, whole, example, extra), "grad_norm")
+    trained, still = objective, None
+    if lora.adapted(model):
+      boxed, frozen = lora.split(model, boxed)
+      place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+      self.extra["base"] = jax.tree.map(place, sharding.unbox(frozen),
+                                        sharding.param_shardings(frozen, mesh))
+      trained, still = OnBase(objective), lora.plain(model)
+    self.flops = flops.StepFlops(forward, whole, extra, still and (
+        lambda p, b: objective(still, p, b, train=False)))
+    self.flops_per_step = self.flops(example)
     params, axes = sharding.unbox(boxed), sharding.logical_axes(boxed)
     width = [None, *(stack.width for stack in model.stacks.values())][-1]
     self.tx, self.schedule = optim.make(config.optim, config.steps, params, axes, width=width)
     everywhere = jax.NamedSharding(mesh, jax.P())
     param_shardings = sharding.param_shardings(boxed, mesh)
 
-    forward = lambda p, b, extra: objective(model, p, b, train=False, **extra)
-    sums = jax.eval_shape(forward, params, example, self.extra)
-    self.metric_names = (*sums, "grad_norm")
-    self.flops = flops.StepFlops(forward, params, self.extra)
-    self.flops_per_step = self.flops(example)
-
     def init(seed):
       key = jax.random.key(seed)
-      params = sharding.unbox(build.init_params(model, objective, example, key))
+      fresh = sharding.unbox(build.init_params(model, objective, example, key))
+      params = lora.split(model, fresh)[0]
       return TrainState(step=jnp.int32(0), params=params, opt_state=self.tx.init(params),
                         ema=params if config.optim.ema else {}, sums=self.zero_sums(),
                         bad_step=jnp.int32(-1))
@@ -68,7 +92,7 @@ class Program:
     self._marks: collections.deque[jax.Array] = collections.deque()  # of steps under way
     self._mark = jax.jit(jnp.copy)
     self.jitted_zero_sums = jax.jit(self.zero_sums, out_shardings=self.shardings.sums)
-    self.jitted_step = jax.jit(functools.partial(train_step, config, model, objective, self.tx),
+    self.jitted_step = jax.jit(functools.partial(train_step, config, model, trained, self.tx),
                                donate_argnums=0, out_shardings=self.shardings,
                                in_shardings=(self.shardings, sharding.batch_sharding(mesh),
                                              jax.tree.map(lambda x: x.sharding, self.extra)))
@@ -89,9 +113,18 @@ class Program:
   def zero_sums(self) -> dict[str, jax.Array]:
     return {name: jnp.zeros(2) for name in self.metric_names}
 
+  def whole(self, params: Any) -> Any:
+    """Parameters as the state has them, with those that are frozen."""
+    return lora.joined(params, self.extra["base"]) if "base" in self.extra else params
+
   def describe(self, model) -> str:
-    count = sum(math.prod(x.shape) for x in jax.tree.leaves(self.abstract_state.params))
+    state = self.abstract_state
+    count, trained = (sum(math.prod(x.shape) for x in jax.tree.leaves(params))
+                      for params in (self.whole(state.params), state.params))
     text = f"{type(model).__name__} of {count:,} parameters, {self.flops_per_step:.3g} FLOPs a step"
+    if trained < count:
+      held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.opt_state))
+      text += f"; {trained:,} parameters are trained, for which the optimiser holds {held:,} bytes"
     if self.replicated_dimensions:
       text += "; replicated: " + ", ".join(self.replicated_dimensions)
     return text

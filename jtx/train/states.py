@@ -9,13 +9,13 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
 import jax.numpy as jnp
 
-from jtx.config import ConfigDict
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
 from jtx.errors import TrainError
 from jtx.saved import workdir as workdirs
 from jtx.saved.checkpoint import Checkpointer
 from jtx.saved.folder import open_saved
+from jtx.train.adapters import take_base
 from jtx.train.program import Program
 from jtx.train.step import TrainState
 
@@ -35,11 +35,15 @@ def begin(program: Program, checkpoints: Checkpointer) -> Start:
   if checkpoints.latest_step() is None:
     checkpoints.check_none_lost()
     state = program.init()
-    if config.init_from:
+    if "base" in program.extra:
+      state = with_params(program, state, take_base(program))
+    elif config.init_from:
       params = open_saved(config.init_from).params_for(program.model)[0]
       state = with_params(program, state, params)
     return Start(state)
   state, meta, step = restore(program, checkpoints)
+  if "base" in program.extra:
+    take_base(program, meta)
   if meta["config"]["checkpoint"].get("best") != config.checkpoint.best:
     checkpoints.scores.clear()  # they are of another number
   # Older checkpoints have neither evaluations that are due nor totals.
@@ -103,7 +107,7 @@ def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:
                    f" saved since; {kept}; try a lower optim.lr, optim.clip_norm or more warm-up")
 
 
-def save(checkpoints: Checkpointer, state: TrainState, config: ConfigDict, data: Dataset,
+def save(checkpoints: Checkpointer, state: TrainState, program: Program, data: Dataset,
          stream: pipeline.Phases, step: int, pending: Iterable[str] = (),
          totals: Mapping[str, float] | None = None) -> None:
   """Starts to write a checkpoint.
@@ -111,7 +115,7 @@ def save(checkpoints: Checkpointer, state: TrainState, config: ConfigDict, data:
   Args:
     checkpoints: of the run.
     state: after `step` updates.
-    config: of the run.
+    program: of the run.
     data: whose tokenizers and labels it keeps.
     stream: of training.
     step: of the state.
@@ -120,8 +124,8 @@ def save(checkpoints: Checkpointer, state: TrainState, config: ConfigDict, data:
   """
   check_finite(state, checkpoints)
   checkpoints.save(step, to_dict(state), {
-      "config": json.loads(config.to_json()), "tokenizers": data.tokenizer_texts(),
-      "labels": list(data.labels), "shares": data.shares,
+      "config": json.loads(program.config.to_json()), "tokenizers": data.tokenizer_texts(),
+      "labels": list(data.labels), "shares": data.shares, "base": program.base_checksums,
       "cursor": [int(i) for i in stream.cursor(step)],
       "pending": list(pending), "progress": totals})
 

@@ -9,6 +9,7 @@ import optax
 
 from jtx.config import ConfigDict
 from jtx.train import optim
+from jtx.train.layer_sums import LOSS, sums_of
 
 
 @flax.struct.dataclass
@@ -33,8 +34,9 @@ def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransform
 
   @jax.named_scope("loss")  # regions have names in a profile; those of layers are inside of them
   def loss_fn(params, part, key):
-    sums = objective(model, params, part, train=True, rngs={"dropout": key}, **extra)
-    return sum(sums[k][0] / d for k, d in divisors.items()), sums
+    sums = sums_of(objective, model, params, part, train=True, rngs={"dropout": key}, **extra)
+    own = {LOSS: config.optim.accumulate} if LOSS in sums else {}  # a mean over the parts
+    return sum(sums[k][0] / d for k, d in (divisors | own).items()), sums
 
   grad_fn = jax.grad(loss_fn, has_aux=True)
   accumulate = config.optim.accumulate

@@ -121,6 +121,18 @@ def test_sums_by_hand(text, expected):
   assert sum(w.cycles for w in cycles.work(text, RATES)) == expected
 
 
+@pytest.mark.parametrize("shares, expected", [
+    ({("encoder", "layers_1"): (0.25, 0.75)}, 0.25 * 30 + 0.75 * 70),
+    ({("encoder", "layers"): (0.25, 0.75)}, 50),  # of other layers
+    ({("layers_1", "encoder"): (0.25, 0.75)}, 50),
+    ({("encoder", "layers_1"): (0.25, 0.5, 0.25)}, 50)])  # not what these layers choose among
+def test_kinds_of_layers_count_by_their_share(shares, expected):
+  path = 'metadata={op_name="jit(train_step)/jvp(loss)/Encoder/encoder/while/body/layers_1/cond"}'
+  text = CHOICE.replace("{%one, %two}", f"{{%one, %two}}, {path}")
+  assert sum(w.cycles for w in cycles.work(text, RATES, shares)) == expected
+  assert cycles.summary(text, RATES, 0, shares) == {"cycles": expected}
+
+
 def test_a_summary_adds_up_and_tells_of_the_others():
   found = cycles.summary(TEXT, RATES, 1)
   assert found["cycles"] == 347.0

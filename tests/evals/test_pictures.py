@@ -7,7 +7,7 @@ import pytest
 from jtx.build import init_params
 from jtx.evals import pictures
 from jtx.models.mae_decoder import DecoderConfig
-from jtx.models.vit import ImageConfig
+from jtx.models.patches import ImageConfig
 from jtx.objectives.classify import Classify
 from jtx.objectives.mae import Mae
 from jtx.parallel.sharding import unbox

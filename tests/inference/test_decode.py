@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.inference.decode import Beam, Sample, decode, truncate
+from jtx.inference.decode import Beam, Ends, Sample, Start, decode, truncate
 from tests.helpers import one_fast
 
 V, EOS, PAD = 4, 3, 0
@@ -44,9 +44,9 @@ def search(method, max_length, first, table, keys, present):
     history = jnp.stack([state.history[:, 1], tokens], 1)
     return table[history[:, 0], history[:, 1]], Chain(history, state.sources)
 
-  rows = len(first) * method.rows
-  return decode(method, first, Chain(jnp.zeros((rows, 2), jnp.int32), len(first)), step,
-                max_length=max_length, eos_id=EOS, pad_id=PAD, keys=keys, present=present)
+  state = Chain(jnp.zeros((len(first) * method.rows, 2), jnp.int32), len(first))
+  absent = jnp.zeros(len(first), bool) if present is None else ~present
+  return decode(method, Start(first, state, absent, keys), step, max_length, Ends((EOS,), PAD))
 
 
 def run(method, first, table, max_length, keys=None, present=None):
@@ -169,8 +169,8 @@ def test_room_grows_before_it_is_needed(monkeypatch):
     state = Tape(state.tokens.at[:, index].set(tokens))  # beyond the room it is lost
     return table[0, state.tokens[:, index]], state
 
-  out = jax.jit(lambda: decode(Beam(beam=1), jnp.asarray(first), Tape(jnp.zeros((1, 2), jnp.int32)),
-                               step, max_length=7, eos_id=EOS, pad_id=PAD))()
+  start = lambda: Start(jnp.asarray(first), Tape(jnp.zeros((1, 2), jnp.int32)), jnp.zeros(1, bool))
+  out = jax.jit(lambda: decode(Beam(beam=1), start(), step, 7, Ends((EOS,), PAD)))()
   expected = [int(np.argmax(first[0]))]
   while len(expected) < 7:
     expected.append(int(np.argmax(table[0, expected[-1]])))
@@ -257,16 +257,73 @@ def test_low_temperature_and_top_k_1_are_greedy():
 
 def test_truncation():
   logits = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.1]))
-  kept = lambda k, p: list(np.isfinite(np.asarray(truncate(logits, k, p))))
+  kept = lambda k, p, m=0.0: list(np.isfinite(np.asarray(truncate(logits, k, p, m))))
   assert kept(0, 1.0) == [True] * 4
   assert kept(2, 1.0) == [True, True, False, False]
   assert kept(0, 0.6) == [True, True, False, False]
   assert kept(0, 0.5) == [True, False, False, False]
   assert kept(0, 0.95) == [True] * 4
   assert kept(9, 1.0) == [True] * 4
+  assert kept(0, 1.0, 0.49) == [True, True, False, False]
+  assert kept(0, 1.0, 0.51) == [True, False, False, False]
+  assert kept(1, 1.0, 0.1) == [True, False, False, False]
 
 
-@pytest.mark.parametrize("make", [lambda: Beam(beam=2, n_best=3), lambda: Beam(penalty="gnm")])
+def test_at_temperature_0_the_likeliest_token_is_taken():
+  first, table = tables(3, 3)
+  greedy = run(Beam(beam=1, alpha=0.0), first, table, 6)
+  ours = run(Sample(temperature=0.0), first, table, 6)
+  np.testing.assert_array_equal(ours.tokens, greedy.tokens)
+  np.testing.assert_allclose(ours.scores, greedy.scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("penalty", [1.0, 3.0])
+def test_tokens_seen_before_are_less_likely(penalty):
+  """Against a loop over tokens: those of the prompt, and those that were decoded."""
+  first, table = tables(5, 2)
+  seen = np.zeros((2, V), bool)
+  seen[0, 1] = seen[1, 2] = True
+  table = jnp.asarray(table, jnp.float32)
+
+  def step(tokens, state, index):
+    history = jnp.stack([state.history[:, 1], tokens], 1)
+    return table[history[:, 0], history[:, 1]], Chain(history, state.sources)
+
+  start = Start(jnp.asarray(first, jnp.float32), Chain(jnp.zeros((2, 2), jnp.int32), 2),
+                jnp.zeros(2, bool), seen=jnp.asarray(seen))
+  out = decode(Sample(temperature=0.0, repetition_penalty=penalty), start, step, 6,
+               Ends((EOS,), PAD))
+  for b in range(2):
+    known, logits, history, text = set(np.flatnonzero(seen[b])), first[b], [0, 0], []
+    while len(text) < 6 and EOS not in text:
+      x = [(v / penalty if v > 0 else v * penalty) if i in known else v
+           for i, v in enumerate(np.asarray(logits))]
+      text.append(int(np.argmax(x)))
+      known.add(text[-1])
+      history = [history[1], text[-1]]
+      logits = table[history[0], history[1]]
+    assert out.tokens[b, 0].tolist() == text + [PAD] * (6 - len(text))
+
+
+@pytest.mark.parametrize("method", [Beam(beam=2, alpha=0.0, n_best=2), Sample(temperature=0.0)])
+def test_any_of_several_tokens_ends_a_target(method):
+  first, table = (jnp.asarray(x, jnp.float32) for x in tables(9, 12))
+
+  def step(tokens, state, index):
+    history = jnp.stack([state.history[:, 1], tokens], 1)
+    return table[history[:, 0], history[:, 1]], Chain(history, state.sources)
+
+  state = Chain(jnp.zeros((12 * method.rows, 2), jnp.int32), 12)
+  out = decode(method, Start(first, state, jnp.zeros(12, bool)), step, 6, Ends((EOS, 2), PAD))
+  for row in np.asarray(out.tokens).reshape(-1, 6):
+    ended = np.flatnonzero(np.isin(row, (EOS, 2)))
+    assert not len(ended) or not row[ended[0] + 1:].any()
+  assert {2, EOS} <= set(np.asarray(out.tokens).ravel())
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Beam(beam=2, n_best=3), lambda: Beam(penalty="gnm"),
+    lambda: Sample(temperature=0.0, top_k=3), lambda: Sample(temperature=0.0, n_best=2)])
 def test_options_that_do_not_fit(make):
   with pytest.raises(ConfigError, match="decode"):
     make()
@@ -288,7 +345,8 @@ def test_a_published_translator_decodes_as_published(method):
   logits, state = model.apply(variables, batch, method.rows, 20, prompt, method="start")
   step = lambda *args: model.apply(variables, *args, method="step")
   keys = jax.random.split(jax.random.key(0), len(cases))
-  out = decode(method, logits, state, step, max_length=20, eos_id=ct2.EOS, pad_id=0, keys=keys)
+  start = Start(logits, state, jnp.zeros(len(cases), bool), keys)
+  out = decode(method, start, step, 20, Ends((ct2.EOS,), 0))
   for row, (_, target) in zip(np.asarray(out.tokens)[:, 0], cases):
     assert [vocabulary[t] for t in row[:list(row).index(ct2.EOS)]] == target
 
@@ -328,7 +386,7 @@ def test_absent_rows_cost_no_step():
     logits = jnp.asarray(table, jnp.float32)[history[:, 0], history[:, 1]]
     return logits, Chain(history, state.sources)
 
-  decode(Beam(beam=1), jnp.asarray(table[0, :1].repeat(16, 0), jnp.float32),
-         Chain(jnp.zeros((16, 2), jnp.int32), 16), step, max_length=8, eos_id=EOS, pad_id=PAD,
-         present=jnp.arange(16) == 5)
+  start = Start(jnp.asarray(table[0, :1].repeat(16, 0), jnp.float32),
+                Chain(jnp.zeros((16, 2), jnp.int32), 16), jnp.arange(16) != 5)
+  decode(Beam(beam=1), start, step, 8, Ends((EOS,), PAD))
   assert steps == [4] * 8

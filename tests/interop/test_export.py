@@ -93,7 +93,7 @@ def test_arguments_of_saving_are_checked(tmp_path):
   path, params = str(tmp_path / "new"), random_params(BERT)
   assert message(save_pretrained, path, BERT, params, dtype="float64") == (
       "dtype='float64': valid are float32, float16, bfloat16")
-  assert "format='tf': valid are: hf, jtx" in message(save_pretrained, path, BERT, params,
+  assert "format='tf': valid are: hf, jtx, peft" in message(save_pretrained, path, BERT, params,
                                                       format="tf")
   assert message(save_pretrained, path, BERT, params, labels=("a",)) == (
       "labels has 1 names, and the model has head.outputs=4")
@@ -104,7 +104,7 @@ def test_arguments_of_saving_are_checked(tmp_path):
   assert message(save_pretrained, path, BERT, wrong) == (
       "params are not of this model: embed/embedding is [1, 12] in params and [31, 12] in the"
       " model")
-  assert "only Encoder or Vit can" in message(save_pretrained, path, Encoder, params)
+  assert "only Encoder or Decoder or Vit can" in message(save_pretrained, path, Encoder, params)
   assert not os.listdir(tmp_path)
 
 

@@ -12,7 +12,7 @@ from jtx.data.ops.image import CenterCrop, InceptionCrop, PadCrop, Resize
 from jtx.data.recipes import build_ops
 from jtx.errors import ConfigError
 from jtx.interop import preprocessor
-from jtx.models.vit import ImageConfig
+from jtx.models.patches import ImageConfig
 from jtx.nn.block import ResidualConfig
 from jtx.nn.grid_positions import LearnedGrid
 from jtx.saved.folder import open_saved, save_converted

@@ -91,13 +91,33 @@ def test_a_fused_projection(transposed, by_head):
     assert again.shape == tensor.shape and again.tobytes() == tensor.tobytes()
 
 
-def test_a_tensor_fused_by_head_has_as_many_heads_of_each():
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_queries_are_fused_with_the_key_that_they_share(kv_heads):
+  """Feature (k, g, h) of the 4 / K queries of a key, then that key and its value (Falcon)."""
+  weight, _ = tables.dense("qkv", *(f"a/{name}" for name in NAMES), by_head=True)
+  heads = dict(zip(NAMES, (4, kv_heads, kv_heads)))
+  shapes = {f"a/{name}/kernel": (D, number, H) for name, number in heads.items()}
+  entry = next(tables.entries([weight], {}, shapes))
+  group = 4 // kv_heads
+  matrix = np.arange((4 + 2 * kv_heads) * H * D, dtype=np.float32).reshape(-1, D)
+  by_group = matrix.reshape(kv_heads, group + 2, H, D)
+  params = {}
+  tables.read(entry, matrix, shapes, params)
+  for k in range(kv_heads):
+    for g in range(group):
+      np.testing.assert_array_equal(params["a/query/kernel"][:, k * group + g], by_group[k, g].T)
+    np.testing.assert_array_equal(params["a/key/kernel"][:, k], by_group[k, group].T)
+    np.testing.assert_array_equal(params["a/value/kernel"][:, k], by_group[k, group + 1].T)
+  np.testing.assert_array_equal(tables.write(entry, params), matrix)
+
+
+def test_heads_that_do_not_divide_are_not_fused():
   weight, _ = tables.dense("qkv", "a/query", "a/key", by_head=True)
-  shapes = {"a/query/kernel": (D, 4, H), "a/key/kernel": (D, 2, H)}
+  shapes = {"a/query/kernel": (D, 3, H), "a/key/kernel": (D, 2, H)}
   entry = next(tables.entries([weight], {}, shapes))
   with pytest.raises(DataError) as e:
-    tables.read(entry, np.zeros((6 * H, D), np.float32), shapes, {})
-  assert str(e.value) == "tensor 'qkv.weight' is joined by heads, of which its parts have 4 and 2"
+    tables.read(entry, np.zeros((5 * H, D), np.float32), shapes, {})
+  assert str(e.value) == "tensor 'qkv.weight' is joined by heads, of which its parts have 3 and 2"
 
 
 def test_a_model_of_two_stacks():
@@ -136,4 +156,7 @@ def test_a_family_names_each_tensor_and_parameter_once(model_type):
     assert len(set(paths)) == len(paths)
     assert heads <= names.heads.keys()
   every = {r.name for heads in architectures for r in names.rows_for(heads)}
-  assert set(names.tied.values()) <= every and not every & set(names.tied)
+  assert set(names.tied.values()) <= every
+  # Output weights of their own have the name of those that are tied.
+  of_lm = {r.name for r in names.heads["lm"]} if "lm" in names.heads else set()
+  assert not (every - of_lm) & set(names.tied)

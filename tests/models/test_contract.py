@@ -17,7 +17,7 @@ from jtx.nn.positions import Learned, Sinusoidal
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import Rope
 from jtx.parallel.sharding import unbox
-from tests.helpers import block, encdec, encoder, one_fast, vit
+from tests.helpers import block, decoder, encdec, encoder, one_fast, vit
 
 V, D = 11, 8
 SIZE = dict(vocab_size=V, width=D, num_layers=2, block=block(num_heads=2, ffn_dim=12))
@@ -28,6 +28,10 @@ FIRST_BARE = block(num_heads=2, ffn_dim=12, norm_position="pre", attention_norm=
 
 # Model, and the heads that it has.
 CASES = {
+    "decoder": (decoder(**SIZE), {"lm"}),
+    "decoder with a head": (
+        decoder(**{**SIZE, "block": FIRST_BARE}, position=Rope(), lm=False,
+                head=HeadConfig(task="classes", outputs=3, pool="last")), {"classes"}),
     "encdec": (encdec(**SIZE), {"seq2seq"}),
     "encdec of other depths": (encdec(**SIZE, num_decoder_layers=3, share_embeddings="none"),
                                {"seq2seq"}),
@@ -102,7 +106,7 @@ def test_shared_layers_are_one():
 def test_its_heads_are_named(name):
   model, heads = CASES[name]
   assert model.heads == heads
-  assert heads <= {*TASKS, "seq2seq", "mlm", "mae", "distilled"} - {"none"}
+  assert heads <= {*TASKS, "seq2seq", "lm", "mlm", "mae", "distilled"} - {"none"}
   params = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   assert ("mlm_head" in params) == ("mlm" in heads)
   assert ("mae_decoder" in params) == ("mae" in heads)
@@ -111,7 +115,8 @@ def test_its_heads_are_named(name):
   assert ("distillation_output" in outputs) == ("distilled" in heads)
 
 
-LIMITS = {"encdec of tables": 5, "encoder with heads": 4, "encoder": 512, "vit": 5,
+LIMITS = {"decoder": 1024, "decoder with a head": None,
+          "encdec of tables": 5, "encoder with heads": 4, "encoder": 512, "vit": 5,
           "vit with a distilled head": 6, "encdec": None, "encoder of two segments": None}
 
 

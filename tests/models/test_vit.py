@@ -15,7 +15,9 @@ from jtx.models.mae_decoder import DecoderConfig, MaeDecoder
 from jtx.models.resnet import Conv, GroupNorm, ResnetConfig
 from jtx.evals.pictures import join
 from jtx.interop.trunks import resized_vit
-from jtx.models.vit import VIT_STACK, ImageConfig, split
+from jtx.models import patches
+from jtx.models.patches import ImageConfig, split
+from jtx.models.vit import VIT_STACK
 from jtx.nn.block import Context, ResidualConfig, skip_examples
 from jtx.nn.grid_positions import (
     GRID_POSITIONS, Grid, Learned2d, LearnedGrid, RelativeBias, Sincos2d)
@@ -92,6 +94,16 @@ def test_bytes_are_normalised_and_floats_taken_as_they_are():
   of_bytes, of_floats = (SMALL.apply({"params": params}, {"image": x}, method="predict")
                          for x in (PIXELS, expected.astype(np.float32)))
   np.testing.assert_allclose(of_bytes, of_floats, atol=1e-4)
+
+
+@pytest.mark.parametrize("mean", [(0.5,), (0.1, 0.4, 0.7)])
+def test_patches_on_chips_are_those_of_a_cpu(mean, monkeypatch):
+  config = ImageConfig(size=8, mean=mean, std=mean)
+  image = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)), jnp.uint8)
+  expected = config.patches(image, 4)
+  monkeypatch.setattr(patches, "platform", lambda: "tpu")
+  np.testing.assert_array_equal(config.patches(image, 4), expected)
+  np.testing.assert_array_equal(config.patches(config.normalize(image), 4), expected)
 
 
 def test_the_stem_is_a_product_of_each_patch():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.nn import layers
+from jtx.nn import activations, layers
 from jtx.nn.layers import FfnConfig, NormConfig
 from jtx.parallel.sharding import logical_axes, unbox
 
@@ -102,6 +102,7 @@ def test_norms_of_bfloat16_are_computed_in_float32(kind):
 
 @pytest.mark.parametrize("name, formula", [
     ("relu", lambda x: max(x, 0)),
+    ("relu2", lambda x: max(x, 0)**2),
     ("gelu", lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2),
     ("gelu_tanh",
      lambda x: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2),
@@ -111,12 +112,12 @@ def test_norms_of_bfloat16_are_computed_in_float32(kind):
 ])
 def test_activations(name, formula):
   x = np.linspace(-5, 5, 41, dtype=np.float32)
-  close(layers.activate(name, jnp.asarray(x)), [formula(float(v)) for v in x], 2e-6)
+  close(activations.activate(name, jnp.asarray(x)), [formula(float(v)) for v in x], 2e-6)
 
 
 def test_every_activation_is_covered():
-  assert set(layers.ACTIVATIONS) == {"relu", "gelu", "gelu_tanh", "gelu_sigmoid", "silu",
-                                     "tanh"}
+  assert set(activations.ACTIVATIONS) == {"relu", "relu2", "gelu", "gelu_tanh", "gelu_sigmoid",
+                                     "silu", "tanh"}
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -140,7 +141,7 @@ def test_feed_forward_dropout_is_of_the_hidden_activations():
 
 
 @pytest.mark.parametrize("call, message", [
-    (lambda: layers.activate("gelo", jnp.ones(1)), "activation='gelo': did you mean 'gelu'"),
+    (lambda: activations.activate("gelo", jnp.ones(1)), "activation='gelo': did you mean 'gelu'"),
     (lambda: NormConfig(kind="batchnorm"), "norm.kind='batchnorm'"),
     (lambda: layers.compute_dtype("float16"), "dtype='float16'"),
 ])

@@ -87,6 +87,8 @@ def test_norm_placement(norm_position):
         x = norm(f"{name}_norm", x + sublayer(name, x))
       case "pre":
         x = x + sublayer(name, norm(f"{name}_norm", x))
+      case "output":
+        x = x + norm(f"{name}_norm_out", sublayer(name, x))
       case "sandwich":
         x = x + norm(f"{name}_norm_out", sublayer(name, norm(f"{name}_norm", x)))
   close(block.apply({"params": params}, X, context())[0], x)

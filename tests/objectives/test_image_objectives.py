@@ -10,7 +10,7 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.models.image_head import PrefixConfig
-from jtx.models.vit import ImageConfig
+from jtx.models.patches import ImageConfig
 from jtx.objectives.classify import Classify
 from jtx.objectives.distill_classes import DistillClasses
 from jtx.objectives.mae import Mae, normalized

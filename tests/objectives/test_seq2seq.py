@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jtx.nn import numerics
 from jtx.objectives import cross_entropy as cross_entropy_of
 from jtx.objectives.cross_entropy import cross_entropy, token_sums
 from jtx.objectives.seq2seq import Seq2Seq, shift_right
@@ -164,6 +165,31 @@ def test_an_empty_batch_is_zeros(params):
   assert all(s == 0 and w == 0 for s, w in sums(Seq2Seq(BOS), params, data).values())
 
 
+@pytest.mark.parametrize("smoothing, z_loss", [(0.0, 0.0), (0.1, 0.0), (0.2, 0.01)])
+def test_cross_entropy_and_its_gradient_on_chips(smoothing, z_loss, monkeypatch):
+  """Against the sums in float64, whose gradient is autodiff's."""
+  monkeypatch.setattr(numerics, "platform", lambda: "tpu")
+  random = np.random.default_rng(2)
+  logits, labels = random.normal(0, 4, (3, 5, 70)), random.integers(0, 70, (3, 5))
+  of_loss, of_nll = random.normal(size=(2, 3, 5))
+
+  def expected(logits):
+    log_p = jax.nn.log_softmax(logits)
+    nll = -jnp.take_along_axis(log_p, labels[..., None], -1)[..., 0]
+    z = jnp.square(jax.nn.logsumexp(logits, -1))
+    return (1 - smoothing) * nll - smoothing * log_p.mean(-1) + z_loss * z, nll
+
+  def total(fn):
+    return lambda logits: sum((a * b).sum() for a, b in zip(fn(logits), (of_loss, of_nll)))
+
+  with jax.enable_x64(True):
+    values, gradient = jax.device_get((expected(logits), jax.grad(total(expected))(logits)))
+  found = lambda logits: cross_entropy(logits, jnp.asarray(labels), smoothing, z_loss)
+  narrow = jnp.asarray(logits, jnp.float32)
+  np.testing.assert_allclose(found(narrow), values, rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(jax.grad(total(found))(narrow), gradient, rtol=1e-5, atol=1e-6)
+
+
 def test_a_vocabularys_sums_on_chips_are_those_of_classes(monkeypatch):
   random = np.random.default_rng(5)
   logits = jnp.asarray(random.normal(size=(3, 4, 50)), jnp.float32)
@@ -171,7 +197,8 @@ def test_a_vocabularys_sums_on_chips_are_those_of_classes(monkeypatch):
   weights[labels < 0] = 0
   found = {}
   for platform in ("cpu", "tpu"):
-    monkeypatch.setattr(cross_entropy_of, "platform", lambda: platform)
+    for module in (cross_entropy_of, numerics):
+      monkeypatch.setattr(module, "platform", lambda: platform)
     found[platform] = cross_entropy_of.vocabulary_sums(logits, labels, weights)
   for name, (total, weight) in found["cpu"].items():
     np.testing.assert_allclose(found["tpu"][name], (total, weight), rtol=1e-5)

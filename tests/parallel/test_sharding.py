@@ -13,8 +13,9 @@ from jtx.errors import ConfigError
 from jtx.parallel import sharding
 
 
-def mesh(data=1, fsdp=1, tensor=1, context=1, devices=None):
-  return sharding.make_mesh(dict(data=data, fsdp=fsdp, tensor=tensor, context=context), devices)
+def mesh(data=1, fsdp=1, tensor=1, context=1, expert=1, devices=None):
+  return sharding.make_mesh(dict(data=data, fsdp=fsdp, tensor=tensor, context=context,
+                                 expert=expert), devices)
 
 
 def boxed(shape, *names):
@@ -48,7 +49,8 @@ def test_slices_of_a_tpu_are_split_over_data():
 
 
 def test_mesh_sizes():
-  assert dict(mesh(2, 2, 1, 2).shape) == {"data": 2, "fsdp": 2, "tensor": 1, "context": 2}
+  assert dict(mesh(2, 2, 1, 2).shape) == {"data": 2, "fsdp": 2, "expert": 1, "tensor": 1,
+                                          "context": 2}
   assert mesh(2, 4).axis_names == sharding.AXES
 
 
@@ -77,7 +79,7 @@ def test_mesh_errors(sizes, message):
 
 # -------------------------------------------------------------------------------- spec
 
-SIZES = dict(data=2, fsdp=2, tensor=4, context=2)
+SIZES = dict(data=2, fsdp=2, expert=1, tensor=4, context=2)
 
 
 @pytest.mark.parametrize("names, shape, expected", [
@@ -100,14 +102,21 @@ def test_spec(names, shape, expected):
   assert sharding.spec(names, shape, SIZES) == expected
 
 
+def test_experts_are_split_and_rows_by_the_same_axis():
+  sizes = dict(data=2, fsdp=2, expert=4, tensor=2, context=1)
+  assert sharding.spec(("experts", "embed", "mlp"), (8, 16, 32), sizes) == P(
+      "expert", "fsdp", "tensor")
+  assert sharding.spec(("batch", "length"), (16, 4), sizes) == P(("data", "fsdp", "expert"), None)
+
+
 def test_axes_of_size_one_are_left_out():
-  sizes = dict(data=4, fsdp=1, tensor=1, context=2)
+  sizes = dict(data=4, fsdp=1, expert=1, tensor=1, context=2)
   assert sharding.spec(("batch", "length"), (8, 8), sizes) == P("data", "context")
   assert sharding.spec(("embed", "mlp"), (8, 8), sizes) == P("context", None)
 
 
 def test_unequal_parts():
-  sizes = dict(data=1, fsdp=2, tensor=1, context=4)
+  sizes = dict(data=1, fsdp=2, expert=1, tensor=1, context=4)
   assert sharding.spec(("batch", "length"), (4, 13), sizes) == P("fsdp", None)
   assert sharding.spec(("batch", "length"), (4, 13), sizes, uneven=True) == P("fsdp", "context")
 

@@ -49,6 +49,18 @@ def test_the_last_line_of_the_images_suite():
     assert all(len(rates) == 2 and min(rates) > 0 for rates in part["all"].values())
 
 
+def test_the_last_line_of_the_language_models_suite():
+  result = last_line("--suite=lm", "--steps=1")
+  assert result["step"]["loss"]["jtx"] == pytest.approx(
+      result["step"]["loss"]["transformers"], rel=1e-4)
+  for part in ("step", "generate", "one"):
+    assert set(result[part]["tokens_per_s"]) == {"jtx", "transformers"}
+    assert all(len(rates) == 2 and min(rates) > 0 for rates in result[part]["all"].values())
+  for part, number in (("generate", 6), ("one", 1)):
+    assert result[part]["identical"] == 1 and result[part]["prompts"] == number
+    assert min(result[part]["first_token_s"].values()) > 0
+
+
 def test_the_last_line_of_the_pretraining_suite():
   result = last_line("--suite=bert", "--steps=1", "--peer=transformers", "--peer=flax")
   assert result["nll"]["jtx"] == pytest.approx(result["nll"]["transformers"], rel=1e-4)

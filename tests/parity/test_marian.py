@@ -92,7 +92,7 @@ def test_beam_search(params, peer, alpha, early_stop):
   import torch
   src, T = sources(40), LENGTH - 1
   method = decode.Beam(beam=4, alpha=alpha, penalty="power", early_stop=early_stop)
-  out = generate(MODEL, method, T, EOS, PAD, params=params, batch=rows("src", src),
+  out = generate(MODEL, method, T, decode.Ends((EOS,), PAD), params=params, batch=rows("src", src),
                  prompt=jnp.full((len(src), 1), BOS))
   ours = np.asarray(out.tokens)[:, 0]
   theirs = peer.generate(

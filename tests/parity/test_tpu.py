@@ -70,6 +70,29 @@ def test_a_mask_and_a_bias_of_an_own_repository_are_in_the_fused_kernel():
     assert result["kernels"][f"{name} (Pallas, Mosaic)"]["count"] == 2
 
 
+SMALL = ("--config.model.stack.num_layers=4", "--config.model.stack.width=256",
+         "--config.model.stack.block.attention.num_heads=4",
+         "--config.model.stack.block.ffn.dim=512")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("topology, mesh, config", [
+    ("v4:2x2x1", "tensor", ("modernbert.py", "--vocab_size=1000", *SMALL,
+                            "--config.phases=((1.0, 8192, 1),)", "--config.batch_size=1",
+                            "--config.optim.accumulate=1")),
+    ("v5p:2x2x1", "context", ("bert.py:mini", "--config.phases=((1.0, 512, 8),)",
+                              "--config.batch_size=8")),
+    ("v6e:2x2", "fsdp", ("mae.py:ti", "--config.batch_size=16"))])
+def test_attention_is_fused_on_other_chips_and_meshes(topology, mesh, config):
+  """A part of the table `meshes` of benchmarks/pods.py, of smaller models."""
+  done, result = report(f"--config=configs/{config[0]}", f"--topology={topology}", *config[1:],
+                        "--config.mesh.data=1", f"--config.mesh.{mesh}=4")
+  assert result["fits"] and result["mesh"] == {mesh: 4} and "ops" in result
+  assert "attention kernel fused" in done.stderr
+  for name in ("forward_program", "keys_program"):
+    assert result["kernels"][f"{name} (Pallas, Mosaic)"]["count"] >= 1
+
+
 @pytest.mark.parametrize("topology, devices", [("v5e:1x1", 1), ("v5e:2x1", 2)])
 def test_less_than_a_host(topology, devices):
   done, result = report("--config=configs/nmt_numbers.py:tiny", f"--topology={topology}")

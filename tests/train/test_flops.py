@@ -1,11 +1,17 @@
 """FLOP counts against closed forms."""
 
+import flax.linen as nn
 import jax
 from jax import lax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jtx.nn.attention import AttentionConfig
+from jtx.nn.block import BlockConfig, Context
+from jtx.nn.layers import FfnConfig
+from jtx.nn.positions import Places
+from jtx.nn.stack import Stack, StackConfig
 from jtx.train import flops
 
 
@@ -155,6 +161,39 @@ def test_pallas_kernel_counts_its_grid():
       in_specs=[spec(lambda i, j: (i, 0)), spec(lambda i, j: (0, j))],
       out_specs=spec(lambda i, j: (i, j)))
   assert flops.count(product, array(32, 8), array(8, 16)) == 2 * 32 * 8 * 16
+
+
+def test_a_kernel_may_say_what_it_takes():
+  from jax.experimental import pallas as pl
+
+  def kernel(x, out):
+    out[...] = x[...] @ x[...]
+
+  product = pl.pallas_call(
+      kernel, out_shape=array(8, 8), interpret=True,
+      cost_estimate=pl.CostEstimate(flops=77, transcendentals=0, bytes_accessed=0))
+  assert flops.count(product, array(8, 8)) == 77
+
+
+@pytest.mark.parametrize("kernel", ["auto", "blocked", "xla"])
+def test_attention_counts_the_same_by_every_kernel(kernel):
+  """All pairs of global layers, causal or not; of local ones, those of the window."""
+  B, T, N, H, layers = 2, 64, 2, 8, 6
+  block = dict(attention=AttentionConfig(num_heads=N, kernel=kernel), ffn=FfnConfig(dim=32))
+  config = StackConfig(width=N * H, num_layers=layers, window=3, block=BlockConfig(**block),
+                       pattern=("global", "local", "local"))
+
+  class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      return Stack(config)(x, Context(Places(jnp.zeros(x.shape[:2], jnp.int32))))[0]
+
+  params = jax.eval_shape(Model().init, jax.random.key(0), array(B, T, N * H))
+  forward = lambda params, batch, extra: Model().apply(params, batch["x"])
+  products = 2 * B * T * N * H * (4 * N * H + 2 * 32)  # with weights, of a layer
+  keys = 2 * T + 4 * 7  # of the layers, that a query sees
+  expected = 3 * (layers * products + 2 * 2 * B * N * T * keys * H)
+  assert flops.StepFlops(forward, params, {})({"x": array(B, T, N * H)}) == expected
 
 
 def test_concrete_arguments_and_float_result():

@@ -94,7 +94,7 @@ def test_a_number_out_of_its_range_is_named(edits, valid):
     ("optim.schedule", schedule("wsd", decay=1.5), "decay=1.5", "0 to 1"),
     ("optim.schedule", schedule("noam", warmup=0), "warmup=0", "1 or more"),
     ("tokenizer.kind", tokenizer("unigram", vocab_size=0), "vocab_size=0", "1 to 16777216"),
-    ("decode.method", method("sample", temperature=0.0), "temperature=0.0", "above 0"),
+    ("decode.method", method("sample", temperature=-1.0), "temperature=-1.0", "0 or more"),
     ("decode.method", method("sample", top_p=1.5), "top_p=1.5", "above 0 to 1"),
     ("decode.method", method("sample", seed=-1), "seed=-1", "0 to 4294967295"),
     ("objective", objective("distill", temperature=NAN), "temperature=nan", "above 0"),

@@ -35,7 +35,8 @@ def run(batches, accumulate=1, ema=0.0):
   state = TrainState(step=jnp.int32(0), params=params, opt_state=tx.init(params),
                      ema=params if ema else {}, bad_step=jnp.int32(-1),
                      sums=dict.fromkeys(("loss", "drawn", "grad_norm"), jnp.zeros(2)))
-  step = jax.jit(lambda state, batch: train_step(config, None, Toy(), tx, state, batch, {}))
+  model = types.SimpleNamespace(stacks={})
+  step = jax.jit(lambda state, batch: train_step(config, model, Toy(), tx, state, batch, {}))
   after = []
   for x in batches:
     state = step(state, {"x": x})

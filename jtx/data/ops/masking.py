@@ -1,4 +1,4 @@
-"""Masked language modelling: ops on batches that choose which tokens to predict."""
+"""Ops on batches that choose which tokens to predict: masked ones, the next, those of a suffix."""
 
 import dataclasses
 from typing import Any, Mapping, Sequence
@@ -115,3 +115,29 @@ class PredictNext(BatchOp):
     places = np.arange(segments.shape[1], dtype=np.int32)
     return kept | {"mlm_positions": np.broadcast_to(places, segments.shape),
                    "mlm_labels": np.where(follows, np.roll(batch["text"], -1, 1), -1)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefix(BatchOp):
+  """The first tokens of each segment, as many as are drawn, as a prefix that is not predicted.
+
+  A batch gets `text_prefix [R, T]` uint8, 1 for these, of n tokens 1 to n - 1 with equal
+  probability (Raffel et al. 2020, section 3.2.1). Layers of kind "prefix" let all tokens of a
+  segment see them.
+  """
+
+  needs = ("text",)
+
+  def bind(self, tokenizers: Mapping[str, Any]) -> "Prefix":
+    del tokenizers
+    return self
+
+  def alter(self, batch: dict[str, np.ndarray],
+            generators: Sequence[np.random.Generator]) -> dict[str, np.ndarray]:
+    segments = batch["text_segment_ids"]
+    prefix = np.zeros(segments.shape, np.uint8)
+    for r, rng in enumerate(generators):
+      for segment in range(1, segments[r].max(initial=0) + 1):
+        places = np.flatnonzero(segments[r] == segment)
+        prefix[r, places[:rng.integers(1, max(len(places), 2))]] = 1
+    return {**batch, "text_prefix": prefix}

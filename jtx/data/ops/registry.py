@@ -7,12 +7,15 @@ from jtx.data.op import Op
 from jtx.data.ops import (
     augment,
     decode,
+    documents,
     finetune,
     image,
     image_layout,
     labels,
     masking,
+    messages,
     multi_label,
+    preferences,
     pretrain,
     sentences,
     text,
@@ -33,9 +36,12 @@ OPS: dict[str, Callable[..., Op]] = {
     "encode_words": finetune.EncodeWords,
     "encode_windows": windows.EncodeWindows,
     "encode_choices": finetune.EncodeChoices,
+    "encode_messages": messages.EncodeMessages,
+    "encode_preferences": preferences.EncodePreferences,
     "split_sentences": sentences.SplitSentences,
     "encode_sentences": sentences.EncodeSentences,
     # Examples of documents, in every epoch.
+    "documents": documents.Documents,
     "full_sentences": pretrain.FullSentences,
     "doc_sentences": pretrain.DocSentences,
     "segment_pair": pretrain.SegmentPair,
@@ -43,6 +49,7 @@ OPS: dict[str, Callable[..., Op]] = {
     # Batches.
     "mask": masking.Mask,
     "predict_next": masking.PredictNext,
+    "prefix": masking.Prefix,
     # Images, whenever they are read.
     "decode_image": decode.DecodeImage,
     "inception_crop": image.InceptionCrop,

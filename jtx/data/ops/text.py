@@ -8,6 +8,7 @@ import numpy as np
 
 from jtx.data.example import Example, check_text
 from jtx.data.op import Column, ExampleOp
+from jtx.data.tokenizers.characters import UnknownCharacters
 from jtx.errors import ConfigError, ExampleError
 from jtx.ranges import CountOrNone, NotNegative
 
@@ -66,15 +67,18 @@ class Lowercase(ExampleOp):
 
 @dataclasses.dataclass(frozen=True)
 class Tokenize(ExampleOp):
-  """Text to token ids, each field by its tokenizer, with the end token appended."""
+  """Text to token ids, each field by its tokenizer, between its begin and end tokens."""
   fields: tuple[str, ...] = ("src", "tgt")
+  begin: bool = False
+  end: bool = True
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
     check_text("tokenize", self.fields, examples)
     for f in self.fields:
-      eos = np.array([tokenizers[f].eos_id], np.int32)
-      for e, ids in zip(examples, tokenizers[f].encode_batch([e[f] for e in examples])):
-        e[f] = np.concatenate([np.asarray(ids, np.int32), eos])
+      before = np.array([tokenizers[f].bos_id] if self.begin else [], np.int32)
+      after = np.array([tokenizers[f].eos_id] if self.end else [], np.int32)
+      for e, ids in zip(examples, _encoded("tokenize", examples, f, tokenizers[f])):
+        e[f] = np.concatenate([before, np.asarray(ids, np.int32), after])
     return examples
 
   @property
@@ -87,6 +91,19 @@ class Tokenize(ExampleOp):
 
   def texts_of(self, example: Example, field: str) -> list[str]:
     return [example[field]]
+
+
+def _encoded(op: str, examples: list[Example], field: str, tokenizer) -> list[np.ndarray]:
+  """The ids of a field of all examples; of a text that has none the error names the example."""
+  try:
+    return tokenizer.encode_batch([e[field] for e in examples])
+  except UnknownCharacters:
+    for e in examples:
+      try:
+        tokenizer.encode(e[field])
+      except UnknownCharacters as error:
+        raise ExampleError(op, e["id"], str(error)) from error
+    raise
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,25 +19,29 @@ ENDINGS = (".txt", ".md")
 
 
 class FilesSource:
-  """A file a document: all .txt and .md files of a folder or a zip archive, by name.
+  """A file a document: all .txt and .md files of a folder or a zip archive, by name, or one file.
 
   Args:
     name: the spec.
-    path: of the folder or archive.
-    part: of the folders in it, sorted by name; None is all of them. Held-out folders are
-      held-out authors, sites or dates, where files are sorted so.
+    path: of the folder, archive or file.
+    folders: the part of the folders in it, sorted by name; None is all of them. Held-out folders
+      are held-out authors, sites or dates, where files are sorted so.
+    characters: the part of each file; None is all of it.
   """
 
-  def __init__(self, name: str, path: str, part: Part | None = None):
-    self.name, self._path = name, path
+  def __init__(self, name: str, path: str, folders: Part | None = None,
+               characters: Part | None = None):
+    self.name, self._path, self._characters = name, path, characters
     self._is_folder = files.is_folder(path)
-    found = files.walked(path, None) if self._is_folder else self._archive.namelist()
+    if not self._is_folder and path.endswith(ENDINGS):
+      self._is_folder, self._path, found = True, os.path.dirname(path), [os.path.basename(path)]
+    else:
+      found = files.walked(path, None) if self._is_folder else self._archive.namelist()
     self._files = sorted(file for file in found if file.endswith(ENDINGS))
     if not self._files:
       raise DataError(f"{path}: has no file that ends in {' or '.join(ENDINGS)}")
-    if part is not None:
-      folders = sorted({os.path.dirname(file) for file in self._files})
-      kept = set(part.of(folders))
+    if folders is not None:
+      kept = set(folders.of(sorted({os.path.dirname(file) for file in self._files})))
       self._files = [file for file in self._files if os.path.dirname(file) in kept]
 
   @functools.cached_property
@@ -67,7 +71,8 @@ class FilesSource:
       cause = e.__cause__ if isinstance(e, DataError) else e
       raise DataError(f"{self._path}: {file} can't be read"
                       f" ({getattr(cause, 'strerror', None) or cause})") from e
-    return {"text": text.replace("\r\n", "\n"), "file": file}
+    text = text.replace("\r\n", "\n")
+    return {"text": self._characters.of(text) if self._characters else text, "file": file}
 
   def _bytes(self, file: str) -> bytes:
     if self._is_folder:

@@ -8,7 +8,14 @@ pickled, and opening it again gives the same examples in the same order. One of 
 from typing import Any, Callable, Protocol
 
 from jtx import config
-from jtx.data.sources import documents, images, number_words, sentences, specs
+from jtx.data.sources import (
+    documents,
+    images,
+    instructions,
+    number_words,
+    sentences,
+    specs,
+)
 from jtx.data.sources.arrow import ArrowSource, ParquetSource
 from jtx.data.sources.documents import BlankLinesSource, FilesSource
 from jtx.data.sources.parts import Part
@@ -54,6 +61,7 @@ def open_source(spec: str, path: str = "") -> Source:
                                          80 % of the titles; see SquadSource
       documents:FOLDER[:folders[:90%]]   a .txt or .md file each, of a folder or a zip archive;
                                          here, of the first 90 % of the folders in it
+      documents:FILE[:characters[:90%]]  one such file; here, its first 90 %, as of a folder each's
       blank_lines:corpus.txt             one file, blank lines between its documents
       images:FOLDER[:each[:90%]]         a folder a class, in a folder or a zip archive: "image",
                                          "label"; here, of the first 90 % of each class
@@ -62,7 +70,8 @@ def open_source(spec: str, path: str = "") -> Source:
       prepared:FOLDER                    in data.train only: what experiments.prepare made of others
       tfds:wmt14_translate/de-en:train[:1%]      NAME[/CONFIG][:SPLIT]
       embedded:number_words/cardinal:train       NAME[/SUBSET][:SPLIT]; of text: number_words,
-                                         sentences, pydocs; of images: digits
+                                         sentences, pydocs, instructions,
+                                         preferences; of images: digits
       where SPLIT is "train" if absent. jsonl, csv, tsv, table, parquet, arrow and wds take
       :rows[:90%], and all of these but wds :columns[text=review+label], which are the columns
       "review", as "text", and "label". Files and folders may be in a bucket, gs://BUCKET/....
@@ -85,6 +94,8 @@ def open_source(spec: str, path: str = "") -> Source:
 # Openers: (spec, what follows "KIND:" in it, path) -> Source
 
 EMBEDDED: dict[str, Callable[[str, str], Source]] = {
+    "instructions": instructions.instructions,
+    "preferences": instructions.preferences,
     "number_words": number_words.number_words,
     "sentences": sentences.sentences,
     "pydocs": documents.pydocs_source,
@@ -128,8 +139,10 @@ def _open_squad(spec: str, rest: str, path: str) -> Source:
 
 def _open_documents(spec: str, rest: str, path: str) -> Source:
   file, colon, part = specs.split(rest)
-  return FilesSource(spec, join(path, file),
-                     Part.parse(spec, part, "folders") if colon else None)
+  what = "characters" if part.startswith("characters") else "folders"
+  whole = "each file" if what == "characters" else ""
+  parts = {what: Part.parse(spec, part, what, whole)} if colon else {}
+  return FilesSource(spec, join(path, file), **parts)
 
 
 def _open_blank_lines(spec: str, rest: str, path: str) -> Source:

@@ -15,6 +15,7 @@ from jtx.data.tokenizers.encodings import MASKS
 from jtx.errors import ConfigError, DataError
 
 CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+TEMPLATE = "chat_template.jinja"
 # What tokenizers call the tokens of each role, best first, where nothing is declared.
 NAMES = {
     "pad": ("<pad>", "[PAD]", "</s>", "<|endoftext|>"),
@@ -112,6 +113,28 @@ def guessed_roles(backend: hf.Tokenizer, specials: list[int]) -> dict[str, int]:
   result |= {role: result[other] for other, role in LIKE.items()}
   added = {token.content: i for i, token in backend.get_added_tokens_decoder().items()}
   return result | {"mask": added[name] for name in reversed(MASKS) if name in added}
+
+
+def chat_template(declared: Declared, folder: str) -> str:
+  """The chat template of a folder: its own file, or what is declared; "" where there is none.
+
+  Raises:
+    DataError: it is no text.
+  """
+  path = os.path.join(folder, TEMPLATE)
+  if storage.exists(path):
+    try:
+      return storage.read_text(path)
+    except (OSError, UnicodeDecodeError) as e:
+      raise DataError(f"{path}: can't be read ({e})") from e
+  found = declared.config.get("chat_template") or ""
+  if isinstance(found, list):  # of named ones
+    found = next((t.get("template") for t in found if isinstance(t, dict)
+                  and t.get("name") == "default"), "")
+  if not isinstance(found, str):
+    raise DataError(f"{os.path.join(folder, CONFIG)}: its chat_template is neither a text nor a"
+                    " list of named ones")
+  return found
 
 
 def read_object(path: str) -> dict[str, Any]:

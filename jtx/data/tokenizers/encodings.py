@@ -118,6 +118,13 @@ class Encoder:
       results.append((self._text_id[ids], np.diff(words, prepend=-1) != 0))
     return results
 
+  def marked(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """See `Tokenizer.encode_marked`."""
+    with told(texts):
+      encoded = self._backend.encode_batch(list(texts), add_special_tokens=False)
+    return [(self._text_id[np.array(e.ids, np.int64)],
+             np.array(e.offsets, np.int32).reshape(-1, 2)) for e in encoded]
+
   def windows(self, first: Sequence[str], second: Sequence[str], max_length: int, stride: int,
               max_first: int | None) -> list[list[Encoding]]:
     """See `Tokenizer.encode_windows`."""

@@ -9,6 +9,7 @@ import tokenizers as hf
 from jtx import hub, storage
 from jtx.config_files import write_json
 from jtx.data.tokenizers import declared
+from jtx.data.tokenizers.characters import Characters
 from jtx.data.tokenizers.huggingface import HuggingFace
 from jtx.data.tokenizers.subword_nmt import SubwordNmt
 from jtx.data.tokenizers.tokenizer import Tokenizer
@@ -18,7 +19,7 @@ from jtx.errors import DataError
 SPARSE = 1_000_000  # ids without a token that any vocabulary may have
 TOKENIZER_FILE = "tokenizer.json"  # in a workdir: one object, field -> tokenizer
 
-KINDS = {c.kind: c for c in (HuggingFace, Bytes, SubwordNmt)}
+KINDS = {c.kind: c for c in (HuggingFace, Bytes, Characters, SubwordNmt)}
 
 
 def from_json(text: str, where: str = "the tokenizer of a run") -> Tokenizer:
@@ -84,7 +85,8 @@ def _foreign(backend: hf.Tokenizer, told: declared.Declared, path: str) -> Token
   largest, number = max(backend.get_vocab().values()), backend.get_vocab_size()
   if largest > SPARSE + 2 * number:
     raise DataError(f"{path}: has the id {largest}, and {number} tokens; ids count from 0")
-  return HuggingFace(backend, [roles[role] for role in declared.NAMES], roles)
+  return HuggingFace(backend, [roles[role] for role in declared.NAMES], roles,
+                     declared.chat_template(told, os.path.dirname(path)))
 
 
 def _check_number(path: str, number: int) -> None:

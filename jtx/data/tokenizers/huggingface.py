@@ -8,7 +8,7 @@ import tokenizers as hf
 
 from jtx.data.tokenizers import declared
 from jtx.data.tokenizers.encodings import found_in_texts, told
-from jtx.data.tokenizers.tokenizer import Tokenizer
+from jtx.data.tokenizers.tokenizer import SPECIALS, Tokenizer
 
 
 class HuggingFace(Tokenizer):
@@ -22,12 +22,13 @@ class HuggingFace(Tokenizer):
     specials: the ids of pad, bos, eos and unk.
     roles: the id of each role of `declared.ROLES`; None is what `specials` and names tell, and
       that all special tokens have a role.
+    chat_template: in Jinja; "" is none.
   """
 
   kind = "huggingface"
 
   def __init__(self, model: dict[str, Any] | hf.Tokenizer, specials: Sequence[int],
-               roles: Mapping[str, int] | None = None):
+               roles: Mapping[str, int] | None = None, chat_template: str = ""):
     is_made = isinstance(model, hf.Tokenizer)
     self._backend = model if is_made else hf.Tokenizer.from_str(json.dumps(model))
     self._backend.no_padding()
@@ -35,6 +36,7 @@ class HuggingFace(Tokenizer):
     # The name of a token with a role in a text is text ...
     self._backend.encode_special_tokens = True
     self.pad_id, self.bos_id, self.eos_id, self.unk_id = specials
+    self.chat_template = chat_template
     self.vocab_size = self._backend.get_vocab_size()
     # ... and unknown text to a model that has the name among its pieces, as Unigram may.
     self._text_id = np.arange(1 + max(self._backend.get_vocab().values()), dtype=np.int32)
@@ -52,6 +54,13 @@ class HuggingFace(Tokenizer):
     if self.named_ids:
       self._reader = hf.Tokenizer.from_str(json.dumps(found_in_texts(self.model(), self.named_ids)))
       self._reader.encode_special_tokens = True
+
+  def begin_ids(self) -> tuple[int, ...]:
+    """Those of the template of its file; <bos> of a tokenizer that jtx trained."""
+    if not self._backend.num_special_tokens_to_add(False):
+      return (self.bos_id,) if self._backend.id_to_token(self.bos_id) == SPECIALS[1] else ()
+    found = self._backend.encode("a")
+    return tuple(found.ids[:found.special_tokens_mask.index(0)])
 
   def text_ids(self) -> np.ndarray:
     return self._text_id
@@ -74,6 +83,8 @@ class HuggingFace(Tokenizer):
     return [self._backend.id_to_token(int(i)) for i in ids]
 
   def state(self) -> dict[str, Any]:
-    roles = {"roles": self.roles} if self._told else {}
+    more = {"roles": self.roles} if self._told else {}
+    if self.chat_template:
+      more["chat_template"] = self.chat_template
     return {"model": self.model(),
-            "specials": [self.pad_id, self.bos_id, self.eos_id, self.unk_id], **roles}
+            "specials": [self.pad_id, self.bos_id, self.eos_id, self.unk_id], **more}

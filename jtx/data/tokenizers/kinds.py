@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterator
 import tokenizers as hf
 
 from jtx import storage
+from jtx.data.tokenizers.characters import Characters
 from jtx.data.tokenizers.encodings import MASKS
 from jtx.data.tokenizers.files import read_tokenizer
 from jtx.data.tokenizers.huggingface import HuggingFace
@@ -161,6 +162,16 @@ def byte_tokenizer(texts: Iterator[str]) -> Tokenizer:
   return Bytes()
 
 
+def characters(texts: Iterator[str], *, unknown: bool = False) -> Tokenizer:
+  """The characters of the texts, sorted.
+
+  Args:
+    texts: all that it shall know the characters of.
+    unknown: other characters become <unk>; else a text that has one is an error.
+  """
+  return Characters("".join(sorted(set().union(*_not_empty(texts)))), unknown)
+
+
 def subword_nmt(texts: Iterator[str], *, merges: str, vocab_size: SizeOrNone = 0) -> Tokenizer:
   """subword-nmt's BPE with given merges; the vocabulary is the pieces of `texts`.
 
@@ -210,6 +221,7 @@ TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {
     "wordpiece": wordpiece,
     "unigram": unigram,
     "bytes": byte_tokenizer,
+    "characters": characters,
     "subword_nmt": subword_nmt,
     "file": from_file,
 }

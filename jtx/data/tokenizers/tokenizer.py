@@ -29,6 +29,7 @@ class Tokenizer:
     mask_id: the id of the mask, which stands for a masked token, or None where there is none.
     special_ids: other special ids.
     named_ids: those of them that a text may name.
+    chat_template: in Jinja, of conversations, or "" where it brings none; see `jtx.data.chat`.
   """
 
   kind: str
@@ -38,6 +39,7 @@ class Tokenizer:
   special_ids: frozenset[int] = frozenset()
   named_ids: frozenset[int] = frozenset()
   roles: Mapping[str, int] = {}  # where a tokenizer has more of them than these
+  chat_template: str = ""
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     """The ids of each text, `[T]` int32."""
@@ -62,7 +64,8 @@ class Tokenizer:
       ConfigError: there is none for this kind.
     """
     raise ConfigError(f"a tokenizer of kind {self.kind!r} has no words and offsets, which encoders'"
-                      " ops need; use 'bpe', 'byte_bpe', 'wordpiece', 'unigram', 'bytes' or 'file'")
+                      " ops need; use 'bpe', 'byte_bpe', 'wordpiece', 'unigram', 'bytes',"
+                      " 'characters' or 'file'")
 
   def encode_texts(self, first: Sequence, second: Sequence | None = None, *, max_length: int,
                    words: bool = False, special: bool = False) -> list[Encoding]:
@@ -84,7 +87,15 @@ class Tokenizer:
       ConfigError: `max_length` holds the special tokens only, there is no mask though `special`
         is set, or the kind of tokenizer has no offsets.
     """
-    return self._encoder(max_length, special).texts(first, second, words)
+    if special and self.mask_id is None:
+      raise ConfigError(f"the vocabulary has none of the special tokens {', '.join(MASKS)}, so no"
+                        " text can have a mask")
+    named = frozenset({self.mask_id} if special else ())
+    return self._encoder(max_length, named).texts(first, second, words)
+
+  def begin_ids(self) -> tuple[int, ...]:
+    """The special tokens that stand before a text that is gone on with."""
+    return (self.bos_id,)
 
   def encode_words(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
     """The ids of each text, `[T]` int32, and `[T]` bool, whether a token begins a word.
@@ -92,12 +103,38 @@ class Tokenizer:
     Raises:
       ConfigError: the kind of tokenizer has no words.
     """
-    return self._encoder(None, False).words(texts)
+    return self._encoder(None).words(texts)
+
+  def encode_marked(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Texts in which the name of a special token is this token, as chat templates write them.
+
+    Returns:
+      The ids of each text, `[T]` int32, and `[T, 2]` int32, the first character of each token and
+      the one after the last.
+
+    Raises:
+      ConfigError: the kind of tokenizer has no offsets.
+    """
+    return self._encoder(None, frozenset(self._special_ids())).marked(texts)
+
+  def special_names(self) -> dict[str, str]:
+    """The names of special tokens by those of chat templates, such as "eos_token"."""
+    ids = {"bos": self.bos_id, "eos": self.eos_id, "pad": self.pad_id, "unk": self.unk_id}
+    if self.mask_id is not None:
+      ids["mask"] = self.mask_id
+    return {f"{role}_token": self.tokens([i])[0] for role, i in (ids | dict(self.roles)).items()}
+
+  def control_names(self) -> list[str]:
+    """The names of special tokens that a text must not bring into a chat template."""
+    return self.tokens(sorted(self._special_ids() - {self.unk_id, self.pad_id}))
+
+  def _special_ids(self) -> set[int]:
+    found = {self.pad_id, self.bos_id, self.eos_id, self.unk_id, self.mask_id, *self.special_ids}
+    return found - {None}
 
   def plain_ids(self) -> np.ndarray:
     """The ids that are not of special tokens, sorted."""
-    special = {self.pad_id, self.bos_id, self.eos_id, self.unk_id, self.mask_id, *self.special_ids}
-    return np.array(sorted(set(range(self.vocab_size)) - special), np.int32)
+    return np.array(sorted(set(range(self.vocab_size)) - self._special_ids()), np.int32)
 
   def encode_windows(self, first: Sequence[str], second: Sequence[str], *, max_length: int,
                      stride: int, max_first: int | None = None) -> list[list[Encoding]]:
@@ -114,21 +151,18 @@ class Tokenizer:
       DataError: a first text leaves no more room for the second than `stride`.
       ConfigError: the kind of tokenizer has no offsets.
     """
-    return self._encoder(None, False).windows(first, second, max_length, stride, max_first)
+    return self._encoder(None).windows(first, second, max_length, stride, max_first)
 
-  def _encoder(self, max_length: int | None, special: bool) -> Encoder:
-    if special and self.mask_id is None:
-      raise ConfigError(f"the vocabulary has none of the special tokens {', '.join(MASKS)}, so no"
-                        " text can have a mask")
+  def _encoder(self, max_length: int | None, named: frozenset[int] = frozenset()) -> Encoder:
+    """`named` are special tokens that a text may name beside `named_ids`."""
     encoders = self.__dict__.setdefault("_encoders", {})
-    if (max_length, special) not in encoders:
+    if (max_length, named) not in encoders:
       text_ids = self.text_ids().copy()
-      if special:
-        text_ids[self.mask_id] = self.mask_id
-      encoders[max_length, special] = Encoder(
-          self.model(), (self.bos_id, self.eos_id), text_ids,
-          named=self.named_ids | ({self.mask_id} if special else set()), max_length=max_length)
-    return encoders[max_length, special]
+      text_ids[list(named)] = list(named)
+      encoders[max_length, named] = Encoder(
+          self.model(), (self.bos_id, self.eos_id), text_ids, named=self.named_ids | named,
+          max_length=max_length)
+    return encoders[max_length, named]
 
   def text_ids(self) -> np.ndarray:
     """[V] int32: the id that each piece has in a text."""

@@ -36,6 +36,7 @@ class Bytes(Tokenizer):
       pieces[_byte_level_name(byte)] = byte + len(SPECIALS)
     backend = hf.Tokenizer(hf.models.BPE(vocab=pieces, merges=[]))
     backend.pre_tokenizer = byte_level
+    backend.add_special_tokens(list(SPECIALS))
     return json.loads(backend.to_str())
 
   def state(self) -> dict[str, Any]:

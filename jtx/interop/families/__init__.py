@@ -1,6 +1,7 @@
 """The model families of Hugging Face, one a file, and the table of them."""
 
-from jtx.interop.families import albert, bert, distilbert, modernbert, roberta, vit
+from jtx.interop.families import (
+    albert, bert, bloom, distilbert, gpt, llama, modernbert, neox, opt, roberta, vit)
 from jtx.interop.family import Family
 
 # By `model_type`. A model is saved as the first that can express it.
@@ -10,6 +11,21 @@ FAMILIES: dict[str, Family] = {
     "albert": albert.FAMILY,
     "distilbert": distilbert.FAMILY,
     "modernbert": modernbert.FAMILY,
+    "openai-gpt": gpt.GPT1,
+    "gpt2": gpt.GPT2,
+    "llama": llama.LLAMA,
+    "mistral": llama.MISTRAL,
+    "qwen2": llama.QWEN2,
+    "qwen3": llama.QWEN3,
+    "gemma": llama.GEMMA,
+    "gemma2": llama.GEMMA2,
+    "gemma3_text": llama.GEMMA3,
+    "olmo2": llama.OLMO2,
+    "gpt_neox": neox.FAMILY,
+    "opt": opt.OPT,
+    "xglm": opt.XGLM,
+    "bloom": bloom.BLOOM,
+    "falcon": bloom.FALCON,
     "vit": vit.VIT,
     "deit": vit.DEIT,
     "vit_mae": vit.MAE,

@@ -12,13 +12,13 @@ from jtx.errors import ConfigError
 from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
 from jtx.interop.families import bert
 from jtx.interop.family import Attributes, Family, Heads, Names
+from jtx.interop.layers import FULL, KINDS, SLIDING, check_types, cycle, types_of
 from jtx.interop.tables import dense, norm, table
 from jtx.models.encoder import Encoder
 from jtx.nn.attention import PROJECTIONS
 from jtx.nn.positions import POSITIONS
 from jtx.nn.rope import Rope
 
-KINDS = {"full_attention": "global", "sliding_attention": "local"}
 POOLINGS = {"cls": "first", "mean": "mean"}
 THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
 
@@ -61,12 +61,8 @@ def layer_types(values: Mapping[str, Any]) -> list[str]:
   types, number = values["layer_types"], values["num_hidden_layers"]
   if types is None:
     every = values["global_attn_every_n_layers"]
-    return ["sliding_attention" if i % every else "full_attention" for i in range(number)]
-  for kind in types:
-    need(kind in KINDS, f"layer_types has {kind!r}; valid are: {', '.join(KINDS)}")
-  need(len(types) == number,
-       f"layer_types has {len(types)} entries, and num_hidden_layers={number}")
-  return types
+    return [SLIDING if i % every else FULL for i in range(number)]
+  return check_types(types, number)
 
 
 def thetas(values: Mapping[str, Any]) -> dict[str, float]:
@@ -90,13 +86,6 @@ def thetas(values: Mapping[str, Any]) -> dict[str, float]:
          f"rope_parameters.{kind}.rope_theta={theta!r} is not a number above 0")
     result[kind] = float(theta)
   return result
-
-
-def cycle(items: list[str]) -> tuple[str, ...]:
-  """The shortest start of `items` that, repeated, gives them all."""
-  period = next(p for p in range(1, len(items) + 1)
-                if all(item == items[i % p] for i, item in enumerate(items)))
-  return tuple(items[:period])
 
 
 def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
@@ -151,10 +140,6 @@ def values(model: Encoder) -> dict[str, Any]:
   stack, head = model.stack, model.head
   block, rope = stack.block, stack.position
   need(isinstance(rope, Rope), f"has RoPE, not {type(rope).__name__}")
-  kinds = [stack.pattern[i % len(stack.pattern)] for i in range(stack.num_layers)]
-  theirs = {ours: theirs for theirs, ours in KINDS.items()}
-  for kind in kinds:
-    need(kind in theirs, f"has no layers of kind {kind!r}")
   local_base = rope.base if rope.local_base is None else rope.local_base
   theta = {"full_attention": rope.base, "sliding_attention": local_base}
   of_head = {"classifier_bias": block.ffn.bias, "classifier_activation": block.ffn.activation,
@@ -180,7 +165,7 @@ def values(model: Encoder) -> dict[str, Any]:
       "embedding_dropout": block.dropout,
       "mlp_dropout": block.ffn.dropout,
       "local_attention": 2 * stack.window if stack.window else 128,
-      "layer_types": [theirs[kind] for kind in kinds],
+      "layer_types": types_of(stack),
       "rope_parameters": {k: {"rope_type": "default", "rope_theta": t} for k, t in theta.items()},
       **of_head,
   }

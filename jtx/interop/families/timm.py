@@ -16,7 +16,7 @@ from jtx.interop.families.vit import IMAGENET, SIDE_FILES, as_channels, convolut
 from jtx.interop.family import Attributes, Family, Heads, Names
 from jtx.interop.files import read_config
 from jtx.interop.tables import VECTOR, Row, dense, matrix, norm
-from jtx.models.vit import ImageConfig
+from jtx.models.patches import ImageConfig
 from jtx.nn.attention import PROJECTIONS
 from jtx.nn.grid_positions import GRID_POSITIONS
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jtx.nn.bias import PairBias
 from jtx.nn.kept import keep
-from jtx.nn.kernels import blocks, fused, tile as tiles
+from jtx.nn.kernels import blocks, fused, plans, tile as tiles
 from jtx.nn.kernels.tile import Side, Sums, Tile, Variant
 from jtx.nn.masks import Rows
 from jtx.parallel.sharding import platform
@@ -208,7 +208,7 @@ def cut(variant: Variant, plan: Plan, q, k, v, inputs: Inputs) -> tuple[Queries,
 
 def busy(variant: Variant, plan: Plan, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
   """Blocks of keys that some row has pairs in, first, [q_blocks, k_blocks]; and how many."""
-  states = fused.block_states(variant, plan, inputs.rows, inputs.first[2])
+  states = plans.block_states(variant, plan, inputs.rows, inputs.first[2])
   some = jnp.ones((1, 1), bool) if states is None else (states != blocks.EMPTY).any(0)
   return jnp.argsort(~some, -1, stable=True), some.sum(-1)
 

@@ -28,9 +28,7 @@ def blocks(mask: Mask, num_queries: int, num_keys: int, q_block: int, k_block: i
   EMPTY and WHOLE are certain; what varies from row to row is PARTIAL.
   """
   try:
-    # In a thread of its own neither a trace nor a mesh is in scope.
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-      return thread.submit(_blocks, mask, num_queries, num_keys, q_block, k_block).result()
+    return _untraced(_blocks, mask, num_queries, num_keys, q_block, k_block)
   except _VariesError:
     if isinstance(mask, And | Or):
       parts = (blocks(part, num_queries, num_keys, q_block, k_block) for part in (mask.a, mask.b))
@@ -38,11 +36,39 @@ def blocks(mask: Mask, num_queries: int, num_keys: int, q_block: int, k_block: i
     return np.full((num_queries // q_block, num_keys // k_block), PARTIAL, np.int32)
 
 
+@functools.lru_cache(maxsize=64)
+def most_keys(mask: Mask, num_queries: int, num_keys: int) -> int:
+  """How many keys the query sees that sees most, as far as that does not vary from row to row."""
+  try:
+    return _untraced(_most_keys, mask, num_queries, num_keys)
+  except _VariesError:
+    if isinstance(mask, And | Or):
+      parts = [most_keys(part, num_queries, num_keys) for part in (mask.a, mask.b)]
+      return min(parts) if isinstance(mask, And) else min(sum(parts), num_keys)
+    return num_keys
+
+
+def _untraced(function, *args):
+  """`function(*args)` in a thread of its own, where neither a trace nor a mesh is in scope."""
+  with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    return thread.submit(function, *args).result()
+
+
+def _allowed(mask, first, number, num_keys):
+  """bool [number, num_keys], of the queries from `first` on."""
+  q, k = np.arange(first, first + number)[:, None], np.arange(num_keys)[None]
+  return np.broadcast_to(np.asarray(mask(q, k, _NoRows())), (number, num_keys))
+
+
 def _blocks(mask, num_queries, num_keys, q_block, k_block):
   rows = []
   for first in range(0, num_queries, q_block):
-    q, k = np.arange(first, first + q_block)[:, None], np.arange(num_keys)[None]
-    allowed = np.broadcast_to(np.asarray(mask(q, k, _NoRows())), (q_block, num_keys))
-    by_block = allowed.reshape(q_block, -1, k_block)
+    by_block = _allowed(mask, first, q_block, num_keys).reshape(q_block, -1, k_block)
     rows.append(by_block.any((0, 2)).astype(np.int32) + by_block.all((0, 2)))
   return np.stack(rows)
+
+
+def _most_keys(mask, num_queries, num_keys):
+  parts = range(0, num_queries, 512)
+  return max(int(_allowed(mask, first, min(512, num_queries - first), num_keys).sum(1).max())
+             for first in parts)

@@ -15,22 +15,17 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton
 import jax.numpy as jnp
-import numpy as np
 
 from jtx.nn.bias import PairBias
 from jtx.nn.dropout import words_of
 from jtx.nn.kept import keep
-from jtx.nn.kernels import blocks, programs
+from jtx.nn.kernels import blocks, plans, programs
 from jtx.nn.kernels.programs import Cut, Inputs, Plan
 from jtx.nn.kernels.tile import Variant
 from jtx.nn.masks import Rows
 from jtx.parallel.sharding import platform, spec
 
-LANES = 128  # of a TPU's registers
-BLOCK = 512  # the side of a block of longer rows
 SMALL_VMEM = 16 * 2**20  # bytes, all of which a kernel may have anyway
-WHOLE = 768  # rows up to this length are one block
-GPU_BLOCK = 64  # all that a GPU's programs hold is of sides that are powers of two
 
 
 def attend(q, k, v, *, mask, rows, bias, scale, soft_cap, dropout_rate, dropout_key,
@@ -115,7 +110,7 @@ def _index(axes, sizes) -> Any:
 def _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first):
   """One device's share, from row, head and query `first` on: [B, T, N, H] to [B, T, N, Hv]."""
   (B, T, N, _), S, Hv = q.shape, k.shape[1], v.shape[3]
-  plan = make_plan(kind, interpret, q.shape, k.shape, v.shape)
+  plan = plans.make_plan(kind, interpret, variant, q=q.shape, k=k.shape, v=v.shape)
   long_q, long_k = plan.q_block * plan.q_blocks, plan.k_block * plan.k_blocks
   variant = variant._replace(padded=long_k > S)
   pad = lambda x, axis, size: x if x.shape[axis] == size else jnp.pad(
@@ -126,7 +121,7 @@ def _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first
   inputs = Inputs(
       scalars=jnp.concatenate([jax.lax.bitcast_convert_type(words, jnp.int32),
                                jnp.asarray(jnp.stack([jnp.int32(x) for x in first]))]),
-      states=block_states(variant, plan, rows, first[2]),
+      work=plans.work(variant, plan, rows, first[2]),
       q_segments=queries(rows.q_segments), k_segments=keys(rows.k_segments),
       q_flags=jax.tree.map(queries, dict(rows.q_flags)),
       k_flags=jax.tree.map(keys, dict(rows.k_flags)),
@@ -143,69 +138,6 @@ def _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first
   out = _run(variant, plan, flat(q, long_q, plan.width), flat(k, long_k, plan.width),
              flat(v, long_k, plan.v_width), inputs)
   return out[:, :T].reshape(B, T, N, -1)[..., :Hv]
-
-
-def make_plan(kind: str, interpret: bool, q, k, v) -> Plan:
-  """How heads share programs, and the blocks of a side, for shapes [B, T, N, H]."""
-  (T, N, H), (S, K, Hv) = q[1:], (*k[1:3], v[3])
-  kv_heads, heads, shared_by = 1, 1, N // K
-  if kind == "tpu" and (H % LANES or Hv % LANES):
-    fits = lambda n: K % n == 0 and n * H % LANES == 0 and n * Hv % LANES == 0
-    kv_heads = next((n for n in range(1, K) if fits(n)), K)
-    heads, shared_by = kv_heads * N // K, 1
-  if kind == "gpu":
-    H, Hv = (1 << max(n - 1, 15).bit_length() for n in (H, Hv))
-  (q_block, q_blocks), (k_block, k_blocks) = _blocks(kind, T), _blocks(kind, S)
-  return Plan(platform=kind, interpret=interpret, groups=N // heads, heads=heads,
-              kv_heads=kv_heads, shared_by=shared_by, width=H, v_width=Hv, q_block=q_block,
-              k_block=k_block, q_blocks=q_blocks, k_blocks=k_blocks)
-
-
-def _blocks(kind: str, length: int) -> tuple[int, int]:
-  """The side of a block, and how many there are."""
-  if kind == "gpu":
-    return GPU_BLOCK, -(-length // GPU_BLOCK)
-  return (length, 1) if length <= WHOLE else (BLOCK, -(-length // BLOCK))
-
-
-def block_states(variant: Variant, plan: Any, rows: Rows, first: Any) -> jax.Array | None:
-  """Which blocks are empty, full or neither, [B or 1, q_blocks, k_blocks]; None of one block."""
-  if plan.q_blocks == plan.k_blocks == 1:
-    return None
-  shape = plan.q_blocks, plan.k_blocks
-  # A device's part of the queries may begin inside of a block of the mask's: then it has two.
-  known = jnp.asarray(blocks.blocks(
-      variant.mask, (-(-variant.num_queries // plan.q_block) + 2) * plan.q_block,
-      plan.k_block * plan.k_blocks, plan.q_block, plan.k_block))
-  begins, after = (jax.lax.dynamic_slice(known, (first // plan.q_block + n, 0), shape)
-                   for n in range(2))
-  inside = (first % plan.q_block != 0) & (begins != after)
-  states = jnp.where(inside, blocks.PARTIAL, begins)[None]
-  if variant.padded:
-    states = jnp.where(jnp.arange(shape[1]) == shape[1] - 1, jnp.minimum(states, 1), states)
-  if rows.pairs is not None:
-    states = jnp.minimum(states, blocks.PARTIAL)
-  if rows.k_segments is not None:
-    states = jnp.minimum(states, _segment_states(rows, plan))
-  return states.astype(jnp.int32)
-
-
-def _segment_states(rows: Rows, plan: Plan) -> jax.Array:
-  """EMPTY where a block of queries and one of keys have no segment in common, else PARTIAL."""
-  def ends(segments, size, count):
-    padded = lambda fill: jnp.pad(
-        segments, ((0, 0), (0, size * count - segments.shape[1])), constant_values=fill
-    ).reshape(-1, count, size)
-    largest = np.iinfo(np.int32).max
-    low = jnp.where(padded(0) == 0, largest, padded(largest)).min(-1)
-    return low, padded(0).max(-1)
-
-  k_low, k_high = ends(rows.k_segments, plan.k_block, plan.k_blocks)
-  meets = jnp.broadcast_to((k_high > 0)[:, None], (len(k_low), plan.q_blocks, plan.k_blocks))
-  if rows.q_segments is not None:
-    q_low, q_high = ends(rows.q_segments, plan.q_block, plan.q_blocks)
-    meets &= (q_low[:, :, None] <= k_high[:, None]) & (k_low[:, None] <= q_high[:, :, None])
-  return jnp.where(meets, blocks.PARTIAL, blocks.EMPTY)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -233,7 +165,8 @@ def _backward(variant, plan, kept, d_out):
   q, k, v, inputs, out, log_total = kept
   operands = q, k, v, out, d_out, log_total
   shared_bias = inputs.bias is not None and inputs.bias.shape[0] == 1
-  at_once = plan.k_blocks == 1 or (plan.platform == "tpu" and not shared_bias)
+  at_once = plan.k_blocks == 1 or (
+      plan.platform == "tpu" and not shared_bias and _holds_all_queries(plan, q, out))
   cut = Cut(("group", "key", "row") if shared_bias else ("row", "group", "key"), False, True)
   make, in_specs = programs.specs(plan, cut, inputs)
   of_q, of_k, of_v, of_out, of_sums = programs.sides(make, plan, cut)
@@ -272,6 +205,21 @@ def _backward(variant, plan, kept, d_out):
 
 
 _run.defvjp(_forward, _backward)
+
+
+def _holds_all_queries(plan: Plan, q: jax.Array, out: jax.Array) -> bool:
+  """Whether a chip's fast memory has room for a row's queries and their gradients in float32."""
+  if plan.interpret:
+    return True
+  wide = lambda x: x.shape[1] * x.shape[2] // plan.groups
+  own = wide(q) * (q.dtype.itemsize + 4) + 2 * wide(out) * out.dtype.itemsize
+  return 2 * own < (_vmem() or SMALL_VMEM)  # while some are worked on, the next are fetched
+
+
+def _vmem() -> int | None:
+  """Bytes of fast memory that a kernel may ask for; None is what all may have."""
+  memory = pltpu.get_tpu_info().vmem_capacity_bytes
+  return memory // 2 if memory > SMALL_VMEM else None
 
 
 def _call(program, variant, plan, cut, operands, inputs, specs, in_specs, outs, out_specs, *,
@@ -320,10 +268,9 @@ def _compiler_params(plan: Plan, cut: Cut) -> dict[str, Any]:
     return {}
   if plan.platform == "gpu":
     return {"compiler_params": triton.CompilerParams(num_warps=4, num_stages=2)}
-  memory = pltpu.get_tpu_info().vmem_capacity_bytes
   # A row's blocks of keys add to one gradient of queries, and rows to that of a bias they share: in
   # order. The others may go to the cores of a chip.
   in_order = {"key", cut.grid[-1]} if cut.grid[-1] == "row" else {"key"}
   return {"compiler_params": pltpu.CompilerParams(
       dimension_semantics=["arbitrary" if axis in in_order else "parallel" for axis in cut.grid],
-      vmem_limit_bytes=memory // 2 if memory > SMALL_VMEM else None)}
+      vmem_limit_bytes=_vmem())}

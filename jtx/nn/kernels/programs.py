@@ -34,10 +34,17 @@ class Plan(NamedTuple):
   k_blocks: int
 
 
+class Work(NamedTuple):
+  """Which blocks have something to do, int32."""
+  states: jax.Array  # [B or 1, q_blocks, k_blocks], as `blocks.blocks` has them
+  of_queries: jax.Array  # [B or 1, 2, q_blocks], the first block of keys, and that behind the last
+  of_keys: jax.Array  # [B or 1, 2, k_blocks], the same of queries
+
+
 class Inputs(NamedTuple):
   """What a program reads beside queries, keys and values."""
   scalars: jax.Array  # [5] int32: the key's two words; first row, head and query of this device
-  states: jax.Array | None  # [B or 1, q_blocks, k_blocks] int32, as `blocks.blocks` has them
+  work: Work | None  # None of one block
   q_segments: jax.Array | None  # [B, 1, T]
   k_segments: jax.Array | None  # [B, 1, S]
   q_flags: Mapping[str, jax.Array]  # [B, 1, T]
@@ -75,7 +82,7 @@ def specs(plan: Plan, cut: Cut, inputs: Inputs) -> tuple[Callable, Inputs]:
   keys = lambda x: make((1, 1, S), "row", 0, "key")
   each = jax.tree.map
   return make, Inputs(
-      scalars=whole(inputs.scalars), states=each(whole, inputs.states),
+      scalars=whole(inputs.scalars), work=each(whole, inputs.work),
       q_segments=each(queries, inputs.q_segments), k_segments=each(keys, inputs.k_segments),
       q_flags=each(queries, inputs.q_flags), k_flags=each(keys, inputs.k_flags),
       q_positions=each(queries, inputs.q_positions), k_positions=each(keys, inputs.k_positions),
@@ -114,9 +121,9 @@ class Reader:
   def keys(self, j: Any) -> Any:
     return block(0 if self.cut.keys else j, self.plan.k_block)
 
-  def state(self, i: Any, j: Any) -> jax.Array | None:
-    states = self.inputs.states
-    return None if states is None else states[0 if states.shape[0] == 1 else self.ids["row"], i, j]
+  def state(self, i: Any, j: Any) -> jax.Array:
+    states = self.inputs.work.states
+    return states[0 if states.shape[0] == 1 else self.ids["row"], i, j]
 
   def tile(self, head: int, i: Any, j: Any) -> Tile:
     x, plan, variant = self.inputs, self.plan, self.variant
@@ -154,15 +161,26 @@ class Reader:
     """[block, width], a head's lanes."""
     return ref[0, at, head * width:(head + 1) * width]
 
-  def each(self, count: int, pair: Callable, do: Callable, carry: Any) -> Any:
-    """`do(index, carry, masked)` for every block that has something to do."""
+  def each_keys(self, i: Any, do: Callable, carry: Any) -> Any:
+    """`do(j, carry, masked)` for every block of keys that has something to do with queries i."""
+    work = self.inputs.work
+    return self._each(work and work.of_queries, i, lambda j: (i, j), do, carry)
+
+  def each_queries(self, j: Any, do: Callable, carry: Any) -> Any:
+    """The same for every block of queries, and keys j."""
+    work = self.inputs.work
+    return self._each(work and work.of_keys, j, lambda i: (i, j), do, carry)
+
+  def _each(self, spans: Any, own: Any, pair: Callable, do: Callable, carry: Any) -> Any:
     def step(index, carry):
       state = self.state(*pair(index))
-      if state is None:
-        return do(index, carry, True)
       runs = [lambda c: c, lambda c: do(index, c, True), lambda c: do(index, c, False)]
       return jax.lax.switch(state, runs, carry)
-    return step(0, carry) if count == 1 else jax.lax.fori_loop(0, count, step, carry)
+
+    if spans is None:
+      return do(0, carry, True)
+    row = 0 if spans.shape[0] == 1 else self.ids["row"]
+    return jax.lax.fori_loop(spans[row, 0, own], spans[row, 1, own], step, carry)
 
 
 def lanes(parts: Sequence[jax.Array], axis: int) -> jax.Array:
@@ -184,8 +202,7 @@ def forward_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs
             for h, sums in enumerate(carry)]
 
   start = [Sums.start(plan.q_block, plan.v_width) for _ in range(plan.heads)]
-  outs, logs = zip(*(sums.finish() for sums in read.each(
-      plan.k_blocks, lambda j: (i, j), step, start)))
+  outs, logs = zip(*(sums.finish() for sums in read.each_keys(i, step, start)))
   o[0] = lanes(outs, 0).T.astype(o.dtype)
   for head, log in enumerate(logs):
     log_total[0, 0, head:head + 1, :] = log
@@ -254,7 +271,7 @@ def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, o
       {name: read.param(name, lambda n: jnp.zeros((1, 1), jnp.float32))
        for name in inputs.params}
       for _ in range(plan.heads)]
-  keys, values, params = read.each(plan.q_blocks, lambda i: (i, j), step, start)
+  keys, values, params = read.each_queries(j, step, start)
   d_k[0] = lanes(keys, 1).astype(d_k.dtype)
   d_v[0] = lanes(values, 1).astype(d_v.dtype)
   for name, ref in d_params.items():
@@ -274,5 +291,5 @@ def queries_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs
     return [total + g.query for total, g in zip(carry, found)]
 
   start = [jnp.zeros((plan.width, plan.q_block), jnp.float32) for _ in range(plan.heads)]
-  found = read.each(plan.k_blocks, lambda j: (i, j), step, start)
+  found = read.each_keys(i, step, start)
   out[0][0] = lanes(found, 0).T.astype(out[0].dtype)

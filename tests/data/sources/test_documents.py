@@ -103,6 +103,34 @@ def test_bad_parts(corpus, tmp_path):
     assert fails(DataError, spec, tmp_path) == f"{spec}: empty split"
 
 
+@pytest.mark.parametrize("part, texts", [
+    ("", ["0123456789", "äöü"]), (":characters[:90%]", ["012345678", "äö"]),
+    (":characters[90%:]", ["9", "ü"]), (":characters[1:3]", ["12", "öü"])])
+def test_a_part_of_the_characters_of_each_file(corpus, tmp_path, part, texts):
+  name = corpus({"a/1.txt": b"0123456789", "a/2.txt": "äöü".encode()})
+  source = open_source(f"documents:{name}{part}", str(tmp_path))
+  assert [e["text"] for e in all_of(source)] == texts
+
+
+@pytest.mark.parametrize("file", ["one.txt", "one.md"])
+def test_one_file_is_one_document(tmp_path, monkeypatch, file):
+  (tmp_path / file).write_bytes(b"First\r\n\r\nsecond.")
+  (tmp_path / "other.txt").write_bytes(b"x")
+  whole = [{"text": "First\n\nsecond.", "file": file}]
+  monkeypatch.chdir(tmp_path)
+  for spec, path in ((f"documents:{tmp_path}/{file}", ""), (f"documents:{file}", str(tmp_path)),
+                     (f"documents:{file}", "")):
+    source = pickle.loads(pickle.dumps(open_source(spec, path)))
+    assert all_of(source) == whole
+  part = open_source(f"documents:{file}:characters[50%:]", str(tmp_path))
+  assert part[0]["text"] == "second."
+  assert fails(ConfigError, f"documents:{file}:characters[:x]", tmp_path) == (
+      f"source: 'documents:{file}:characters[:x]' ends in 'characters[:x]'; a part of each file is"
+      " written characters[:80%], characters[80%:] or characters[3:5]")
+  with pytest.raises(DataError, match="gone.txt can't be read"):
+    open_source("documents:gone.txt", str(tmp_path))[0]
+
+
 def test_a_folder_or_archive_without_texts(corpus, tmp_path):
   name = corpus({"a/b.png": b"", "README": b"x", "a.txt.gz": b""})
   assert fails(DataError, f"documents:{name}", tmp_path) == (
@@ -120,9 +148,9 @@ def test_a_file_that_is_not_utf_8_is_named(corpus, tmp_path):
 
 
 def test_what_is_no_folder_and_no_archive(tmp_path):
-  (tmp_path / "a.txt").write_bytes(b"a text file, not a folder of them")
-  assert fails(DataError, "documents:a.txt", tmp_path) == (
-      f"{tmp_path}/a.txt: neither a folder nor a zip archive (File is not a zip file)")
+  (tmp_path / "a.rst").write_bytes(b"a file of another kind, not a folder of them")
+  assert fails(DataError, "documents:a.rst", tmp_path) == (
+      f"{tmp_path}/a.rst: neither a folder nor a zip archive (File is not a zip file)")
   assert fails(DataError, "documents:gone", tmp_path) == (
       f"{tmp_path}/gone: No such file or directory")
 

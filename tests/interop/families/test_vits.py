@@ -15,7 +15,7 @@ from jtx.interop.families import FAMILIES
 from jtx.interop.trunks import param_shapes
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
-from jtx.models.vit import ImageConfig
+from jtx.models.patches import ImageConfig
 from jtx.nn.block import ResidualConfig
 from jtx.nn.grid_positions import LearnedGrid, Sincos2d
 from jtx.saved.folder import open_saved

@@ -12,8 +12,9 @@ from jtx.errors import ConfigError
 from jtx.nn import masks
 from jtx.nn.attend import attend
 from jtx.nn.bias import PairBias
-from jtx.nn.kernels import blocks, fused
+from jtx.nn.kernels import blocks, fused, plans
 from jtx.nn.kernels import choose as kernels_of
+from jtx.nn.kernels.tile import Variant
 from jtx.nn.masks import CAUSAL, FULL, Global, Prefix, Rows, window
 from jtx.nn.positions import OfPositions
 from jtx.nn.relative import Alibi, T5Bias
@@ -116,9 +117,10 @@ def both_ways(case, arrays, rows, gradient, how):
 
 
 def small_blocks(monkeypatch, platform, size=16):
-  for name in ("BLOCK", "GPU_BLOCK"):
-    monkeypatch.setattr(fused, name, size)
-  monkeypatch.setattr(fused, "WHOLE", 16)
+  monkeypatch.setattr(plans, "BLOCKS", (size, size // 2))
+  monkeypatch.setattr(plans, "GPU_BLOCK", size)
+  monkeypatch.setattr(plans, "WHOLE", 16)
+  monkeypatch.setattr(plans, "FILL", size / 8)
   monkeypatch.setattr(fused, "platform", lambda: platform)
 
 
@@ -198,7 +200,7 @@ def test_every_device_on_its_part(sizes, case, monkeypatch):
   arrays, rows, gradient = arguments(case)
   small_blocks(monkeypatch, case["platform"], 16 if sizes[3] < 8 else 64)
   run = functools.partial(both_ways, case, rows=rows, gradient=gradient)
-  with jax.set_mesh(sharding.make_mesh(dict(zip(sharding.AXES, sizes)))):
+  with jax.set_mesh(sharding.make_mesh(dict(zip(("data", "fsdp", "tensor", "context"), sizes)))):
     found = jax.device_get(jax.jit(functools.partial(
         run, how=functools.partial(fused.attend, interpret=True)))(arrays))
   expected = jax.jit(functools.partial(
@@ -212,7 +214,7 @@ def test_what_is_gathered_and_what_a_switch_makes_is_not_kept(monkeypatch):
   there = kernels_of.KERNELS["fused"]
   run = functools.partial(fused.attend, interpret=True)
   monkeypatch.setitem(kernels_of.KERNELS, "fused", there._replace(run=run, platforms=None))
-  mesh = sharding.make_mesh(dict(zip(sharding.AXES, (1, 1, 1, 8))))
+  mesh = sharding.make_mesh({"context": 8})
   place = jax.NamedSharding(mesh, jax.P(None, "context"))
   q, k, v = (jax.device_put(jnp.ones((1, 1024, 2, 64)), place) for _ in range(3))
 
@@ -233,6 +235,46 @@ def test_blocks_of_masks():
   # What varies from row to row is known by its other half alone.
   assert find(CAUSAL | Prefix()) == [[some] * 3, [whole, some, some], [whole, whole, some]]
   assert find(CAUSAL & Global()) == [[some, none, none], [some, some, none], [some, some, some]]
+
+
+def test_the_most_keys_that_a_query_sees():
+  find = lambda mask, T=600, S=600: blocks.most_keys(mask, T, S)
+  assert find(FULL) == find(CAUSAL) == 600 and find(window(5, 3)) == 9
+  assert find(window(5, 0), 600, 4) == 4
+  assert find(window(5, 3) | CAUSAL) == 600 and find(window(700, 3) & window(2, 2)) == 5
+  # What varies from row to row may be all.
+  assert find(Global() | CAUSAL) == find(window(2, 2) | Global()) == 600
+  assert find(Global() & window(2, 2)) == 5
+
+
+VARIANT = Variant(FULL, 1.0, num_queries=8192, num_keys=8192)
+
+
+@pytest.mark.parametrize("mask, rows, sides", [
+    (FULL, 1, (512, 512)), (CAUSAL, 1, (512, 512)), (window(64, 64), 1, (128, 128)),
+    (window(256, 256), 1, (256, 256)), (window(2048, 2048), 1, (512, 512)),
+    (window(64, 64) | Global(), 1, (512, 512)),  # any block may have a global token
+    (window(64, 64), 32, (256, 256)), (window(64, 64), 256, (512, 512))])  # states of all rows
+def test_narrow_windows_have_small_blocks(mask, rows, sides):
+  shape = rows, 8192, 12, 64
+  plan = plans.make_plan("tpu", False, VARIANT._replace(mask=mask), q=shape, k=shape, v=shape)
+  assert (plan.q_block, plan.k_block) == sides
+  assert plan.q_block * plan.q_blocks == plan.k_block * plan.k_blocks == 8192
+  gpu = plans.make_plan("gpu", False, VARIANT._replace(mask=mask), q=shape, k=shape, v=shape)
+  assert gpu.q_block == gpu.k_block == plans.GPU_BLOCK
+
+
+def test_a_short_side_is_one_block_beside_small_ones():
+  """A device's part of the queries, with all keys."""
+  plan = plans.make_plan("tpu", False, VARIANT._replace(mask=window(64, 64)),
+                         q=(1, 512, 12, 64), k=(1, 8192, 12, 64), v=(1, 8192, 12, 64))
+  assert (plan.q_block, plan.q_blocks, plan.k_block, plan.k_blocks) == (512, 1, 128, 64)
+
+
+def test_programs_go_from_the_first_block_that_is_not_empty_to_the_last():
+  states = jnp.array([[[0, 1, 2, 0], [0, 0, 0, 0], [1, 0, 0, 1]]])
+  assert plans.spans(states, 2).tolist() == [[[1, 4, 0], [3, 0, 4]]]
+  assert plans.spans(states, 1).tolist() == [[[2, 0, 0, 2], [3, 1, 1, 3]]]
 
 
 def test_blocks_are_found_while_a_program_is_traced():

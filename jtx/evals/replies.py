@@ -1,0 +1,61 @@
+"""Replies of a language model on a split: the share that is the expected answer, word by word."""
+
+import dataclasses
+from typing import Any, Iterator, Mapping
+
+import numpy as np
+
+from jtx.data.op import TOKENIZER
+from jtx.evals.task import Record, Task
+from jtx.inference.continuations import Continuation, Limits, TextGenerator
+from jtx.ranges import Count, CountOrNone, Size
+
+SAMPLES = 5  # replies that the log shows
+
+
+@dataclasses.dataclass(frozen=True)
+class Replies:
+  """The likeliest reply to every conversation before its last answer, against that answer.
+
+  Examples are those of ops that mark answers in `text_answers`, such as `encode_messages`. A reply
+  ends at the end token; an answer, at the first one that it has.
+  """
+  source: tuple[str, ...]
+  every: CountOrNone = 0  # steps; 0 is at the end only
+  max_new_tokens: Size = 128
+  batch_size: Count = 64  # conversations at a time
+
+  heads = frozenset({"lm"})  # of the model
+  keys = ("text", "text_answers")  # of a batch
+
+  def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, Any]]:
+    tokenizer = task.data.tokenizers[TOKENIZER]
+    examples = task.data.encoded(self.source)
+    parts = [split(e, tokenizer.eos_id) for e in examples]
+    run = TextGenerator(task.model, params, tokenizer, mesh=task.mesh, batch_size=self.batch_size,
+                        limits=Limits(max_new_tokens=self.max_new_tokens))
+    replies = [best[0] for best in run([prompt for prompt, _ in parts])]
+    gold = [run.behind(prompt, answer) for prompt, answer in parts]
+    correct = [reply.text.strip() == text.strip() for reply, text in zip(replies, gold)]
+    yield "exact_match", float(np.mean(correct))
+    yield "examples", len(examples)
+    for number, (reply, text) in enumerate(zip(replies[:SAMPLES], gold), 1):
+      yield f"sample_{number}", f"{reply.text!r} for {text!r}"
+    yield "predictions", records(examples, replies, gold)
+
+
+def split(example: Mapping[str, Any], end: int) -> tuple[np.ndarray, np.ndarray]:
+  """The tokens before the last answer, and those of the answer up to its end token."""
+  ids, marks = example["text"], np.asarray(example["text_answers"], bool)
+  starts = np.flatnonzero(np.diff(marks.astype(np.int8), prepend=0) == 1)
+  start = int(starts[-1]) if len(starts) else len(ids)
+  answer = ids[start:][marks[start:]]
+  ends = np.flatnonzero(answer == end)
+  return ids[:start], answer[:ends[0]] if len(ends) else answer
+
+
+def records(examples: list[Mapping[str, Any]], replies: list[Continuation],
+            gold: list[str]) -> Iterator[Record]:
+  for e, reply, text in zip(examples, replies, gold):
+    yield {"id": e["id"], "gold": text, "prediction": reply.text,
+           "correct": reply.text.strip() == text.strip(), "scores": {"log_prob": reply.score}}

@@ -1,0 +1,96 @@
+"""Products of groups of rows, each with a matrix of its own."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jtx.parallel.sharding import platform
+
+LEAST_ROWS, MOST_ROWS = 8, 256  # of a block
+
+
+@functools.partial(jax.jit, inline=False)
+def grouped_product(x: jax.Array, kernels: jax.Array, sizes: jax.Array) -> jax.Array:
+  """Rows of x times the kernel of their group.
+
+  Accelerators have an operation for it. On a CPU that multiplies all rows with all kernels, so the
+  rows go through block by block instead.
+
+  Args:
+    x: [M, D], the rows of group 0 first, then those of group 1, and so on.
+    kernels: [E, D, F].
+    sizes: [E] int32, rows of each group; what is behind the last group's is zeros in the result.
+
+  Returns:
+    [M, F].
+  """
+  if platform() == "cpu":
+    return _in_blocks(x, kernels, sizes)
+  y = jax.lax.ragged_dot(x, kernels, sizes)
+  return jnp.where((jnp.arange(len(x)) < sizes.sum())[:, None], y, 0)
+
+
+def _blocks(rows: int, sizes: jax.Array) -> tuple[int, tuple[jax.Array, ...], jax.Array]:
+  """Blocks of rows that cover the groups, none of them rows of two.
+
+  Returns:
+    Rows of a block; group, first row and number of rows of each block; and how many there are.
+  """
+  number = len(sizes)
+  block = LEAST_ROWS
+  while block < MOST_ROWS and 8 * block * number <= rows:
+    block *= 2  # an eighth of a group: what blocks are filled up with is little
+  of_group = -(-sizes // block)
+  most = -(-rows // block) + number
+  index = jnp.arange(most)
+  ends = jnp.cumsum(of_group)
+  group = jnp.minimum(jnp.searchsorted(ends, index, side="right"), number - 1)
+  inside = (index - (ends - of_group)[group]) * block
+  first = (jnp.cumsum(sizes) - sizes)[group] + inside
+  return block, (group, first, jnp.clip(sizes[group] - inside, 0, block)), ends[-1]
+
+
+@jax.custom_vjp
+def _in_blocks(x, kernels, sizes):
+  return _product(x, kernels, sizes, False)
+
+
+def _product(x, kernels, sizes, transposed):
+  """[M, D] times [E, D, F], or with the kernels transposed [M, F] times [E, D, F]."""
+  block, (group, first, number), used = _blocks(len(x), sizes)
+  padded = jnp.pad(x, ((0, block), (0, 0)))  # a block may begin at the last row
+  width = kernels.shape[1 if transposed else 2]
+
+  def body(i, y):
+    rows = jax.lax.dynamic_slice_in_dim(padded, first[i], block)
+    kernel = jax.lax.dynamic_index_in_dim(kernels, group[i], keepdims=False)
+    new = rows @ (kernel.T if transposed else kernel)
+    # Rows behind the group's are those of the next block, which comes later, or of none.
+    new = jnp.where((jnp.arange(block) < number[i])[:, None], new, 0)
+    return jax.lax.dynamic_update_slice_in_dim(y, new, first[i], 0)
+
+  y = jnp.zeros((len(x) + block, width), x.dtype)
+  return jax.lax.fori_loop(0, used, body, y)[:len(x)]
+
+
+def _forward(x, kernels, sizes):
+  return _product(x, kernels, sizes, False), (x, kernels, sizes)
+
+
+def _backward(kept, dy):
+  x, kernels, sizes = kept
+  block, (group, first, number), used = _blocks(len(x), sizes)
+  pad = lambda a: jnp.pad(a, ((0, block), (0, 0)))
+  inputs, cotangents = pad(x), pad(dy)
+
+  def body(i, total):
+    cut = lambda a: jax.lax.dynamic_slice_in_dim(a, first[i], block)
+    rows = jnp.where((jnp.arange(block) < number[i])[:, None], cut(inputs), 0)
+    return total.at[group[i]].add(rows.T @ cut(cotangents))
+
+  dkernels = jax.lax.fori_loop(0, used, body, jnp.zeros_like(kernels))
+  return _product(dy, kernels, sizes, True), dkernels, None
+
+
+_in_blocks.defvjp(_forward, _backward)

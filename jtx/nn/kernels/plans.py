@@ -1,0 +1,122 @@
+"""How the fused kernel cuts a call: heads by program, sides into blocks, and blocks passed by."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jtx.nn.kernels import blocks
+from jtx.nn.kernels.programs import Plan, Work
+from jtx.nn.kernels.tile import Variant
+from jtx.nn.masks import FULL, Rows
+
+LANES = 128  # of a TPU's registers
+BLOCKS = (512, 256, 128)  # sides of blocks of longer rows, on a TPU
+WHOLE = 768  # rows up to this length are one block
+GPU_BLOCK = 64  # all that a GPU's programs hold is of sides that are powers of two
+# A block of side n takes as long as one of n + FILL whose units were never idle: what is taken for
+# the filling and draining of a product's pipeline, half of the smallest block.
+FILL = 64
+STATES = 2**16  # blocks of all rows that a program may know the states of: 256 KiB of scalars
+
+
+def make_plan(kind: str, interpret: bool, variant: Variant, *, q, k, v) -> Plan:
+  """How heads share programs, and the blocks of a side, for shapes [B, T, N, H]."""
+  (B, T, N, H), (S, K, Hv) = q, (*k[1:3], v[3])
+  kv_heads, heads, shared_by = 1, 1, N // K
+  if kind == "tpu" and (H % LANES or Hv % LANES):
+    fits = lambda n: K % n == 0 and n * H % LANES == 0 and n * Hv % LANES == 0
+    kv_heads = next((n for n in range(1, K) if fits(n)), K)
+    heads, shared_by = kv_heads * N // K, 1
+  if kind == "gpu":
+    H, Hv = (1 << max(n - 1, 15).bit_length() for n in (H, Hv))
+    cut = (GPU_BLOCK, -(-T // GPU_BLOCK)), (GPU_BLOCK, -(-S // GPU_BLOCK))
+  else:
+    cut = _cut(variant, B, T, S)
+  (q_block, q_blocks), (k_block, k_blocks) = cut
+  return Plan(platform=kind, interpret=interpret, groups=N // heads, heads=heads,
+              kv_heads=kv_heads, shared_by=shared_by, width=H, v_width=Hv, q_block=q_block,
+              k_block=k_block, q_blocks=q_blocks, k_blocks=k_blocks)
+
+
+def _cut(variant: Variant, B: int, T: int, S: int) -> tuple[tuple[int, int], tuple[int, int]]:
+  """The side of a block and how many there are, of queries and of keys.
+
+  A mask that leaves out enough of the pairs, such as a narrow window, gets smaller blocks.
+  """
+  side = lambda length, block: (length, 1) if length <= WHOLE else (block, -(-length // block))
+  cuts = [(side(T, block), side(S, block)) for block in BLOCKS]
+  known = [c for c in cuts if B * c[0][1] * c[1][1] <= STATES]
+  if variant.mask == FULL or not known:
+    return cuts[0]
+
+  def time(cut):
+    (q_block, _), (k_block, k_blocks) = cut
+    of_all = -(-max(variant.num_queries, T) // q_block) * q_block, k_block * k_blocks
+    states = blocks.blocks(variant.mask, *of_all, q_block, k_block)
+    return (states != blocks.EMPTY).mean() * (1 + FILL / q_block) * (1 + FILL / k_block)
+
+  return min(known, key=time)  # the first of those that are alike
+
+
+def block_states(variant: Variant, plan: Any, rows: Rows, first: Any) -> jax.Array | None:
+  """Which blocks are empty, full or neither, [B or 1, q_blocks, k_blocks]; None of one block."""
+  if plan.q_blocks == plan.k_blocks == 1:
+    return None
+  shape = plan.q_blocks, plan.k_blocks
+  # A device's part of the queries may begin inside of a block of the mask's: then it has two.
+  known = jnp.asarray(blocks.blocks(
+      variant.mask, (-(-variant.num_queries // plan.q_block) + 2) * plan.q_block,
+      plan.k_block * plan.k_blocks, plan.q_block, plan.k_block))
+  begins, after = (jax.lax.dynamic_slice(known, (first // plan.q_block + n, 0), shape)
+                   for n in range(2))
+  inside = (first % plan.q_block != 0) & (begins != after)
+  states = jnp.where(inside, blocks.PARTIAL, begins)[None]
+  if variant.padded:
+    states = jnp.where(jnp.arange(shape[1]) == shape[1] - 1, jnp.minimum(states, 1), states)
+  if rows.pairs is not None:
+    states = jnp.minimum(states, blocks.PARTIAL)
+  if rows.k_segments is not None:
+    states = jnp.minimum(states, _segment_states(rows, plan))
+  return states.astype(jnp.int32)
+
+
+def work(variant: Variant, plan: Plan, rows: Rows, first: Any) -> Work | None:
+  """What the programs have to do, on a device whose queries begin with `first`."""
+  states = block_states(variant, plan, rows, first)
+  return None if states is None else Work(states, spans(states, 2), spans(states, 1))
+
+
+def spans(states: jax.Array, axis: int) -> jax.Array:
+  """Of every block of one side the first of the other's that is not empty, and the one behind.
+
+  Args:
+    states: [B or 1, q_blocks, k_blocks].
+    axis: of the other side, 1 or 2.
+
+  Returns:
+    int32 [B or 1, 2, blocks]; a program goes over no others.
+  """
+  busy, count = states != blocks.EMPTY, states.shape[axis]
+  place = jnp.arange(count).reshape((1, -1, 1) if axis == 1 else (1, 1, -1))
+  ends = jnp.where(busy, place, count).min(axis), jnp.where(busy, place + 1, 0).max(axis)
+  return jnp.stack(ends, 1).astype(jnp.int32)
+
+
+def _segment_states(rows: Rows, plan: Plan) -> jax.Array:
+  """EMPTY where a block of queries and one of keys have no segment in common, else PARTIAL."""
+  def ends(segments, size, count):
+    padded = lambda fill: jnp.pad(
+        segments, ((0, 0), (0, size * count - segments.shape[1])), constant_values=fill
+    ).reshape(-1, count, size)
+    largest = np.iinfo(np.int32).max
+    low = jnp.where(padded(0) == 0, largest, padded(largest)).min(-1)
+    return low, padded(0).max(-1)
+
+  k_low, k_high = ends(rows.k_segments, plan.k_block, plan.k_blocks)
+  meets = jnp.broadcast_to((k_high > 0)[:, None], (len(k_low), plan.q_blocks, plan.k_blocks))
+  if rows.q_segments is not None:
+    q_low, q_high = ends(rows.q_segments, plan.q_block, plan.q_blocks)
+    meets &= (q_low[:, :, None] <= k_high[:, None]) & (k_low[:, None] <= q_high[:, :, None])
+  return jnp.where(meets, blocks.PARTIAL, blocks.EMPTY)
