@@ -146,8 +146,8 @@ def test_room_that_grows_changes_nothing(method, monkeypatch):
     assert decode.cache_lengths(length) == {2: [2, 4, 8, 9], 16: [9]}[first_length]
     search = generate.generate.__wrapped__  # not what another length compiled
     return jax.jit(lambda p, b: search(
-        module, method, length, 2, 0, params=p, batch=b, prompt=jnp.full((2, 1), BOS), keys=keys))(
-            params, source)
+        module, method, length, decode.Ends((2,), 0), params=p, batch=b,
+        prompt=jnp.full((2, 1), BOS), keys=keys))(params, source)
 
   grown, whole = run(2), run(16)
   np.testing.assert_array_equal(grown.tokens, whole.tokens)
