@@ -20,7 +20,7 @@ MEASURED = {"bert_base": {"full": "tokens_per_s"}, "finetune": {"train": "senten
 def test_rows_are_measured_and_written(tmp_path):
   done = subprocess.run(
       [sys.executable, "-m", "benchmarks.run", "--suite=accelerator", "--size=tiny", "--rounds=1",
-       "--steps=1", "--peer=transformers", *(f"--part={row}" for row in MEASURED),
+       "--steps=1", "--minutes=60", "--peer=transformers", *(f"--part={row}" for row in MEASURED),
        f"--workdir={tmp_path}"], cwd=ROOT, capture_output=True, text=True,
       env=os.environ | {"XLA_FLAGS": ""})  # it is for one device, and tests have eight
   assert done.returncode == 0, done.stderr + done.stdout
