@@ -229,6 +229,18 @@ sys.exit(max(p.wait() for p in processes))
 """
 
 
+CONFIG = """
+from configs import nmt_numbers
+
+def get_config():
+  c = nmt_numbers.get_config("tiny")
+  c.evals = {}
+  c.log_every = 1
+  c.steps = 12
+  return c
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_job_of_slurm_that_runs_out_of_time(tmp_path):
@@ -238,17 +250,17 @@ def test_a_job_of_slurm_that_runs_out_of_time(tmp_path):
   (tmp_path / "bin" / "srun").write_text(SRUN)
   (tmp_path / "bin" / "srun").chmod(0o755)
   env = path_of(tmp_path) | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-  workdir = tmp_path / "run"
-  train = (TRAIN[0], f"--workdir={workdir}", "--config.log_every=1", "--config.steps=30",
-           "--config.evals.test.picture=False")
+  config, workdir = tmp_path / "translator.py", tmp_path / "run"
+  config.write_text(CONFIG)
+  train = (f"--config={config}", f"--workdir={workdir}")
   done = launched("slurm", "--nodes=1", "--tasks_per_node=2", "--", *train, "--max_seconds=0.001",
                   env=env)
   assert done.returncode == 75, done.stderr
   assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
   stopped = len(losses(workdir))  # all tasks agree on a step that none has made yet
-  assert 1 <= stopped < 30
+  assert 1 <= stopped < 12
   done = launched("slurm", "--nodes=1", "--tasks_per_node=2", "--", *train, env=env)
   assert done.returncode == 0, done.stderr
-  assert [step for step, _ in losses(workdir)] == list(range(1, 31))
+  assert [step for step, _ in losses(workdir)] == list(range(1, 13))
   assert f"step {stopped} of" in done.stderr
   assert json.loads((workdir / "environment.json").read_text())["processes"] == 2

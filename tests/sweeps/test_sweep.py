@@ -433,16 +433,15 @@ from configs import common, nmt_numbers
 
 def get_config():
   c = nmt_numbers.get_config("tiny")
-  c.steps = 60
+  c.steps = 40
   c.checkpoint.every = 10
   c.evals.val.limit = c.evals.test.limit = 8
   c.evals.test.picture = False
   return c
 
-def sweep_six():
-  for lr in (1e-3, 5e-3):
-    for seed in (0, 1):
-      yield {"optim.lr": lr, "seed": seed}
+def sweep_four():
+  for seed in (0, 1):
+    yield {"optim.lr": 1e-3, "seed": seed}
   learned = common.position("learned", max_length=64)
   yield {"model.encoder.position": learned, "model.decoder.position": learned}
   yield {"model.encoder.block.attention.num_heads": 3}
@@ -464,23 +463,21 @@ def kill_run(parent, folder):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_sweep_of_which_runs_are_killed_and_fail(tmp_path):
+def test_a_sweep_of_which_one_run_is_killed_and_one_fails(tmp_path):
   if not pathlib.Path("/proc/self/task").exists() or len(os.sched_getaffinity(0)) < 2:
     pytest.skip("needs /proc and two cores")
-  (tmp_path / "six.py").write_text(CONFIG)
+  (tmp_path / "four.py").write_text(CONFIG)
   workdir = tmp_path / "w"
-  args = [sys.executable, "-m", "experiments.sweep", f"--config={tmp_path}/six.py", "--sweep=six",
+  args = [sys.executable, "-m", "experiments.sweep", f"--config={tmp_path}/four.py", "--sweep=four",
           f"--workdir={workdir}", "--jobs=2"]
-  killed = ["lr=0.001,seed=1", "lr=0.005,seed=0"]
-  good = ["lr=0.001,seed=0", "lr=0.005,seed=1",
-          "encoder.position=learned,decoder.position=learned"]
+  killed = "lr=0.001,seed=1"
+  good = ["lr=0.001,seed=0", "encoder.position=learned,decoder.position=learned"]
   bad = "num_heads=3"
 
   with open(tmp_path / "out", "w") as out, open(tmp_path / "err", "w") as err:
     parent = subprocess.Popen(args, cwd=ROOT, env=ENV, stdout=out, stderr=err)
     try:
-      for name in killed:
-        kill_run(parent, workdir / name)
+      kill_run(parent, workdir / killed)
       parent.wait()
     finally:
       parent.terminate()
@@ -488,10 +485,10 @@ def test_a_sweep_of_which_runs_are_killed_and_fail(tmp_path):
   messages, table = (tmp_path / "err").read_text(), (tmp_path / "out").read_text()
   assert parent.returncode == 1, messages
   failures = [line for line in messages.splitlines() if line.startswith("failed: ")]
-  assert {line.split(": ")[1] for line in failures} == {*killed, bad}
-  assert sum("signal SIGKILL" in line for line in failures) == 2
+  assert {line.split(": ")[1] for line in failures} == {killed, bad}
+  assert sum("signal SIGKILL" in line for line in failures) == 1
   assert any("exit status 1: error: " in line and "num_heads" in line for line in failures)
-  assert not any((workdir / name / "results.json").exists() for name in [*killed, bad])
+  assert not any((workdir / name / "results.json").exists() for name in (killed, bad))
   assert "| 1/2 (1 failed) |" in table and "| failed |" in table
   logs = {name: (workdir / name / "log.txt").read_text() for name in good}
   assert {json.loads((workdir / name / "environment.json").read_text())["cpu_cores"]
@@ -499,29 +496,27 @@ def test_a_sweep_of_which_runs_are_killed_and_fail(tmp_path):
 
   again = subprocess.run(args, cwd=ROOT, env=ENV, capture_output=True, text=True)
   assert again.returncode == 1, again.stderr
-  assert "3/6 finished before" in again.stderr
+  assert "2/4 finished before" in again.stderr
   failures = [line for line in again.stderr.splitlines() if line.startswith("failed: ")]
   assert [line.split(": ")[1] for line in failures] == [bad]
   for name in good:
     assert (workdir / name / "log.txt").read_text() == logs[name]
-  for name in killed:
-    log = (workdir / name / "log.txt").read_text()
-    restored = log.partition(" restore  step ")[2].split()
-    assert restored and int(restored[0]) >= 10, log
-    steps = [step for step, _ in losses(workdir / name)]
-    assert steps == sorted(set(steps)) and steps[-1] == 60
+  log = (workdir / killed / "log.txt").read_text()
+  restored = log.partition(" restore  step ")[2].split()
+  assert restored and int(restored[0]) >= 10, log
+  steps = [step for step, _ in losses(workdir / killed)]
+  assert steps == sorted(set(steps)) and steps[-1] == 40
 
   result = lambda name: json.loads((workdir / name / "results.json").read_text())
   table = {(row["lr"], row["num_heads"], row["encoder.position"]): row
            for row in csv.DictReader((workdir / "sweep.csv").open())}
-  assert len(table) == 4
-  for lr in ("0.001", "0.005"):
-    row = table[lr, "4", "sinusoidal"]
-    assert (row["n"], row["runs"], row["failed"]) == ("2", "2", "0")
-    for metric in ("val/bleu", "test/chrf"):
-      a, b = (result(f"lr={lr},seed={seed}")[metric] for seed in (0, 1))
-      np.testing.assert_allclose(float(row[metric]), (a + b) / 2, rtol=1e-12)
-      np.testing.assert_allclose(float(row[f"{metric} stderr"]), abs(a - b) / 2, atol=1e-12)
+  assert len(table) == 3
+  row = table["0.001", "4", "sinusoidal"]
+  assert (row["n"], row["runs"], row["failed"]) == ("2", "2", "0")
+  for metric in ("val/bleu", "test/chrf"):
+    a, b = (result(f"lr=0.001,seed={seed}")[metric] for seed in (0, 1))
+    np.testing.assert_allclose(float(row[metric]), (a + b) / 2, rtol=1e-12)
+    np.testing.assert_allclose(float(row[f"{metric} stderr"]), abs(a - b) / 2, atol=1e-12)
   learned = table["0.005", "4", "learned"]
   assert learned["decoder.position"] == "learned"
   assert float(learned["val/chrf"]) == result(good[-1])["val/chrf"]
