@@ -117,8 +117,8 @@ common.apply(pretraining, {
     "model.head": {"task": "none", "zero": False, "pool": "first"},
     "model.decoder": {"num_layers": 2, "width": 32, "num_heads": 4, "ffn_dim": 64, "masked": 0.5,
                       "normalize": False},
-    "objective": common.objective("mae"), "epochs": 20.0,
-    "evals.val": common.evaluator("loss", source=("embedded:digits:test",), every=200)})
+    "objective": common.objective("mae"), "epochs": 12.0,
+    "evals.val": common.evaluator("loss", source=("embedded:digits:test",))})
 mae_workdir = os.path.join(folder, "mae")
 results = loop.run(pretraining.lock(), mae_workdir)
 print(f"mean squared error of hidden pixels, of variance 1 before: {results['val/loss']:.2f}")
@@ -135,7 +135,7 @@ pictures.reconstruction(mae.model, mae_params, images[:6])
 
 # %%
 probes = Probes(train=("embedded:digits:train",), source=("embedded:digits:test",), shots=(10,))
-fresh = unbox(mae.model.init(jax.random.key(1), mae.model.example())["params"])
+fresh = unbox(jax.jit(mae.model.init)(jax.random.key(1), mae.model.example())["params"])
 for name, value in (("untrained", fresh), ("pretrained", mae_params)):
   print(name, {key: round(score, 3) for key, score in probes(mae, value)})
 
