@@ -230,6 +230,6 @@ def test_the_published_size(name, tmp_path):
   config = getattr(transformers, NAMES[name][0])(num_labels=1000)
   peer = redraw(getattr(transformers, name)(config).eval(), 0.05)
   model, params = load_pretrained(saved(peer, tmp_path / "theirs"), dtype="float32")
-  image = make_image(config, number=1)
+  image = make_image(config)
   ours = jtx_outputs(model, name.endswith("Model"), kept=0.25)(params, image)
   assert error(ours, peer_outputs(peer, image)) < TOLERANCE
