@@ -1,4 +1,4 @@
-"""Writes docs/keys.md: all keys of a run, from the declarations of their constructors.
+"""Writes docs/keys.md and experiments/keys.txt: all keys of a run, as constructors declare them.
 
   python docs/keys.py
 """
@@ -45,6 +45,24 @@ def documents() -> str:
     for name, (hint, _) in fields(constructor).items():
       waiting += inner(f"{key}.{name}".removeprefix("config."), hint)
   return "".join(parts)
+
+
+def sections() -> str:
+  """A line of keys for each section, such as `data.ops[]`, whatever names it has."""
+  found = {}
+
+  def add(place, constructor):
+    for name, (hint, _) in fields(constructor).items():
+      found.setdefault(place, {})[name] = None
+      kind = {tuple: "[]", dict: ".*"}.get(typing.get_origin(hint), "")
+      child = f"{place}.{name}{kind}".lstrip(".")
+      for _, key, part in inner("", hint):
+        if key:
+          found.setdefault(child, {})["name"] = None
+        add(child, part)
+
+  add("", RunKeys)
+  return "".join(f"{place}: {' '.join(keys)}\n" for place, keys in found.items())
 
 
 def inner(key: str, hint: Any) -> Iterator[tuple[str, str, Callable]]:
@@ -128,3 +146,4 @@ def comments(constructor: Callable) -> dict[str, str]:
 
 if __name__ == "__main__":
   (ROOT / "docs" / "keys.md").write_text(documents(), encoding="utf-8")
+  (ROOT / "experiments" / "keys.txt").write_text(sections(), encoding="utf-8")

@@ -13,8 +13,9 @@ from ml_collections.config_flags import config_path, tuple_parser
 
 from jtx.config_files import from_plain
 
+from . import without_jax
 from .config_files import load_config
-from .errors import UsageError
+from .errors import UnknownKey, UsageError
 
 
 class ConfigParser(flags.ArgumentParser):
@@ -27,6 +28,12 @@ class ConfigParser(flags.ArgumentParser):
     self._tuples = {}
 
   def parse(self, argument: str) -> ConfigDict:
+    if not all(map(without_jax.is_declared, self._overrides)):
+      if sentence := without_jax.unknown_key(lambda: self._load(argument)):
+        raise UsageError(sentence)
+    return self._load(argument)
+
+  def _load(self, argument: str) -> ConfigDict:
     config = load_config(argument)
     for path in self._overrides:
       value = _value_at(config, path, self._name)
@@ -95,8 +102,9 @@ def _value_at(config: ConfigDict, path: str, name: str) -> Any:
     if not in_section and not (
         isinstance(node, (list, tuple)) and isinstance(part, int)
         and -len(node) <= part < len(node)):
-      raise UsageError(
-          f"unknown config key --{name}.{path}; {_nearest_key(config, path, name, node, done)}")
+      raise UnknownKey(
+          f"unknown config key --{name}.{path}; {_nearest_key(config, path, name, node, done)}",
+          str(part))
     node = node[part]
     done += f".{part}" if in_section else f"[{part}]"
   return node

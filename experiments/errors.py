@@ -20,6 +20,19 @@ class UsageError(Exception):
   status = 2
 
 
+class UnknownKey(UsageError):
+  """A config key that the config does not have.
+
+  Args:
+    message: one sentence.
+    key: the first part of the path that is not there.
+  """
+
+  def __init__(self, message: str, key: str):
+    super().__init__(message)
+    self.key = key
+
+
 def is_user_error(error: Exception) -> bool:
   """Whether the user can put it right, so that it needs no traceback."""
   return isinstance(error, (UsageError, *USER_ERRORS)) or is_of_files(error)

@@ -237,5 +237,7 @@ def test_the_reference_is_what_the_declarations_say():
   spec.loader.exec_module(reference)
   text = reference.documents()
   assert text == (ROOT / "docs" / "keys.md").read_text(encoding="utf-8"), "run docs/keys.py"
+  listed = (ROOT / "experiments" / "keys.txt").read_text(encoding="utf-8")
+  assert listed == reference.sections(), "run docs/keys.py"
   assert "| `ema` | `0.0` | float, 0 to below 1 | decay of the average of the parameters" in text
   assert '### data.ops, name "mask"' in text and '### optim.schedule, name "wsd"' in text
