@@ -53,6 +53,9 @@ def read_prompts() -> list[Any]:
 
 def main() -> None:
   from jtx.api import Generator
+  if STREAM.value and OUTPUT.value != "-":
+    raise cli.UsageError(f"--stream and --output={OUTPUT.value} exclude each other: a stream goes"
+                         " to standard output")
   found = read_prompts()
   method = {f.name: f.value for f in METHOD_FLAGS if f.value is not None}
   opened = Generator(WORKDIR.value, step=STEP.value, max_new_tokens=MAX_NEW_TOKENS.value,

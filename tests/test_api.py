@@ -16,6 +16,8 @@ from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
 from jtx.saved import pretrained
 from tests.helpers import encoder, run_command
+from tests.inference.test_continuations import (
+    MODEL as LM, PARAMS as LM_PARAMS, TOKENIZER as LM_TOKENIZER)
 from tests.inference.test_texts import TEXTS, alone
 from tests.models.test_encoder import BLOCK, D, batch_of, drawn
 
@@ -156,6 +158,18 @@ def test_inputs_are_lists_and_heads_fit(saved):
     classify("a cat")
   with pytest.raises(DataError, match="2 inputs and 1 second ones"):
     classify(["a", "b"], ["c"])
+
+
+def test_a_figure_of_heads_of_a_language_model(tmp_path):
+  jtx.save_pretrained(str(tmp_path / "m"), LM, LM_PARAMS, LM_TOKENIZER, format="jtx")
+  weights = attention.of_text(LM, LM_PARAMS, LM_TOKENIZER, "abba")
+  e, = LM_TOKENIZER.encode_texts(["abba"], max_length=32)
+  expected = LM.apply({"params": LM_PARAMS}, batch_of(e.ids, length=len(e.ids)),
+                      method="attention_weights")["decoder"][:, 0]
+  np.testing.assert_allclose(weights.values, expected, atol=1e-6)
+  assert (np.triu(weights.values, 1) == 0).all() and weights.queries == LM_TOKENIZER.tokens(e.ids)
+  figure = jtx.attention(str(tmp_path / "m"), "abba", layers=[1])
+  assert sum(bool(axes.images and axes.get_title()) for axes in figure.axes) == expected.shape[1]
 
 
 def test_a_figure_of_heads(saved):

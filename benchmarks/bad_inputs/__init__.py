@@ -7,13 +7,14 @@ from typing import Callable
 import zlib
 
 from benchmarks.bad_inputs import (
-    commands, config_files, images, models, numbers, plans, tables, texts, tokenizers, workdirs)
+    commands, config_files, images, language, models, numbers, plans, tables, texts, tokenizers,
+    workdirs)
 
 FAMILIES = {
     "commands": commands.CASES, "config files": config_files.CASES, "numbers": numbers.CASES,
     "texts": texts.CASES, "tables": tables.CASES, "images": images.CASES,
     "tokenizers": tokenizers.CASES, "models": models.CASES, "workdirs": workdirs.CASES,
-    "sweeps and launches": plans.CASES,
+    "language models": language.CASES, "sweeps and launches": plans.CASES,
 }
 
 TINY = ("--config.steps=2", "--config.checkpoint.every=2", "--config.batch_size=8")
@@ -24,6 +25,7 @@ RUNS = {
                 "--config.checkpoint.every=2"],
     "digits": ["--config=jtx.configs.vit:tiny", "--config.steps=2", "--config.checkpoint.every=2"],
     "masked": ["--config=jtx.configs.bert:tiny", "--config.steps=2", "--config.checkpoint.every=2"],
+    "chat": ["--config=jtx.configs.instruct:tiny", *TINY],
 }
 
 
@@ -41,6 +43,7 @@ def make(folder: pathlib.Path, run: Callable) -> pathlib.Path:
       path.write_bytes(png(8, 8, 50 * i + len(name)))
   commands_of = [["train", *words, f"--workdir={name}"] for name, words in RUNS.items()]
   commands_of += [["convert", "--workdir=classes", "--to_hf=hf"],
+                  ["convert", "--workdir=chat", "--to_hf=chat_hf"],
                   ["prepare", "--config=jtx.configs.classify:tiny", "--output=prepared"]]
   for words in commands_of:
     if (ended := run(words, folder, limit=600.0)).status:

@@ -23,12 +23,13 @@ class Weights(NamedTuple):
 
 def of_text(model: nn.Module, params: Any, tokenizer: Tokenizer, text: str,
             second: str | None = None, max_length: int = 256) -> Weights:
-  """Self-attention of an encoder over a text, or a pair of texts."""
+  """Self-attention of an encoder or a decoder over a text, or a pair of texts."""
   e, = encode(tokenizer, [text], None if second is None else [second], max_length,
               special=tokenizer.mask_id is not None)
   tokens = tokenizer.tokens(e["text"])
   batch = {**_row("text", e["text"]), "text_types": jnp.asarray(e["text_types"])[None]}
-  return Weights(_weights(model, params, batch)["encoder"], tokens, tokens)
+  (weights,) = _weights(model, params, batch).values()
+  return Weights(weights, tokens, tokens)
 
 
 def of_translation(model: nn.Module, params: Any, tokenizers: Mapping[str, Tokenizer], source: str,

@@ -5,19 +5,26 @@ from typing import Any
 
 import jax
 
+from jtx.data.op import TOKENIZER
+from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
 from jtx.evals.task import Task
 from jtx.parallel.sharding import param_shardings
 from jtx.saved.folder import open_saved
 
 
-def with_teacher(objective, mesh, abstract: bool = False) -> tuple[Any, dict[str, Any]]:
+def with_teacher(objective, mesh, abstract: bool = False,
+                 tokenizer: Tokenizer | None = None) -> tuple[Any, dict[str, Any]]:
   """The objective with the teacher that it names, if any, and the teacher's parameters.
 
   Args:
     objective: of a config.
     mesh: the devices that the parameters are put on.
     abstract: only say where they would be.
+    tokenizer: of the model that is taught; None where it has none or is not known.
+
+  Raises:
+    ConfigError: no teacher is named, or its ids are other tokens than the model's.
   """
   if not hasattr(objective, "taught_by"):
     return objective, {}
@@ -25,14 +32,33 @@ def with_teacher(objective, mesh, abstract: bool = False) -> tuple[Any, dict[str
   if not (folder := getattr(objective, key)):
     raise ConfigError(f"objective.{key} is unset; it names the folder or workdir of a model that"
                       f" is the {key}")
-  model, params = open_saved(folder).load()
+  saved = open_saved(folder)
+  model, params = saved.load()
   objective = objective.taught_by(model)
+  for theirs in () if tokenizer is None else saved.tokenizers().values():
+    _check_tokens(f"objective.{key}={folder}", theirs, tokenizer)
   boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   places = param_shardings(boxed, mesh)
   if abstract:
     put = lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
     return objective, {"teacher": jax.tree.map(put, params, places)}
   return objective, {"teacher": jax.device_put(params, places)}
+
+
+def tokenizer_of(data: Any) -> Tokenizer | None:
+  """The tokenizer of a run's texts, if they have one."""
+  return data.tokenizers.get(TOKENIZER)
+
+
+def _check_tokens(what: str, theirs: Tokenizer, ours: Tokenizer) -> None:
+  """Raises ConfigError where an id is another token; models say where the sizes differ."""
+  if theirs == ours or theirs.vocab_size != ours.vocab_size:
+    return
+  ids = [[i] for i in set(theirs.plain_ids().tolist()) & set(ours.plain_ids().tolist())]
+  for (i,), a, b in zip(ids, theirs.decode_batch(ids), ours.decode_batch(ids)):
+    if a != b:
+      raise ConfigError(f"{what} has another tokenizer: token {i} is {a!r}, and {b!r} in the"
+                        " model's")
 
 
 def evaluated(task: Task, objective: Any = None, extra: dict[str, Any] | None = None) -> Task:
@@ -46,5 +72,5 @@ def evaluated(task: Task, objective: Any = None, extra: dict[str, Any] | None = 
   if not getattr(task.objective, "evaluated_with_teacher", False):
     return task
   if extra is None:
-    objective, extra = with_teacher(task.objective, task.mesh)
+    objective, extra = with_teacher(task.objective, task.mesh, tokenizer=tokenizer_of(task.data))
   return dataclasses.replace(task, objective=objective, extra=extra)

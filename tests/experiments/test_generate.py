@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments.errors import sentence
+from experiments.errors import UsageError, sentence
 from jtx.errors import ConfigError, DataError
 import jtx
 from tests.helpers import run_command
@@ -79,9 +79,12 @@ def test_prompts_that_are_refused(folder, tmp_path, line, message):
     (["--top_p=1.5"], "top_p"),
     (["--stream", "--temperature=1", "--n_best=2"], "a stream has one continuation"),
     (["--stop="], "stop=''"),
+    (["--stream", "--output=out.txt"], "--stream and --output=out.txt exclude each other"),
 ])
-def test_options_that_are_refused(folder, tmp_path, argv, message):
+def test_options_that_are_refused(folder, tmp_path, monkeypatch, argv, message):
+  monkeypatch.chdir(tmp_path)
   path = tmp_path / "p.txt"
   path.write_text("a\n")
-  with pytest.raises(ConfigError, match=message):
+  with pytest.raises((ConfigError, UsageError), match=message):
     run_command("generate", f"--workdir={folder}", f"--input={path}", *argv)
+  assert list(tmp_path.iterdir()) == [path]

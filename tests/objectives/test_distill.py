@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from jtx.data.tokenizers.characters import Characters
 from jtx.errors import ConfigError
 from jtx.objectives.distill import Distill
 from jtx.objectives.mlm import Mlm
@@ -97,6 +98,19 @@ def test_widths_must_be_one_for_the_cosine(params):
 def test_a_loss_of_no_part_is_refused():
   with pytest.raises(ConfigError, match="must not all be 0"):
     Distill(soft_weight=0.0, mlm_weight=0.0, cosine_weight=0.0)
+
+
+def test_a_teacher_of_another_tokenizer_is_refused(params, tmp_path):
+  ours = Characters("abcd")
+  teacher = TEACHER.clone(vocab_size=ours.vocab_size)
+  mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, context=1), jax.devices()[:1])
+  batch = {**BATCH, "text": BATCH["text"] % ours.vocab_size}
+  for name, theirs in (("same", ours), ("other", Characters("abce"))):
+    pretrained.save_pretrained(str(tmp_path / name), teacher, drawn(teacher, batch), theirs,
+                               format="jtx")
+  with_teacher(Distill(teacher=str(tmp_path / "same")), mesh, tokenizer=ours)
+  with pytest.raises(ConfigError, match=r"other has another tokenizer: token \d is 'e', and 'd'"):
+    with_teacher(Distill(teacher=str(tmp_path / "other")), mesh, tokenizer=ours)
 
 
 def test_a_teacher_is_loaded_from_a_folder(params, tmp_path):

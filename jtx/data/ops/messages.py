@@ -63,6 +63,9 @@ class EncodeMessages(ExampleOp):
     except DataError as e:
       raise ConfigError(f"op encode_messages: {e}") from e
 
+  def misfit(self, example: Example) -> str:
+    return chat.check(example[self.messages]) if self.messages in example else ""
+
   def _messages(self, example: Example) -> list[dict[str, Any]]:
     messages = value_of("encode_messages", example, self.messages)
     if reason := chat.check(messages):
@@ -79,6 +82,10 @@ class EncodeMessages(ExampleOp):
                              f" {number}, which is the name of a special token; write it in another"
                              " way")
     try:
-      return template.with_answers(messages)
+      rendered = template.with_answers(messages)
     except DataError as e:
       raise ExampleError("encode_messages", example["id"], f"has messages of which {e}") from e
+    if not any(stop > start for start, stop in rendered.answers):
+      raise ExampleError("encode_messages", example["id"], "has messages of which the chat template"
+                         " writes no answer, so there is nothing to learn")
+    return rendered

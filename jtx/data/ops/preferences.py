@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from jtx.data import chat
 from jtx.data.example import Example
 from jtx.data.op import TOKENIZER, Column, ExampleOp
 from jtx.data.ops.labels import value_of
@@ -12,6 +13,23 @@ from jtx.data.ops.messages import EncodeMessages
 from jtx.errors import ExampleError
 
 ANSWERS = ("chosen", "rejected")
+KEYS = ("prompt", *ANSWERS)
+
+
+def _reason(prompt: Any, *answers: Any) -> str:
+  """Why these are no pair of answers, a clause; "" where they are one."""
+  for key, value in zip(KEYS, (prompt, *answers)):
+    if not isinstance(value, (str, list, tuple)):
+      return f"has {key}={value!r}, which is neither a text nor a list of messages"
+    if isinstance(value, str) != isinstance(prompt, str):
+      return (f"has a {key!r} that is {type(value).__name__}, and a 'prompt' that is"
+              f" {type(prompt).__name__}; both are texts, or lists of messages")
+  if answers[0] == answers[1]:
+    return "has one answer as 'chosen' and as 'rejected', so neither is preferred"
+  if not prompt:
+    return "has an empty 'prompt'"
+  talks = [] if isinstance(prompt, str) else [[*prompt, *answer] for answer in answers]
+  return next(filter(None, map(chat.check, talks)), "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +48,7 @@ class EncodePreferences(ExampleOp):
   tokenizer_fields = (TOKENIZER,)
 
   def texts_of(self, example: Example, field: str) -> list[str]:
-    prompt, *answers = (value_of("encode_preferences", example, key)
-                        for key in ("prompt", *ANSWERS))
+    prompt, *answers = self._values(example)
     if isinstance(prompt, str):
       return [prompt, *answers]
     whole = EncodeMessages(template=self.template)
@@ -41,21 +58,22 @@ class EncodePreferences(ExampleOp):
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
     tokenizer = tokenizers[TOKENIZER]
     for e in examples:
-      prompt, *answers = (value_of("encode_preferences", e, key) for key in ("prompt", *ANSWERS))
-      if answers[0] == answers[1]:
-        raise ExampleError("encode_preferences", e["id"], "has one answer as 'chosen' and as"
-                           " 'rejected', so neither is preferred")
-      if not prompt:
-        raise ExampleError("encode_preferences", e["id"], "has an empty 'prompt'")
+      prompt, *answers = self._values(e)
       of_kind = self._texts if isinstance(prompt, str) else self._messages
       for name, answer in zip(ANSWERS, answers):
-        if type(answer) is not type(prompt):
-          raise ExampleError("encode_preferences", e["id"], f"has a {name!r} that is"
-                             f" {type(answer).__name__}, and a 'prompt' that is"
-                             f" {type(prompt).__name__}; both are texts, or lists of messages")
         e[name], e[f"{name}_answers"] = of_kind(tokenizer, prompt, answer, e)
       e["preferred"] = 1
     return examples
+
+  def misfit(self, example: Example) -> str:
+    return _reason(*map(example.get, KEYS)) if set(KEYS) & set(example) else ""
+
+  def _values(self, example: Example) -> list[Any]:
+    """The prompt and the two answers."""
+    values = [value_of("encode_preferences", example, key) for key in KEYS]
+    if reason := _reason(*values):
+      raise ExampleError("encode_preferences", example["id"], reason)
+    return values
 
   def _texts(self, tokenizer: Any, prompt: str, answer: str,
              example: Example) -> tuple[np.ndarray, np.ndarray]:
