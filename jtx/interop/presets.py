@@ -136,8 +136,8 @@ DECODERS: dict[str, Config] = {
 
 
 def fresh(name: str) -> Config:
-  """`ENCODERS[name]` for a tokenizer that jtx trains, whose padding is id 0.
+  """A config of ENCODERS or DECODERS for a tokenizer that jtx trains, whose padding is id 0.
 
   RoBERTa counts positions from the id after it.
   """
-  return ENCODERS[name] | {"pad_token_id": 0}
+  return ENCODERS[name] | {"pad_token_id": 0} if name in ENCODERS else DECODERS[name]

@@ -30,6 +30,9 @@ class HeadConfig:
   output_bias: bool = True
   dropout: Rate = 0.1  # before the outputs
   threshold: Fraction = 0.5  # of "multi_label": the probability from which on a label is predicted
+  # Rows are pairs in one order, and as many in the other, whose pooled vectors are added (Radford
+  # et al. 2018, section 3.3); None is what the data has
+  both_orders: bool | None = None
 
   def __post_init__(self):
     if self.task not in TASKS:
@@ -48,6 +51,9 @@ class HeadConfig:
     if not task.scored and self.outputs is not None:
       raise ConfigError(f"head.outputs={self.outputs}: head.task={self.task!r} has none")
     check_threshold(self.task, self.threshold)
+    if self.both_orders and (by_token or not task.labelled):
+      raise ConfigError(f"head.both_orders=True is for classes of pairs, and head.task is"
+                        f" {self.task!r}")
     if self.norm and self.transform == "none":
       raise ConfigError("head.norm=True goes with a head.transform")
     if not (self.output_bias or task.scored):
@@ -68,7 +74,7 @@ class Head(nn.Module):
     """Hidden states to the head's float32 outputs.
 
     Args:
-      hidden: [B, T, D].
+      hidden: [B, T, D]; with `both_orders` [2 B, T, D], as all that comes with them.
       batch: with `text_segment_ids [B, T]` and `text_positions [B, T]`.
       num_texts: S, texts in a row.
       train: dropout on.
@@ -80,6 +86,8 @@ class Head(nn.Module):
     c = self.config
     x = hidden if c.pool == "none" else pool(
         c.pool, hidden, batch["text_segment_ids"], batch["text_positions"], num_texts)
+    if c.both_orders:
+      x = sum(jnp.split(x, 2))
     if c.transform != "none":
       x = Transform(hidden.shape[-1], c.transform, norm=c.norm, use_bias=c.use_bias,
                     block=self.block, dtype=self.dtype, name="transform")(x)

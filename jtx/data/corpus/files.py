@@ -141,6 +141,11 @@ def described(ops: Sequence[Any]) -> list[dict[str, Any]]:
   return json.loads(json.dumps(plain))
 
 
+def with_defaults(op: Mapping[str, Any]) -> dict[str, Any]:
+  """An op as `described` gave it, with the keys that it has got since."""
+  return {**json.loads(config.section(OPS, op["name"]).to_json()), **op}
+
+
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
   """A clause on the first key of a config in which two JSON objects differ, or ""."""
   theirs, ours = (config_files.flatten(config_files.from_plain(tree)) for tree in (theirs, ours))
@@ -155,7 +160,7 @@ def tokenizer_key(section: Mapping[str, Any]) -> dict[str, Any]:
   kind = dict(section["kind"])
   if kind["name"] == "file":
     del kind["path"]
-  return {**section, "kind": kind}
+  return {"delimiters": [], **section, "kind": kind}  # which older folders do not tell
 
 
 def digest_of_tokenizers(texts: Mapping[str, str]) -> str:

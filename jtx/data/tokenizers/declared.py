@@ -18,9 +18,9 @@ CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_
 TEMPLATE = "chat_template.jinja"
 # What tokenizers call the tokens of each role, best first, where nothing is declared.
 NAMES = {
-    "pad": ("<pad>", "[PAD]", "</s>", "<|endoftext|>"),
-    "bos": ("<bos>", "<s>", "[CLS]", "<|endoftext|>"),
-    "eos": ("<eos>", "</s>", "[SEP]", "<|endoftext|>"),
+    "pad": ("<pad>", "[PAD]", "</s>", "<|endoftext|>", "<unk>"),  # GPT-1 has no other than <unk>
+    "bos": ("<bos>", "<s>", "[CLS]", "<|endoftext|>", "<unk>"),
+    "eos": ("<eos>", "</s>", "[SEP]", "<|endoftext|>", "<unk>"),
     "unk": ("<unk>", "[UNK]", "<|endoftext|>"),
 }
 LIKE = {"bos": "cls", "eos": "sep"}  # the role that stands in for another
