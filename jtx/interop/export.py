@@ -5,7 +5,8 @@ import os
 import shutil
 from typing import Any, Mapping, Sequence
 
-from flax.traverse_util import flatten_dict
+from absl import logging
+from flax.traverse_util import flatten_dict, unflatten_dict
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
@@ -16,7 +17,7 @@ from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
 from jtx.interop import configs, tables
 from jtx.interop.families import FAMILIES
-from jtx.interop.family import Family
+from jtx.interop.family import Family, task_of
 from jtx.interop.files import CONFIG, DTYPES, WEIGHTS, NewDirectory, write_json
 from jtx.interop.originals import IDS, Originals
 from jtx.interop.preprocessor import evaluated, resized
@@ -47,6 +48,26 @@ def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[st
     config |= {key: value for key, value in original.config.items()
                if key in free and key not in config}
   return model_type, config
+
+
+def expressible(model: Any, params: Any) -> tuple[Any, Any]:
+  """A model without its scores of next tokens, where it has a task and no architecture has both.
+
+  Classes of decoders are such a task: they may have been learnt together with next tokens.
+
+  Returns:
+    The model and its parameters.
+  """
+  heads = model.heads
+  if "lm" not in heads or task_of(heads) == "none" or any(
+      family.architecture(heads) for family in FAMILIES.values()):
+    return model, params
+  logging.info("no architecture of transformers has the scores of next tokens beside"
+               " head.task=%r: they are left out", model.head.task)
+  model = model.clone(lm=False)
+  wanted = param_shapes(model)
+  flat = flatten_dict(unbox(params), sep="/")
+  return model, unflatten_dict({path: x for path, x in flat.items() if path in wanted}, sep="/")
 
 
 def tensors_of(family: Family, model: Any, params: Any) -> dict[str, np.ndarray]:

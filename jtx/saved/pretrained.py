@@ -103,6 +103,7 @@ def save_pretrained(directory: str, model: Any, params: Any,
       labels = like.labels()
     image_ops = like.image_ops(model) if takes_images(model) else None
   if format == "hf":
+    model, params = export.expressible(model, params)
     first = next(iter((tokenizer or {}).values()), None)
     more = {}
     if about is not None:

@@ -24,7 +24,8 @@ NAMES = {
     "unk": ("<unk>", "[UNK]", "<|endoftext|>"),
 }
 LIKE = {"bos": "cls", "eos": "sep"}  # the role that stands in for another
-ROLES = (*NAMES, *LIKE.values(), "mask")
+AROUND = ("start", "delimiter", "extract")  # of tokens that fine-tuning adds: see `delimited`
+ROLES = (*NAMES, *LIKE.values(), "mask", *AROUND)
 EXTRA = ("extra_special_tokens", "additional_special_tokens")
 FLAGS = ("lstrip", "rstrip", "normalized", "single_word", "special")
 

@@ -10,8 +10,6 @@ from jtx.data.tokenizers.huggingface import HuggingFace
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
 
-ROLES = ("start", "delimiter", "extract")
-
 
 def delimited(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
   """A tokenizer that encodes a text as START text EXTRACT, a pair as START a DELIMITER b EXTRACT.
@@ -25,7 +23,7 @@ def delimited(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
   """
   if not names:
     return tokenizer
-  if len(names) != len(ROLES) or not all(names):
+  if len(names) != len(declared.AROUND) or not all(names):
     raise ConfigError(f"tokenizer.delimiters={tuple(names)} must name three tokens: before a text,"
                       " between two, and behind the last")
   backend = hf.Tokenizer.from_str(json.dumps(tokenizer.model()))
@@ -34,5 +32,5 @@ def delimited(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
   backend.post_processor = encodings.template(backend, *ids)
   specials = [tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id]
   roles = tokenizer.roles or declared.guessed_roles(backend, specials)
-  return HuggingFace(backend, specials, {**roles, **dict(zip(ROLES, ids))},
+  return HuggingFace(backend, specials, {**roles, **dict(zip(declared.AROUND, ids))},
                      tokenizer.chat_template)
