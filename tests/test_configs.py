@@ -214,13 +214,14 @@ def test_the_decoded_length_fits_learned_positions():
       assert asked <= stack.position.max_length
 
 
-def test_the_last_authors_are_held_out():
-  config = config_of("bert_books", "corpus=documents:books.zip")
+@pytest.mark.parametrize("name", ["bert_books", "gpt_books"])
+def test_the_last_authors_are_held_out(name):
+  config = config_of(name, "corpus=documents:books.zip")
   held_out = ("documents:books.zip:folders[95%:]",)
   assert config.data.train == ("documents:books.zip:folders[:95%]",)
-  assert config.evals.val.source == config.evals.counts.source == held_out
+  assert {e.source for e in config.evals.values()} == {held_out}
   with pytest.raises(ConfigError, match="corpus='jsonl:a': only of documents:PATH can folders"):
-    config_of("bert_books", "corpus=jsonl:a")
+    config_of(name, "corpus=jsonl:a")
 
 
 def test_positions_of_another_kind():
