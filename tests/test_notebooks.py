@@ -9,7 +9,8 @@ import pytest
 
 from notebooks import build
 
-NAMES = ("language_model", "pretrain_bert", "train_translator", "transformer_parts", "vision_transformer")
+NAMES = ("language_model", "pretrain_bert", "train_translator", "transformer_parts",
+         "vision_transformer")
 REPOSITORY = "jtx-research/jtx"
 FIGURE = re.compile(  # a call that returns one
     r"^(attention_map|attention_grid|heatmaps|position_heatmap|position_similarity|curve|bars"

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.objectives.imbalance import Balanced, as_array, check_fields, focal, of_classes
 from jtx.objectives.mixing import mix
-from jtx.objectives.sums import Batch, Sums, stacked, text_weights, weighted_sums
+from jtx.objectives.rows import in_both_orders
+from jtx.objectives.sums import Batch, Sums, text_weights, weighted_sums
 from jtx.objectives.with_lm import WithLm
 from jtx.ranges import NotNegative, Rate
 
@@ -123,11 +124,6 @@ class Classify(WithLm, Balanced):
       return jnp.sum(shares * nats(jax.nn.log_sigmoid(outputs))
                      + (1 - shares) * nats(jax.nn.log_sigmoid(-outputs)), -1)
     return jnp.sum(shares * nats(jax.nn.log_softmax(outputs)), -1)
-
-
-def in_both_orders(batch: Batch) -> Batch:
-  """A batch as the model takes it: rows of `swapped`, where it has them, after those of `text`."""
-  return stacked(batch, ("text", "swapped")) if "swapped" in batch else batch
 
 
 def example_weights(batch: Batch) -> jax.Array:

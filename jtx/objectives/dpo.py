@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
 from jtx.objectives.lm import following
-from jtx.objectives.sums import Batch, Sums, stacked, text_weights, weighted_sums
+from jtx.objectives.rows import stacked
+from jtx.objectives.sums import Batch, Sums, text_weights, weighted_sums
 from jtx.ranges import Positive, Rate
 
 LOSSES = ("sigmoid", "ipo")

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.objectives import imbalance
-from jtx.objectives.classify import example_weights, in_both_orders
+from jtx.objectives.classify import example_weights
+from jtx.objectives.rows import in_both_orders
 from jtx.objectives.sums import Batch, Sums, weighted_sums
 from jtx.objectives.with_lm import WithLm
 from jtx.ranges import NotNegative

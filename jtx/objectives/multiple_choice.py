@@ -5,7 +5,8 @@ import dataclasses
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jtx.objectives.sums import Batch, Sums, class_sums, stacked, text_weights
+from jtx.objectives.rows import stacked
+from jtx.objectives.sums import Batch, Sums, class_sums, text_weights
 from jtx.objectives.with_lm import WithLm
 
 

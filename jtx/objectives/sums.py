@@ -1,32 +1,13 @@
 """Weighted sums over a batch, of which losses and metrics are made, and their averages."""
 
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx.errors import ConfigError
-
 Batch = Mapping[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight), both scalars
-
-
-def stacked(batch: Batch, fields: Sequence[str]) -> Batch:
-  """The texts of several fields as those of a larger batch: `text` [F * B, T], field after field.
-
-  What is aligned with them comes along.
-
-  Raises:
-    ConfigError: rows of the fields differ in length.
-  """
-  if len({batch[field].shape[1] for field in fields}) > 1:
-    lengths = " and ".join(str(batch[field].shape[1]) for field in fields)
-    raise ConfigError(f"data.ops: the fields {', '.join(fields)} need rows of one length, not"
-                      f" {lengths}")
-  suffixes = ["", *(key.removeprefix(fields[0]) for key in batch if key.startswith(f"{fields[0]}_"))]
-  return {f"text{suffix}": jnp.concatenate([batch[f"{field}{suffix}"] for field in fields])
-          for suffix in suffixes}
 
 
 def text_weights(segment_ids: jax.Array, num_texts: int) -> jax.Array:

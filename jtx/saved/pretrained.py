@@ -104,8 +104,7 @@ def save_pretrained(directory: str, model: Any, params: Any,
     image_ops = like.image_ops(model) if takes_images(model) else None
   if format == "hf":
     model, params = export.expressible(model, params)
-    first = next(iter((tokenizer or {}).values()), None)
-    more = {}
+    first, more = next(iter((tokenizer or {}).values()), None), {}
     if about is not None:
       written = export.hf_config(model, first, labels, original)
       more[card.CARD] = card.text(directory, written, params, labels, about)

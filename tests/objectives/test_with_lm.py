@@ -56,7 +56,8 @@ def texts_of(rows):
 
 
 CASES = {
-    "classes": (Classify, dict(outputs=3), ("text",), {"label": jnp.array([[2, 0], [1, 9], [0, 9]])}),
+    "classes": (Classify, dict(outputs=3), ("text",),
+                {"label": jnp.array([[2, 0], [1, 9], [0, 9]])}),
     "multi_label": (MultiLabel, dict(outputs=3), ("text",),
                     {"label": jnp.asarray(np.arange(18).reshape(3, 2, 3) % 2)}),
     "choice": (MultipleChoice, {}, ("choice_0", "choice_1"),

@@ -7,11 +7,11 @@ import pytest
 import jtx
 from configs import classify, common, gpt
 from jtx.errors import ConfigError
+from jtx.inference import tasks
 from jtx.nn import lora
 from jtx.saved import pretrained
 from jtx.saved.folder import open_saved
 from jtx.saved.trained import trained
-from jtx.inference import tasks
 from jtx.train import loop
 from tests.helpers import logged, run_command
 
@@ -110,7 +110,8 @@ def test_adapters_leave_the_embedding_and_the_tokenizer_as_they_are(pretrained_f
   assert config.tokenizer.delimiters == ()
   loop.run(config, str(tmp_path / "run"), jax.devices()[:1])
   model, _ = open_saved(str(tmp_path / "run")).load_adapted()
-  assert lora.adapted(model) and model.vocab_size == open_saved(pretrained_folder).load()[0].vocab_size
+  before, _ = open_saved(pretrained_folder).load()
+  assert lora.adapted(model) and model.vocab_size == before.vocab_size
   wrong = config_for(pretrained_folder, pairs, ",lora=2",
                      **{"tokenizer.delimiters": ("<start>", "<delimiter>", "<extract>")})
   with pytest.raises(ConfigError, match="model.lora freezes embed/embedding, of which .* has "):

@@ -85,8 +85,8 @@ def test_a_vocabulary_with_no_special_token_but_the_unknown_one(tmp_path):
   backend.add_special_tokens(["<unk>"])
   backend.save(str(tmp_path / "tokenizer.json"))
   tokenizer = read_tokenizer(tmp_path)
-  assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.begin_ids()) == (0,) * 3 + (
-      (),)
+  assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 0, 0)
+  assert tokenizer.begin_ids() == ()
   found, = delimited(tokenizer, NAMES).encode_texts(["a"], ["b"], max_length=9)
   assert found.ids.tolist() == [3, 1, 4, 2, 5]
 
