@@ -8,7 +8,7 @@ parameters is trained. Arguments: text, and second for pairs, the columns of the
 that of the class: names ("text" and "label" without them), or in a .tsv, which has no header unless
 `header` says so, numbers ("0" and "1"); names, the classes joined by "+", in order, which else are
 those of the training data, and "" for a number to be predicted; multi, for any number of labels a
-text; both_orders, for pairs of which neither text is the first, which are then read in either order;
+text; both_orders, for pairs of which neither text is the first, then read in either order;
 weights, a number a class joined by "+", or balanced; focal, the gamma of the focal loss;
 scores, joined by "+", such as accuracy+macro_f1+auc, or of numbers pearson+spearman
 (docs/classification.md has all); train and dev, the files, whose endings say what they are, or
