@@ -17,11 +17,12 @@ from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
 from jtx.interop import configs, tables
 from jtx.interop.families import FAMILIES
-from jtx.interop.family import Family, task_of
+from jtx.interop.family import Family
 from jtx.interop.files import CONFIG, DTYPES, WEIGHTS, NewDirectory, write_json
 from jtx.interop.originals import IDS, Originals
 from jtx.interop.preprocessor import evaluated, resized
 from jtx.interop.trunks import param_shapes
+from jtx.models.decoder import Decoder
 from jtx.parallel.sharding import unbox
 
 LONGEST = "max_position_embeddings"  # of models whose positions have no end, too
@@ -58,9 +59,8 @@ def expressible(model: Any, params: Any) -> tuple[Any, Any]:
   Returns:
     The model and its parameters.
   """
-  heads = model.heads
-  if "lm" not in heads or task_of(heads) == "none" or any(
-      family.architecture(heads) for family in FAMILIES.values()):
+  if not isinstance(model, Decoder) or not model.lm or model.head.task == "none" or any(
+      family.architecture(model.heads) for family in FAMILIES.values()):
     return model, params
   logging.info("no architecture of transformers has the scores of next tokens beside"
                " head.task=%r: they are left out", model.head.task)
