@@ -3,8 +3,8 @@
   python -m experiments.train --config=configs/instruct.py:init=FOLDER,train=train.jsonl \
     --config.data.path=DATA --workdir=runs/instruct
 
-FOLDER is a Hugging Face model or a workdir; without `init` a small model of characters with fresh
-parameters is trained. A line of the files is an object with `messages`, a list of objects with a
+FOLDER is a Hugging Face model or a workdir; without `init` a small model with fresh parameters is
+trained, of characters or, with `vocab_size`, of so many byte-level pieces. A line of the files is an object with `messages`, a list of objects with a
 `role` (system, user or assistant) and a `content`. The tokenizer's chat template writes them, or
 TEMPLATE below where it has none. Arguments: train and dev, files or sources (docs/data.md), and
 those of DECODER_ARGS in decoders.py. The dev split is answered by greedy search, and the share of
