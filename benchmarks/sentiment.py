@@ -8,8 +8,8 @@ and dev, by which to choose a recipe, of the first nine tenths and the last tent
 FOLDER/train.tsv, whose lines are a sentence, a tab, and 1 or 0, and test of dev.tsv. A review is
 some sentences of one sentiment, and no sentence is in two of these files. The second draws reviews
 by a policy and by its reference at temperature 1, has a classifier judge them, and tells the
-policy's KL from the reference, the mean over reviews of log p - log p_ref. Its last line is one JSON
-object.
+policy's KL from the reference, the mean over reviews of log p - log p_ref. Its last line is one
+JSON object.
 """
 
 import collections
