@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import arguments, common
+from configs import arguments, common, instruct
 from jtx import build, config_files
 from jtx.compile.declared import declared_data
 from jtx.config_files import flatten
@@ -324,3 +324,11 @@ def test_finetuning_starts_from_a_folder(name, folder):
   mults = dict(config.optim.lr_mults)
   assert sorted(mults.values()) == [0.0, 0.0, 0.25, 0.5]
   make_program(config, {"data": 1}, saved.vocab_size)  # raises where one matches no parameter
+
+
+def test_a_fresh_decoder_has_the_tokenizer_that_is_asked_for():
+  kind = instruct.get_config("vocab_size=500").tokenizer.kind
+  assert (kind.name, kind.vocab_size) == ("byte_bpe", 500)
+  assert instruct.get_config("").tokenizer.kind.name == "characters"
+  with pytest.raises(ConfigError, match="init and vocab_size exclude each other"):
+    instruct.get_config("init=gpt2,vocab_size=500")
