@@ -19,6 +19,7 @@ from jtx.data.ops import (
     pretrain,
     sentences,
     text,
+    text_pairs,
     windows,
 )
 
@@ -46,6 +47,7 @@ OPS: dict[str, Callable[..., Op]] = {
     "doc_sentences": pretrain.DocSentences,
     "segment_pair": pretrain.SegmentPair,
     "sentence_pair": pretrain.SentencePair,
+    "text_pairs": text_pairs.TextPairs,
     # Batches.
     "mask": masking.Mask,
     "predict_next": masking.PredictNext,

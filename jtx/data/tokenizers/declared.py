@@ -19,7 +19,8 @@ TEMPLATE = "chat_template.jinja"
 # What tokenizers call the tokens of each role, best first, where nothing is declared.
 NAMES = {
     "pad": ("<pad>", "[PAD]", "</s>", "<|endoftext|>", "<unk>"),  # GPT-1 has no other than <unk>
-    "bos": ("<bos>", "<s>", "[CLS]", "<|endoftext|>", "<unk>"),
+    # Where nothing begins a text, T5's decoder begins with padding.
+    "bos": ("<bos>", "<s>", "[CLS]", "<|endoftext|>", "<pad>", "<unk>"),
     "eos": ("<eos>", "</s>", "[SEP]", "<|endoftext|>", "<unk>"),
     "unk": ("<unk>", "[UNK]", "<|endoftext|>"),
 }
