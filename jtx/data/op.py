@@ -84,6 +84,7 @@ class FormOp(Op):
   fields, and several.
   """
   stage = Stage.FORM
+  start_role = "bos"  # of the token that starts a decoder, "bos" or "eos", where it makes targets
 
   def bind(self, tokenizers: Mapping[str, Any]) -> "FormOp":
     """The op with what it needs to know of the tokenizers."""

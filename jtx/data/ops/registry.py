@@ -7,6 +7,7 @@ from jtx.data.op import Op
 from jtx.data.ops import (
     augment,
     decode,
+    denoise,
     documents,
     finetune,
     image,
@@ -48,6 +49,7 @@ OPS: dict[str, Callable[..., Op]] = {
     "segment_pair": pretrain.SegmentPair,
     "sentence_pair": pretrain.SentencePair,
     "text_pairs": text_pairs.TextPairs,
+    "denoise": denoise.Denoise,
     # Batches.
     "mask": masking.Mask,
     "predict_next": masking.PredictNext,
