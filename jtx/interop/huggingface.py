@@ -43,6 +43,9 @@ def open_source(directory: str) -> Source:
   side_files = source.family.side_files
   if side_files is not None:
     source = source._replace(config={**source.config, **side_files.read(directory)})
+  if source.family.resolved is not None:
+    same = Tensors(directory, source.family.names, ties=False).same
+    source = source._replace(config=source.family.resolved(source.config, same))
   return source
 
 

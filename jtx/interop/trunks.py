@@ -32,7 +32,7 @@ TRAINING_FIELDS = (
     "block.dropout", "block.attention.dropout", "block.ffn.dropout", "block.init_std",
     "block.residual.init_std", "block.residual.drop_path", "block.residual.uniform",
     "position.init", "position.init_std", "position.trained", "head.dropout", "head.zero",
-    "head.threshold")
+    "head.threshold", "embedding.init_std", "embedding.final_dropout")
 
 
 def stack_in_one_way(stack: StackConfig) -> StackConfig:
