@@ -1,16 +1,21 @@
 """Encoder-decoders against their classes in `transformers`, through files in both directions."""
 
+import itertools
 import json
 import os
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
 
+from jtx.inference import decode
+from jtx.inference.generate import generate
+from jtx.interop import huggingface, tables
 from jtx.interop.trunks import param_shapes
 from jtx.saved.pretrained import load_pretrained, save_pretrained
-from tests.parity.test_decoders import error, redraw, same_files, saved
+from tests.parity.test_decoders import error, own_tensors, redraw, same_files, saved
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: make test-parity installs it")
@@ -46,18 +51,23 @@ UNTIED = [("T5", 1), ("MT5", 1), ("UMT5", 0)]  # have an output table of their o
 CASES = [(family, case) for family in CONFIGS for case in range(3)]
 FIXED = "embed_positions"  # of Marian and Pegasus: sinusoids
 SINUSOIDS = ("Marian", "Pegasus")
+# Where norms come last, smaller ones make all places of a text alike.
+NORMS = {"Bart": 3.0, "Marian": 3.0}
 
 
-def make_peer(family, case):
+def make_peer(family, case, **edits):
   """A model of `transformers`, every tensor of it redrawn but sinusoids."""
   name = family + ("MTModel" if family == "Marian" else "ForConditionalGeneration")
-  config = getattr(transformers, f"{family}Config")(**CONFIGS[family][case])
+  config = getattr(transformers, f"{family}Config")(**CONFIGS[family][case] | edits)
   peer = getattr(transformers, name)(config).eval()
   if (family, case) in UNTIED:
     peer.lm_head.weight = torch.nn.Parameter(peer.lm_head.weight.clone())
   fixed = {n: p.clone() for n, p in peer.named_parameters() if family in SINUSOIDS and FIXED in n}
   redraw(peer)
   with torch.no_grad():
+    for n, p in peer.named_parameters():
+      if n.endswith("norm.weight"):
+        p.mul_(NORMS.get(family, 1.0))
     for n, p in peer.named_parameters():
       if n in fixed:
         p.copy_(fixed[n])
@@ -134,3 +144,125 @@ def test_outputs_and_files_are_those_of_transformers(family, case, tmp_path):
   assert not any(info[k] for k in ("unexpected_keys", "mismatched_keys"))
   assert all(FIXED in k for k in info["missing_keys"])
   assert error(peer_outputs(again.eval()), theirs) < TOLERANCE / 5
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_changed_tensor_shows(family, tmp_path):
+  """One that a table forgot, or mixed up with another, would not pass unnoticed."""
+  directory = saved(make_peer(family, 0), tmp_path / "theirs")
+  model, params = load_pretrained(directory, dtype="float32")
+  theirs = jtx_outputs(model, params)["logits"]
+  shapes, wanted, tensors = own_tensors(directory, model)
+  run = jax.jit(lambda p: model.apply(
+      {"params": p}, model.apply({"params": p}, BATCH), method="logits"))
+
+  def fits(tensors):
+    params = {}
+    for entry in wanted:
+      tables.read(entry, tensors[entry.name], shapes, params)
+    params = huggingface.unflatten_dict(params, sep="/")
+    return abs(np.asarray(run(params))[TGT_MASK] - theirs).max() < TOLERANCE * abs(theirs).max()
+
+  assert fits(tensors)
+  # A key's bias adds the same to all scores of a query.
+  no_effect = {n for n in tensors if n.endswith("k_proj.bias")}
+  first = {n for n in tensors if ".0." in n or not any(c.isdigit() for c in n)}
+  for zeroed in first - no_effect:
+    assert not fits({**tensors, zeroed: np.zeros_like(tensors[zeroed])}), zeroed
+  for a, b in itertools.combinations(sorted(first), 2):
+    if tensors[a].shape == tensors[b].shape and not {a, b} <= no_effect:
+      assert not fits({**tensors, a: tensors[b], b: tensors[a]}), (a, b)
+
+
+def edited(directory, **attributes):
+  """Changes config.json; None takes an attribute away."""
+  path = os.path.join(directory, "config.json")
+  content = {**json.load(open(path)), **attributes}
+  json.dump({k: v for k, v in content.items() if v is not None}, open(path, "w"))
+  return directory
+
+
+@pytest.mark.parametrize("scaled, attributes", [
+    (True, dict(scale_decoder_outputs=True)), (False, dict(scale_decoder_outputs=False)),
+    (True, dict(scale_decoder_outputs=None)),
+    (False, dict(scale_decoder_outputs=None, tie_word_embeddings=False)),
+    (True, dict(scale_decoder_outputs=True, tie_word_embeddings=False))])
+def test_every_spelling_of_t5s_output_is_understood(scaled, attributes, tmp_path):
+  """Files of old say by `tie_word_embeddings` whether it is scaled; new ones say tied, always."""
+  peer = make_peer("T5", 1)
+  peer.config.scale_decoder_outputs = scaled
+  directory = edited(saved(peer, tmp_path / "theirs"), **attributes)
+  model, params = load_pretrained(directory, dtype="float32")
+  theirs = peer_outputs(peer)
+  assert error(jtx_outputs(model, params), theirs) < TOLERANCE
+  ours = str(tmp_path / "ours")
+  save_pretrained(ours, model, params, like=directory)
+  same_files(directory, ours)
+  again = type(peer).from_pretrained(ours).eval()
+  assert error(peer_outputs(again), theirs) < TOLERANCE / 5
+
+
+def test_an_mt5_is_not_scaled_whatever_its_file_says(tmp_path):
+  peer = make_peer("MT5", 1)
+  theirs = peer_outputs(peer)
+  for i, tied in enumerate((True, False)):
+    directory = edited(saved(peer, tmp_path / str(i)), tie_word_embeddings=tied)
+    model, params = load_pretrained(directory, dtype="float32")
+    assert error(jtx_outputs(model, params), theirs) < TOLERANCE
+
+
+def test_embeddings_that_a_file_has_twice_are_one(tmp_path):
+  for family, own in (("T5", "shared.weight"), ("Bart", "model.shared.weight")):
+    peer = make_peer(family, 0)
+    directory = saved(peer, tmp_path / family)
+    path = os.path.join(directory, "model.safetensors")
+    tensors = safetensors.numpy.load_file(path)
+    names = [own.replace("shared", f"{stack}.embed_tokens") for stack in ("encoder", "decoder")]
+    for kept in ([own, *names, "lm_head.weight"], names):
+      changed = {k: v for k, v in tensors.items() if k != own} | dict.fromkeys(kept, tensors[own])
+      safetensors.numpy.save_file(changed, path, {"format": "pt"})
+      model, params = load_pretrained(directory, dtype="float32")
+      assert error(jtx_outputs(model, params), peer_outputs(peer)) < TOLERANCE
+
+
+LENGTH, NUMBER = 12, 40
+METHODS = {"greedy": (decode.Sample(temperature=0.0), {}),
+           "beam": (decode.Beam(beam=4, alpha=1.0, penalty="power", early_stop=True),
+                    dict(num_beams=4, length_penalty=1.0, early_stopping=True)),
+           "long": (decode.Beam(beam=3, alpha=0.0, penalty="power"),
+                    dict(num_beams=3, length_penalty=0.0, early_stopping="never"))}
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_greedy_and_beam_search_write_what_generate_does(family, tmp_path):
+  # The peer's cache takes no decoder that is deeper than its encoder.
+  deep = dict(num_layers=3, num_decoder_layers=3) if family.endswith("T5") else {}
+  peer = make_peer(family, 1, **deep)
+  model, params = load_pretrained(saved(peer, tmp_path / "theirs"), dtype="float32")
+  lengths = np.random.default_rng(5).integers(2, S + 1, NUMBER)
+  src, mask = drawn((NUMBER, S), lengths, VOCAB, 6)
+
+  def ours(method, end):
+    out = generate(model, method, LENGTH, decode.Ends((end,), PAD), params=params,
+                   batch=rows("src", src, mask), prompt=jnp.full((NUMBER, 1), PAD))
+    return np.asarray(out.tokens)[:, 0]
+
+  def theirs(end, options):
+    long = lambda x: torch.from_numpy(np.array(x)).long()
+    out = peer.generate(input_ids=long(src), attention_mask=long(mask), do_sample=False,
+                        max_new_tokens=LENGTH, eos_token_id=end, pad_token_id=PAD, **options)
+    out = out.numpy()[:, 1:]
+    out = np.pad(out, ((0, 0), (0, LENGTH - out.shape[1])), constant_values=PAD)
+    behind = np.cumsum(out == end, 1) - (out == end) > 0  # beam search does not fill with a 0
+    return np.where(behind, PAD, out)
+
+  # A token that is often written ends a text.
+  written = ours(METHODS["greedy"][0], EOS)[:, 2:]
+  end = int(np.bincount(written[written > PAD]).argmax())
+  for name, (method, options) in METHODS.items():
+    a, b = ours(method, end), theirs(end, options)
+    ended = (a == end).any(1) & (b == end).any(1)
+    assert ended.any(), name
+    if not options:
+      ended[:] = True  # at the end of the room beams are compared in another way
+    np.testing.assert_array_equal(a[ended], b[ended], err_msg=name)
