@@ -4,8 +4,8 @@
     --config=configs/bart.py:bart_base,corpus=jsonl:train.jsonl,val=jsonl:val.jsonl
 
 Arguments: a size, of SIZES; `corpus` and `val`, sources of documents (docs/data.md); `vocab`, a
-tokenizer with a mask, without which one is trained on the corpus; `language`, by which documents are
-split into sentences; tiny. Without a corpus it is the English Wikipedia of TFDS.
+tokenizer with a mask, without which one is trained on the corpus; `language`, by which documents
+are split into sentences; tiny. Without a corpus it is the English Wikipedia of TFDS.
 
 The paper trains 500,000 steps of 8,000 rows of up to 512 tokens; the learning rate is that of
 RoBERTa, whose data and budget it has. Dropout is not turned off for the last tenth. Not reproduced

@@ -4,11 +4,11 @@
     --config=configs/t5.py:t5_v1_1_base,corpus=jsonl:train.jsonl,val=jsonl:val.jsonl
 
 Arguments: a size, of SIZES; `corpus` and `val`, sources of documents (docs/data.md); `vocab`, a
-tokenizer with sentinels, without which one is trained on the corpus; tiny. Without a corpus it is the
-English Wikipedia of TFDS, as C4 is large.
+tokenizer with sentinels, without which one is trained on the corpus; tiny. Without a corpus it is
+the English Wikipedia of TFDS, as C4 is large.
 
-Raffel et al. 2020, section 3.1: 128 rows of 512 tokens, 2^19 steps, Adafactor with steps relative to
-the size of a parameter and 1/sqrt(max(n, 10^4)). Versions from 1.1 on have no dropout here and a
+Raffel et al. 2020, section 3.1: 128 rows of 512 tokens, 2^19 steps, Adafactor with steps relative
+to the size of a parameter and 1/sqrt(max(n, 10^4)). Versions from 1.1 on have no dropout here and a
 z-loss of 1e-4. ByT5 has rows of 1,024 bytes and spans of 20 (Xue et al. 2022). Initial values are
 Glorot's, with queries that are smaller as the logits are not scaled. Not reproduced here.
 

@@ -44,7 +44,8 @@ def test_published_decoders_have_their_number_of_parameters(name):
 def t5(D, F, layers, H, *, N, V=32128, v1=False):
   """Of as many layers in both stacks, `H` wide heads, two tables of biases, tied or not."""
   attention, ffn = 4 * D * N * H, (2 if v1 else 3) * D * F
-  return (layers * (3 * attention + 2 * ffn + 5 * D) + 2 * 32 * N + 2 * D + (1 if v1 else 2) * V * D)
+  layer = 3 * attention + 2 * ffn + 5 * D
+  return layers * layer + 2 * 32 * N + 2 * D + (1 if v1 else 2) * V * D
 
 
 ENCDEC_COUNTS = {
