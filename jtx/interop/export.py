@@ -26,6 +26,7 @@ from jtx.models.decoder import Decoder
 from jtx.parallel.sharding import unbox
 
 LONGEST = "max_position_embeddings"  # of models whose positions have no end, too
+START = "decoder_start_token_id"
 
 
 def hf_config(model: Any, tokenizer: Tokenizer | None = None, labels: Sequence[str] | None = None,
@@ -45,7 +46,7 @@ def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[st
   model_type, config = configs.hf_config(
       families, model, None if labels is None else tuple(labels), ids)
   if model_type == theirs:  # what jtx does not compute with
-    free = FAMILIES[theirs].attributes.free | {LONGEST}
+    free = FAMILIES[theirs].attributes.free | {LONGEST, START}
     config |= {key: value for key, value in original.config.items()
                if key in free and key not in config}
   return model_type, config

@@ -23,7 +23,7 @@ from jtx.nn import lora
 from jtx.saved import base, card, workdir
 from jtx.saved.checkpoint import Checkpointer
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")  # of a Hugging Face folder
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spiece.model")  # of a Hugging Face folder
 
 
 class Saved(abc.ABC):

@@ -141,6 +141,7 @@ def test_outputs_and_files_are_those_of_transformers(family, case, tmp_path):
     without_sinusoids(directory)
   same_files(directory, ours)
   again, info = type(peer).from_pretrained(ours, output_loading_info=True)
+  assert again.config.decoder_start_token_id == PAD
   assert not any(info[k] for k in ("unexpected_keys", "mismatched_keys"))
   assert all(FIXED in k for k in info["missing_keys"])
   assert error(peer_outputs(again.eval()), theirs) < TOLERANCE / 5
