@@ -121,6 +121,8 @@ CHANGES = {
         "norm": ({}, True),
         "output_scale": ({}, 0.5),
         "output_bias": ({}, True),
+        "init_std": ({}, 0.5),
+        "final_dropout": ({}, True),
     },
     Encoder: {
         "vocab_size": ({}, 12),
@@ -300,7 +302,8 @@ CHANGES = {
     Yarn: {"factor": ({}, 2.0), "original_length": ({}, 400), "fast": ({}, 4.0),
            "slow": ({}, 40.0), "attention": ({}, 2.0)},
     Alibi: {},
-    T5Bias: {"num_buckets": ({}, 8), "max_distance": ({}, 64), "init_std": ({}, 0.5)},
+    T5Bias: {"num_buckets": ({}, 8), "max_distance": ({}, 64), "init_std": ({}, 0.5),
+             "per_layer": ({}, True)},
     Classify: {"loss": ({}, "squared_error"), "label_smoothing": ({}, 0.1),
                "class_weights": ({}, (2.0,)), "focal_gamma": ({}, 2.0), "lm_weight": ({}, 0.5)},
     DistillClasses: {"loss": ({}, "sigmoid"), "label_smoothing": ({}, 0.1), "mixup": ({}, 0.5),
@@ -317,7 +320,8 @@ CHANGES = {
     MultipleChoice: {"lm_weight": ({}, 0.5)},
     Span: {"lm_weight": ({}, 0.5)},
     Tag: {"lm_weight": ({}, 0.5)},
-    Seq2Seq: {"bos_id": ({}, 2), "label_smoothing": ({}, 0.3), "logits_chunk": ({}, 4)},
+    Seq2Seq: {"bos_id": ({}, 2), "label_smoothing": ({}, 0.3), "z_loss": ({}, 1e-3),
+              "logits_chunk": ({}, 4)},
 }
 
 # What every instance is made with beside the above.
