@@ -37,8 +37,8 @@ class Translator:
 
   def __init__(self, model: nn.Module, params, tokenizers: Mapping, options: ConfigDict, mesh=None):
     if not {"src", "tgt"} <= tokenizers.keys():
-      raise ConfigError(f"the model's data has texts of {', '.join(tokenizers)}, and no 'src' that is"
-                        " translated to 'tgt': fine-tune it on pairs first")
+      raise ConfigError(f"the model's data has texts of {', '.join(tokenizers)}, and no 'src' that"
+                        " is translated to 'tgt': fine-tune it on pairs first")
     self.model, self.params, self.tokenizers, self.options = model, params, tokenizers, options
     self.method = build(METHODS, options.method, what="decode.method")
     self.batch_size, self.sharding = options.batch_size, None
