@@ -3,7 +3,8 @@
 It is made from what `jtx.nn.attend` is told: any mask, segments, pairs, biases, soft cap,
 dropout of the weights with the reference's bits, and grouped heads. FlashAttention (Dao et al.
 2022) has the algorithm, and FlexAttention (Dong et al. 2024) the idea that masks and biases are
-functions that the kernel calls. Each device works on its own rows, heads and queries.
+functions that the kernel calls. Each device works on its own rows, heads and queries. Pallas, whose
+import takes a third of a second, is imported where a kernel is run, which a CPU has none of.
 """
 
 import functools
@@ -11,9 +12,6 @@ import math
 from typing import Any
 
 import jax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
-from jax.experimental.pallas import triton
 import jax.numpy as jnp
 
 from jtx.nn.bias import PairBias
@@ -218,6 +216,7 @@ def _holds_all_queries(plan: Plan, q: jax.Array, out: jax.Array) -> bool:
 
 def _vmem() -> int | None:
   """Bytes of fast memory that a kernel may ask for; None is what all may have."""
+  from jax.experimental.pallas import tpu as pltpu
   memory = pltpu.get_tpu_info().vmem_capacity_bytes
   return memory // 2 if memory > SMALL_VMEM else None
 
@@ -239,6 +238,7 @@ def _call(program, variant, plan, cut, operands, inputs, specs, in_specs, outs, 
     out_specs: of that structure.
     products: how many products of a block's queries, keys and width it makes.
   """
+  from jax.experimental import pallas as pl
   flat, tree = jax.tree.flatten((inputs, operands))
   flat_specs = jax.tree.leaves((in_specs, specs))
   flat_outs, out_tree = jax.tree.flatten(outs)
@@ -267,7 +267,9 @@ def _compiler_params(plan: Plan, cut: Cut) -> dict[str, Any]:
   if plan.interpret:
     return {}
   if plan.platform == "gpu":
+    from jax.experimental.pallas import triton
     return {"compiler_params": triton.CompilerParams(num_warps=4, num_stages=2)}
+  from jax.experimental.pallas import tpu as pltpu
   # A row's blocks of keys add to one gradient of queries, and rows to that of a bias they share: in
   # order. The others may go to the cores of a chip.
   in_order = {"key", cut.grid[-1]} if cut.grid[-1] == "row" else {"key"}

@@ -9,8 +9,6 @@ it.
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import jax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 from jtx.nn.kernels import tile as tiles
@@ -65,6 +63,9 @@ class Cut(NamedTuple):
 
 def specs(plan: Plan, cut: Cut, inputs: Inputs) -> tuple[Callable, Inputs]:
   """A function that makes block specs, of a shape and names of its index, and those of `inputs`."""
+  from jax.experimental import pallas as pl
+  from jax.experimental.pallas import tpu as pltpu
+
   def make(shape: Sequence[int], *index: str | int) -> pl.BlockSpec:
     def at(*ids):
       of = {"query": 0, "key": 0} | dict(zip(cut.grid, ids))
@@ -92,7 +93,7 @@ def specs(plan: Plan, cut: Cut, inputs: Inputs) -> tuple[Callable, Inputs]:
       params=each(lambda x: make((1, *x.shape[1:]), "group", 0, 0), inputs.params))
 
 
-def sides(make: Callable, plan: Plan, cut: Cut) -> tuple[pl.BlockSpec, ...]:
+def sides(make: Callable, plan: Plan, cut: Cut) -> tuple[Any, ...]:
   """Block specs of what has the shapes of queries, keys, values, outputs and sums."""
   T = plan.q_block * (1 if cut.queries else plan.q_blocks)
   S = plan.k_block * (1 if cut.keys else plan.k_blocks)
@@ -105,6 +106,7 @@ def sides(make: Callable, plan: Plan, cut: Cut) -> tuple[pl.BlockSpec, ...]:
 
 def block(index: Any, size: int) -> Any:
   """The slice of a block; index 0 may be one that is static."""
+  from jax.experimental import pallas as pl
   return pl.ds(index if isinstance(index, int) else pl.multiple_of(index * size, size), size)
 
 
@@ -112,6 +114,7 @@ class Reader:
   """Reads the tiles of a program from its refs."""
 
   def __init__(self, variant: Variant, plan: Plan, cut: Cut, inputs: Inputs):
+    from jax.experimental import pallas as pl
     self.variant, self.plan, self.cut, self.inputs = variant, plan, cut, inputs
     self.ids = {name: pl.program_id(axis) for axis, name in enumerate(cut.grid)}
 
@@ -234,6 +237,7 @@ def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, o
 
   The parameters' and the bias's come with them; queries' only where `out` has a place for them.
   """
+  from jax.experimental import pallas as pl
   read = Reader(variant, plan, cut, inputs)
   d_q, d_k, d_v, d_bias, d_params = out
   j, shares = read.ids["key"], plan.heads // plan.kv_heads
