@@ -232,10 +232,11 @@ def tile_gradients(read: Reader, refs, i, j, masked: bool, delta: jax.Array) -> 
   return result
 
 
-def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, out):
+def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, out, sums=None):
   """Writes the gradients of a block of keys and values, and adds to those of all queries.
 
-  The parameters' and the bias's come with them; queries' only where `out` has a place for them.
+  The parameters' and the bias's come with them; queries' only where `out` has a place for them, and
+  with several blocks of keys by way of `sums` [T, heads * H], float32.
   """
   from jax.experimental import pallas as pl
   read = Reader(variant, plan, cut, inputs)
@@ -244,9 +245,10 @@ def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, o
   alone = plan.k_blocks == 1
 
   if d_q is not None and not (alone and plan.q_blocks == 1):  # some may have nothing to do
+    start_of = d_q if alone else sums
     @pl.when(j == 0)
     def _():
-      d_q[...] = jnp.zeros_like(d_q)
+      start_of[...] = jnp.zeros_like(start_of)
   if d_bias is not None:
     # The row is the last axis of the grid where all rows share a bias.
     first = True if d_bias.shape[0] > 1 or cut.grid[-1] != "row" else read.ids["row"] == 0
@@ -259,7 +261,10 @@ def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, o
     at = read.queries(i)
     if d_q is not None:
       added = lanes([g.query for g in found], 0).T
-      d_q[0, at, :] = added.astype(d_q.dtype) if alone else d_q[0, at, :] + added
+      if alone:
+        d_q[0, at, :] = added.astype(d_q.dtype)
+      else:
+        sums[at, :] += added
     if d_bias is not None:
       for h, g in enumerate(found):
         d_bias[0, 0, h, :, at] += g.logits
@@ -276,6 +281,10 @@ def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, o
        for name in inputs.params}
       for _ in range(plan.heads)]
   keys, values, params = read.each_queries(j, step, start)
+  if d_q is not None and not alone:
+    @pl.when(j == plan.k_blocks - 1)
+    def _():
+      d_q[0] = sums[...].astype(d_q.dtype)
   d_k[0] = lanes(keys, 1).astype(d_k.dtype)
   d_v[0] = lanes(values, 1).astype(d_v.dtype)
   for name, ref in d_params.items():
