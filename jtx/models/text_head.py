@@ -30,8 +30,7 @@ class HeadConfig:
   output_bias: bool = True
   dropout: Rate = 0.1  # before the outputs
   threshold: Fraction = 0.5  # of "multi_label": the probability from which on a label is predicted
-  # Rows are pairs in one order, and as many in the other, whose pooled vectors are added (Radford
-  # et al. 2018, section 3.3); None is what the data has
+  # Pooled vectors of pairs and, behind, of the pairs swapped are added (GPT-1); None: as data is
   both_orders: bool | None = None
 
   def __post_init__(self):
@@ -52,8 +51,7 @@ class HeadConfig:
       raise ConfigError(f"head.outputs={self.outputs}: head.task={self.task!r} has none")
     check_threshold(self.task, self.threshold)
     if self.both_orders and (by_token or not task.labelled):
-      raise ConfigError(f"head.both_orders=True is for classes of pairs, and head.task is"
-                        f" {self.task!r}")
+      raise ConfigError(f"head.both_orders is for classes of pairs, not head.task={self.task!r}")
     if self.norm and self.transform == "none":
       raise ConfigError("head.norm=True goes with a head.transform")
     if not (self.output_bias or task.scored):
@@ -86,8 +84,7 @@ class Head(nn.Module):
     c = self.config
     x = hidden if c.pool == "none" else pool(
         c.pool, hidden, batch["text_segment_ids"], batch["text_positions"], num_texts)
-    if c.both_orders:
-      x = sum(jnp.split(x, 2))
+    x = sum(jnp.split(x, 2)) if c.both_orders else x
     if c.transform != "none":
       x = Transform(hidden.shape[-1], c.transform, norm=c.norm, use_bias=c.use_bias,
                     block=self.block, dtype=self.dtype, name="transform")(x)

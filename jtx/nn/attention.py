@@ -153,10 +153,9 @@ class Attention(nn.Module):
     """Queries [B, T, N, H] of x; keys and values of the source, where `projected` has none."""
     c = self.config
     H = c.sizes(x.shape[-1]).head_dim
-    std = None
-    if self.init_std is None and c.scale is not None:
-      # Logits begin as if `scale` were H^-0.5 (T5 has 1 and smaller queries).
-      std = (2 / (x.shape[-1] + c.num_heads * H))**0.5 * H**-0.5 / c.scale
+    # Logits begin as if `scale` were H^-0.5 (T5 has 1 and smaller queries).
+    std = None if self.init_std is not None or c.scale is None else (
+        (2 / (x.shape[-1] + c.num_heads * H))**0.5 * H**-0.5 / c.scale)
     query = self.dense("query", (c.num_heads, H), ("embed", "heads", "kv"), std=std)
     with_position = position.add(x, places, params)
     q = constrain(query(with_position), "batch", "length", "heads", "kv")

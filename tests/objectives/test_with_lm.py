@@ -152,5 +152,5 @@ def test_padding_and_other_texts_change_nothing():
 
 @pytest.mark.parametrize("task, pool", [("choice", "last"), ("tags", "none"), ("none", "first")])
 def test_both_orders_are_of_classes(task, pool):
-  with pytest.raises(ConfigError, match=f"head.both_orders=True is for classes.*is '{task}'"):
+  with pytest.raises(ConfigError, match=f"head.both_orders is for classes.*task='{task}'"):
     HeadConfig(task=task, pool=pool, both_orders=True)
