@@ -45,9 +45,8 @@ def _equation_flops(eqn: Any) -> float:
       return _dot_flops(eqn)
     case "conv_general_dilated":
       return _conv_flops(eqn)
-    case "jit" if eqn.params["name"] == "grouped_product":  # a row goes through one kernel only
-      rows, kernels = (x.aval for x in eqn.invars[:2])
-      return 2 * rows.size * kernels.shape[2]
+    case "jit" if eqn.params["name"] == "grouped_product":
+      return _grouped_flops(eqn)
     case "cond":
       branches = eqn.params["branches"]
       return sum(map(_jaxpr_flops, branches)) / len(branches)
@@ -83,6 +82,14 @@ def _dot_flops(eqn: Any) -> int:
   (lhs_contract, _), _ = eqn.params["dimension_numbers"]
   lhs, out = eqn.invars[0].aval, eqn.outvars[0].aval
   return 2 * out.size * math.prod(lhs.shape[d] for d in lhs_contract)
+
+
+def _grouped_flops(eqn: Any) -> int:
+  """A row goes through one kernel only."""
+  if not eqn.invars:  # what flax's scan of layers computes ahead of it, which is no product
+    return 0
+  rows, kernels = (x.aval for x in eqn.invars[:2])
+  return 2 * rows.size * kernels.shape[2]
 
 
 def _conv_flops(eqn: Any) -> int:

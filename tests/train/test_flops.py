@@ -10,6 +10,7 @@ import pytest
 from jtx.nn.attention import AttentionConfig
 from jtx.nn.block import BlockConfig, Context
 from jtx.nn.layers import FfnConfig
+from jtx.nn.mixture import ExpertsConfig
 from jtx.nn.positions import Places
 from jtx.nn.stack import Stack, StackConfig
 from jtx.train import flops
@@ -194,6 +195,24 @@ def test_attention_counts_the_same_by_every_kernel(kernel):
   keys = 2 * T + 4 * 7  # of the layers, that a query sees
   expected = 3 * (layers * products + 2 * 2 * B * N * T * keys * H)
   assert flops.StepFlops(forward, params, {})({"x": array(B, T, N * H)}) == expected
+
+
+def test_a_token_takes_the_products_of_its_experts_alone():
+  """In layers that are scanned, which flax tries before: what it computes then counts nothing."""
+  B, T, D, F, layers = 2, 16, 8, 12, 3
+  ffn = FfnConfig(dim=F, bias=False, gated=True, experts=ExpertsConfig(number=5, active=2))
+  config = StackConfig(width=D, num_layers=layers, block=BlockConfig(
+      attention=AttentionConfig(num_heads=2), ffn=ffn))
+
+  class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      return Stack(config)(x, Context(Places(jnp.zeros(x.shape[:2], jnp.int32))))[0]
+
+  params = jax.eval_shape(Model().init, jax.random.key(0), array(B, T, D))
+  forward = lambda params, batch, extra: Model().apply(params, batch["x"])
+  products = 2 * B * T * (4 * D * D + 2 * T * D + 2 * 3 * D * F + 5 * D)
+  assert flops.StepFlops(forward, params, {})({"x": array(B, T, D)}) == 3 * layers * products
 
 
 def test_concrete_arguments_and_float_result():

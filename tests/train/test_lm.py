@@ -14,7 +14,7 @@ from jtx.errors import DataError, Preempted
 from jtx.saved import speaking
 from jtx.saved.folder import open_saved
 from jtx.train import loop
-from tests.helpers import losses, run_command
+from tests.helpers import logged, losses, run_command
 
 TEXT = ("To be, or not to be: that is the question.\n" * 20
         + "Whether 'tis nobler in the mind.\n" * 4)
@@ -106,3 +106,22 @@ def test_an_unknown_character_names_the_file(tmp_path):
   with pytest.raises(DataError, match=r"input.txt:characters\[90%:\]: op tokenize: example 0 has"
                      r" characters that the tokenizer does not know: 'ß' \(U\+00DF\)"):
     run(config, tmp_path / "run")
+
+
+def test_a_mixture_of_experts_is_trained_and_goes_on_with_prompts(tmp_path):
+  config = config_of(tmp_path, **{"model.stack.block.ffn.experts.number": 4})
+  run(config, tmp_path / "run")
+  line = logged(tmp_path / "run")[-1]
+  # A token takes 2 of the 4, and all layers together as many as their tokens are.
+  assert sum(line[f"expert_load/{i}"] for i in range(4)) == pytest.approx(4)
+  assert line["expert_balance"] >= 0.9 and line["loss"] == line["nll"]
+  generate = jtx.Generator(str(tmp_path / "run"), max_new_tokens=8).generator
+  prompt, = generate.prompts(["To be"])
+  (said,), = generate([prompt])
+  ids = np.array([*prompt, *said.tokens], np.int32)[None]
+  batch = {"text": ids, "text_segment_ids": np.ones_like(ids),
+           "text_positions": np.arange(ids.size, dtype=np.int32)[None]}
+  scores = generate.model.apply({"params": generate.params}, batch, method=lambda model, batch:
+                                model.logits(model(batch, False)))
+  best = np.argmax(scores[0], -1)[len(prompt) - 1:]
+  assert list(said.tokens) == best[:len(said.tokens)].tolist() and len(said.log_probs) > 0
