@@ -28,7 +28,7 @@ SECONDS, BYTES = 30.0, 2 << 30
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Compiling is most of what a command does that trains for two steps.
 XLA_FLAGS = ("--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-             " --xla_cpu_use_fusion_emitters=false")
+             " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
 
 
 class Ended(NamedTuple):

@@ -2,7 +2,9 @@
 
 In "step" both have the same network, weights, optimiser and rows of tokens. In "generate" prompts
 of mixed lengths, all in one batch, are gone on with greedily, and in "one" a single prompt is; both
-say the same tokens. The time to the first token is that of a batch of the same prompts.
+say the same tokens. The time to the first token is that of a batch of the same prompts. In
+"experts" a smaller model's step with 8 experts, of which a token takes 2, is beside that of jtx's
+own model without experts, whose feed-forward sub-layers are as wide as 2 of them.
 """
 
 import contextlib
@@ -15,9 +17,10 @@ import numpy as np
 from benchmarks import harness, sides
 
 LEARNING_RATE, CLIP = 1e-4, 1.0
-PARTS = ("step", "generate", "one")
+PARTS = ("step", "generate", "one", "experts")
 PEERS = ("transformers", "transformers_compiled")
 FAMILY = "gpt2"
+EXPERTS, ACTIVE = 8, 2  # of a layer, and of a token
 
 
 class Size(NamedTuple):
@@ -33,6 +36,7 @@ class Size(NamedTuple):
   new: int = 64  # tokens behind each
   dtype: str = "auto"  # of products, in all systems
   unroll: int = -1  # layers in jtx
+  experts: int = 0  # of a layer; 0 is one feed-forward sub-layer
 
 
 SIZES = {"base": Size(), "tiny": Size(width=32, layers=2, heads=2, vocab=97, positions=64, rows=8,
@@ -42,8 +46,11 @@ SIZES = {"base": Size(), "tiny": Size(width=32, layers=2, heads=2, vocab=97, pos
 def make_config(size: Size):
   from configs import common
   c = common.get_config()
-  block = dict(attention=dict(num_heads=size.heads, dropout=0.0), ffn=dict(dim=4 * size.width),
-               dropout=0.0)
+  ffn = dict(dim=4 * size.width)
+  if size.experts:
+    ffn = dict(dim=ffn["dim"] // ACTIVE, bias=False,
+               experts=dict(number=size.experts, active=ACTIVE))
+  block = dict(attention=dict(num_heads=size.heads, dropout=0.0), ffn=ffn, dropout=0.0)
   c.model = common.model("decoder", vocab_size=size.vocab, dtype=size.dtype, stack=dict(
       width=size.width, num_layers=size.layers, unroll=size.unroll, block=block,
       position=common.position("learned", max_length=size.positions)))
@@ -136,6 +143,9 @@ class Jtx(sides.JtxSide, System):
     sums = self.sums(self.state.params, self.example)
     return float(sums["loss"][0] / sums["loss"][1])
 
+  def parameters(self) -> int:
+    return sum(x.size for x in self.jax.tree.leaves(self.state.params))
+
   def flops(self) -> float:
     """Matrix-product FLOPs of a token in training."""
     return self.program.flops(self.example) / (self.size.rows * self.size.length)
@@ -217,9 +227,32 @@ def run(size: Size, parts: Sequence[str], peers: Sequence[str], rounds: int,
     result["step"] = harness.train_beside(
         Jtx, {name: SYSTEMS[name] for name in peers}, FAMILY, "tokens_per_s", rounds, steps,
         result["machine"], size=size)
-  if left := [part for part in parts if part != "step"]:
+  if "experts" in parts:
+    result["experts"] = experts(size, rounds, steps)
+  if left := [part for part in parts if part in ("generate", "one")]:
     result |= generated(size, left, rounds)
   return result
+
+
+def experts(size: Size, rounds: int, steps: int) -> dict[str, Any]:
+  """Steps with and without experts, on the same rows.
+
+  `ratio` is the seconds of a step with experts over those without.
+  """
+  size = size._replace(width=min(size.width, 512), layers=min(size.layers, 6),
+                       heads=min(size.heads, 8), vocab=min(size.vocab, 8192))
+  with contextlib.ExitStack() as stack:
+    workers = {name: stack.enter_context(contextlib.closing(harness.Worker(
+        Jtx, size=size._replace(experts=number))))
+        for name, number in (("dense", 0), ("experts", EXPERTS))}
+    harness.warm_up(workers.values())
+    values = harness.alternate(rounds, {name: functools.partial(worker.call, "turn", steps)
+                                        for name, worker in workers.items()})
+    return {"size": size._asdict(), "all": values,
+            "tokens_per_s": {name: harness.median(rates) for name, rates in values.items()},
+            "ratio": harness.ratio(values, "dense", "experts"),
+            "parameters": {name: worker.call("parameters") for name, worker in workers.items()},
+            "flops": {name: worker.call("flops") for name, worker in workers.items()}}
 
 
 def generated(size: Size, parts: Sequence[str], rounds: int) -> dict[str, Any]:

@@ -39,7 +39,7 @@ SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "finetune: of the runs; ma
 PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PARTS,
                                                *lm.PARTS, *accelerator.ROWS],
                                 "Of the suite (nmt: train, translate; bert: full, sentences;"
-                                " vit_b16: step, images; lm: step, generate, one;"
+                                " vit_b16: step, images; lm: step, generate, one, experts;"
                                 " accelerator:"
                                 f" {', '.join(accelerator.ROWS)}); may be repeated; all if absent.")
 PEERS = flags.DEFINE_multi_enum("peer", None, bert.PEERS,

@@ -31,6 +31,23 @@ def parse_args(arg: str, **defaults: Any) -> ConfigDict:
   return args
 
 
+def hold_out_folders(args: ConfigDict) -> None:
+  """Sets `corpus` and `val` where they are not: the last twentieth of the folders is for `val`.
+
+  Without a corpus it is the documentation of Python's library.
+
+  Raises:
+    ConfigError: the corpus has no folders.
+  """
+  if not args.corpus:
+    args.corpus, args.val = "embedded:pydocs:train", args.val or "embedded:pydocs:val"
+  elif not args.val:
+    if not args.corpus.startswith("documents:"):
+      raise ConfigError(f"config argument corpus={args.corpus!r}: only of documents:PATH can"
+                        " folders be held out; give val, a source to evaluate on")
+    args.corpus, args.val = (f"{args.corpus}:folders{part}" for part in ("[:95%]", "[95%:]"))
+
+
 def choose(table: dict[str, Any], name: str, what: str) -> Any:
   """`table[name]`, or a ConfigError that names the nearest."""
   if name not in table:

@@ -15,8 +15,6 @@ with the learned positions of BERT, which `transformers` can read too, only afte
 Arguments: those of CORPUS_ARGS in bert.py. A student of what comes out: see distilbert.py.
 """
 
-from jtx.errors import ConfigError
-
 from . import arguments, bert, common
 
 PRESETS = ("", "tiny", "corpus=documents:books.zip,vocab=vocab.txt",
@@ -25,13 +23,7 @@ PRESETS = ("", "tiny", "corpus=documents:books.zip,vocab=vocab.txt",
 
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, **bert.CORPUS_ARGS | dict(position="rope"))
-  if not args.corpus:
-    args.corpus, args.val = "embedded:pydocs:train", args.val or "embedded:pydocs:val"
-  elif not args.val:
-    if not args.corpus.startswith("documents:"):
-      raise ConfigError(f"config argument corpus={args.corpus!r}: only of documents:PATH can"
-                        " folders be held out; give val, a source to evaluate on")
-    args.corpus, args.val = (f"{args.corpus}:folders{part}" for part in ("[:95%]", "[95%:]"))
+  arguments.hold_out_folders(args)
   c = common.get_config()
   bert.pretrain(c, args, "bert_mini", "BertForMaskedLM", common.op("doc_sentences"),
                 phases=((0.9, 128, 32), (0.1, 512, 8)),

@@ -21,6 +21,7 @@ from . import arguments, common, finetuning
 PRESETS = ("", "tiny,model=roberta_base",
            "prompt=0,first=1,choices=3,label=4,train=t.tsv,dev=d.tsv,others=x.tsv,features=last",
            "prompt=p,choices=a+b,label=c,train=t.csv,dev=d.csv",
+           "tiny,model=gpt1,lm=0.5",
            "max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9,group")
 
 
@@ -29,7 +30,7 @@ def get_config(arg: str = ""):
                               **finetuning.FILE_ARGS)
   c = common.get_config()
   finetuning.finetune(c, args, "choice")
-  c.objective = common.objective("multiple_choice")
+  c.objective = common.objective("multiple_choice", lm_weight=args.lm)
   prompt, label, choices = args.prompt, args.label, tuple(args.choices.split("+"))
   if args.choices.isdecimal():
     choices = tuple(str(args.first + i) for i in range(int(args.choices)))
@@ -45,5 +46,10 @@ def get_config(arg: str = ""):
   finetuning.add_evals(
       c, args, lambda file: common.evaluator("loss", source=(spec_of(file, "tsv"),), every=0))
   if args.tiny:
-    finetuning.shrink_encoder(c)
+    finetuning.shrink(c)
   return c
+
+
+def sweep_ablation():
+  """What pretraining and the next tokens' loss do for a decoder: with init and lm=0.5."""
+  yield from finetuning.ablation()

@@ -8,7 +8,8 @@ parameters is trained. Arguments: text, and second for pairs, the columns of the
 that of the class: names ("text" and "label" without them), or in a .tsv, which has no header unless
 `header` says so, numbers ("0" and "1"); names, the classes joined by "+", in order, which else are
 those of the training data, and "" for a number to be predicted; multi, for any number of labels a
-text; weights, a number a class joined by "+", or balanced; focal, the gamma of the focal loss;
+text; both_orders, for pairs of which neither text is the first, then read in either order;
+weights, a number a class joined by "+", or balanced; focal, the gamma of the focal loss;
 scores, joined by "+", such as accuracy+macro_f1+auc, or of numbers pearson+spearman
 (docs/classification.md has all); train and dev, the files, whose endings say what they are, or
 sources (docs/data.md); others, more files to evaluate, joined by "+", such as the texts in other
@@ -25,21 +26,24 @@ PRESETS = ("", "tiny", "tiny,names=,scores=pearson+spearman,features=last",
            "tiny,multi,weights=balanced", "tiny,names=0+1,weights=1+3,scores=f1+auc",
            "text=a,second=b,label=c,header,names=x+y+z,scores=matthews,train=t,dev=d,others=de.tsv",
            "max_length=64,batch=16,lr=2e-5,model=bert_small,epochs=4,freeze=1,decay=0.9,group,"
-           "focal=2")
+           "focal=2", "tiny,model=gpt1,lm=0.5",
+           "second=b,both_orders,names=,scores=pearson,model=gpt2,lm=0.5")
 
 
 def get_config(arg: str = ""):
   args = arguments.parse_args(
       arg, text="", second="", label="", header=False, names=COLLECTED, multi=False, weights="",
-      focal=0.0, scores="accuracy", **finetuning.FILE_ARGS)
+      both_orders=False, focal=0.0, scores="accuracy", **finetuning.FILE_ARGS)
   c = common.get_config()
   finetuning.finetune(c, args, "multi_label" if args.multi else "classes")
   weights = tuple(w if w == "balanced" else float(w) for w in args.weights.split("+") if w)
   if args.multi:
-    c.objective = common.objective("multi_label", pos_weight=weights, focal_gamma=args.focal)
+    c.objective = common.objective("multi_label", pos_weight=weights, focal_gamma=args.focal,
+                                   lm_weight=args.lm)
   else:
     c.objective = common.objective("classify", class_weights=weights, focal_gamma=args.focal,
-                                   loss="cross_entropy" if args.names else "squared_error")
+                                   lm_weight=args.lm, loss="cross_entropy" if args.names
+                                   else "squared_error")
   if not args.names:
     c.model.head.outputs = 1
   source = lambda file: (spec_of(file, "table" if args.header else "tsv"),)
@@ -51,15 +55,15 @@ def get_config(arg: str = ""):
     to_label = common.op("multi_label", key=label, names=names)
   c.data.train = source(args.train)
   c.data.ops = (
-      common.op("encode", texts=texts, max_length=args.max_length),
+      common.op("encode", texts=texts, max_length=args.max_length, both_orders=args.both_orders),
       to_label,
-      finetuning.padded(args, "text"),
+      finetuning.padded(args, "text", *["swapped"] * args.both_orders),
   )
   finetuning.add_evals(c, args, lambda file: common.evaluator(
       "multi_label" if args.multi else "classification", source=source(file),
       scores=tuple(args.scores.split("+")), report=bool(args.names)))
   if args.tiny:
-    finetuning.shrink_encoder(c)
+    finetuning.shrink(c)
   return c
 
 
@@ -72,6 +76,11 @@ def columns(args, train: str) -> tuple[tuple[str, ...], str]:
   numbered = train.startswith("tsv:") or train.startswith("csv:") and ":header[no]" in train
   text, label = ("0", "1") if numbered else ("text", "label")
   return (args.text or text, *filter(None, [args.second])), args.label or label
+
+
+def sweep_ablation():
+  """What pretraining and the next tokens' loss do for a decoder: with init and lm=0.5."""
+  yield from finetuning.ablation()
 
 
 def sweep_attention():

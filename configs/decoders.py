@@ -3,6 +3,7 @@
 from ml_collections import ConfigDict
 
 from jtx import hub
+from jtx.errors import ConfigError
 from jtx.saved.folder import open_saved
 
 from . import common
@@ -10,6 +11,7 @@ from . import common
 # Arguments that `finetune` reads; a config adds its own.
 DECODER_ARGS = dict(
     init="",  # a Hugging Face folder, a name of its Hub, or a workdir; "" is fresh parameters
+    vocab_size=0,  # of fresh parameters: of a byte-level BPE of the data; 0 is characters
     train="train.jsonl",
     dev="dev.jsonl",
     template="",  # of conversations, a file with Jinja; "" is the tokenizer's, or TEMPLATE
@@ -40,6 +42,9 @@ def finetune(c: ConfigDict, args: ConfigDict) -> str:
   """
   template = TEMPLATE
   if args.init:
+    if args.vocab_size:
+      raise ConfigError("config arguments init and vocab_size exclude each other: init brings its"
+                        " tokenizer")
     c.init_from = hub.place(args.init)
     saved = open_saved(args.init)
     c.model = common.model("decoder", **saved.trunk_fields("decoder"))
@@ -52,6 +57,9 @@ def finetune(c: ConfigDict, args: ConfigDict) -> str:
             ffn=dict(dim=1024, activation="silu", gated=True, bias=False),
             norm=dict(kind="rmsnorm", position="pre"), dropout=0.0)))
     c.tokenizer.kind = common.tokenizer("characters", unknown=True)
+    if args.vocab_size:
+      c.tokenizer.kind = common.tokenizer("byte_bpe", vocab_size=args.vocab_size,
+                                           split_digits=True)
   if args.template:
     with open(args.template, encoding="utf-8") as f:
       template = f.read()

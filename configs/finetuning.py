@@ -1,15 +1,19 @@
-"""Fine-tuning of trained text encoders: the arguments and the recipe that its configs share."""
+"""Fine-tuning of trained encoders and decoders: the arguments and recipes that its configs share.
+
+Decoders are trained as GPT-1 is (Radford et al. 2018): a text is between tokens of its own, which
+the tokenizer gets and the embedding fresh rows for, and what the last one has seen is classified.
+"""
 
 import os
 import re
-from typing import Callable
+from typing import Any, Callable, Iterator
 
 from ml_collections import ConfigDict
 
 from jtx import hub
 from jtx.errors import ConfigError
 from jtx.interop import huggingface, presets
-from jtx.interop.presets import ENCODERS
+from jtx.interop.presets import DECODERS, ENCODERS
 from jtx.saved.folder import open_saved
 
 from . import common
@@ -19,10 +23,11 @@ from .arguments import choose
 FINETUNE_ARGS = dict(
     # A Hugging Face folder, a name of its Hub, or a workdir; "" is fresh parameters and tokenizer
     init="",
-    model="",  # these are for: a key of ENCODERS; "" is bert_mini
+    model="",  # these are for: a key of ENCODERS or DECODERS; "" is bert_mini
     max_length=128,  # tokens
     batch=32,
-    lr=5e-5,
+    lr=0.0,  # 0 is 5e-5, and of decoders 6.25e-5
+    lm=0.0,  # of a decoder, the weight of predicting the texts' tokens, too: 0.5 in the paper
     epochs=3.0,
     freeze=0,  # layers, from the first, that stay as they are, the embeddings with them
     decay=1.0,  # of the learning rate, from a layer to the one below
@@ -47,19 +52,28 @@ FEATURES = {
 
 
 def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
-  """Makes a config fine-tune an encoder (Devlin et al. 2019, appendix A.3).
+  """Makes a config fine-tune an encoder (Devlin et al. 2019, appendix A.3), or a decoder.
+
+  The recipe of decoders is that of Radford et al. 2018, sections 3.3 and 4.1.
 
   Args:
     c: to edit.
     args: of `FINETUNE_ARGS`.
     task: what the head is for.
   """
-  open_encoder(c, args, task)
+  open_trained(c, args, task)
+  decodes = c.model.name == "decoder"
   c.optim.optimizer = common.optimizer("adamw", weight_decay=0.01)
-  c.optim.schedule = common.schedule("linear", warmup=0.1)
-  c.optim.lr, c.optim.clip_norm = args.lr, 1.0
+  c.optim.schedule = common.schedule("linear", warmup=0.002 if decodes else 0.1)
+  c.optim.lr, c.optim.clip_norm = args.lr or (6.25e-5 if decodes else 5e-5), 1.0
+  if decodes:
+    common.apply(c, {"model.stack.block.dropout": 0.1, "model.stack.block.attention.dropout": 0.1})
+    # Adapters leave the embedding as it is, so there it gets no rows.
+    c.tokenizer.delimiters = () if args.lora else ("<start>", "<delimiter>", "<extract>")
   c.optim.lr_mults = layer_mults(c.model, args.freeze, args.decay)
   if args.features:
+    if decodes:
+      raise ConfigError("config argument features is of encoders, and the model is a decoder")
     if c.optim.lr_mults:
       raise ConfigError("config arguments freeze and decay have no place beside features, for which"
                         " the encoder is not trained at all")
@@ -79,24 +93,29 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
   c.data.window = 0  # so that every epoch has every example
 
 
-def open_encoder(c: ConfigDict, args: ConfigDict, task: str) -> None:
+def open_trained(c: ConfigDict, args: ConfigDict, task: str) -> None:
   """The model and the tokenizer: those of `args.init`, or fresh ones."""
   if args.init:
     if args.model:
       raise ConfigError("config arguments init and model exclude each other: init brings its model")
     c.init_from = hub.place(args.init)
-    fields = open_saved(args.init).finetuned_fields(task)
+    kind, fields = open_saved(args.init).finetuned_fields(task, lm=bool(args.lm))
     c.tokenizer.kind = common.tokenizer("file", path=c.init_from)
   else:
     name = args.model or "bert_mini"
-    choose(ENCODERS, name, "model")
-    fields = huggingface.finetuned_fields(huggingface.identify(presets.fresh(name), name), task)
-    c.tokenizer.kind = common.tokenizer("wordpiece", vocab_size=200 if args.tiny else 8000)
-  c.model = common.model("encoder", **fields)
-  if not args.init:
+    choose(ENCODERS | DECODERS, name, "model")
+    source = huggingface.identify(presets.fresh(name), name)
+    kind, fields = source.family.model, huggingface.finetuned_fields(source, task, bool(args.lm))
+    size = (200 if kind == "encoder" else 500) if args.tiny else 8000
+    c.tokenizer.kind = common.tokenizer("wordpiece" if kind == "encoder" else "byte_bpe",
+                                        vocab_size=size)
+  c.model = common.model(kind, **fields)
+  if not args.init or kind == "decoder":
     c.model.vocab_size = None  # the tokenizer's
   if args.tiny:
     common.apply(c, {"model.stack": common.TINY_STACK})
+    if c.model.stack.block.attention.num_kv_heads:
+      c.model.stack.block.attention.num_kv_heads = 1
 
 
 def padded(args: ConfigDict, *fields: str) -> ConfigDict:
@@ -124,23 +143,33 @@ def add_evals(c: ConfigDict, args: ConfigDict, evaluator: Callable[[str], Config
     c.evals[name] = evaluator(file)
 
 
-def layer_mults(encoder: ConfigDict, freeze: int, decay: float) -> tuple[tuple[str, float], ...]:
+def layer_mults(model: ConfigDict, freeze: int, decay: float) -> tuple[tuple[str, float], ...]:
   """`optim.lr_mults` by depth: decay^(L - i) for layer i of L, 0 for the first `freeze` ones.
 
   The embeddings are below layer 0 (Howard and Ruder 2018; Clark et al. 2020, ELECTRA).
   """
-  L = encoder.stack.num_layers
-  if encoder.stack.share and (freeze or decay != 1):
+  L = model.stack.num_layers
+  if model.stack.share and (freeze or decay != 1):
     raise ConfigError("freeze and decay are for layers of their own, and these are shared")
-  paths = [f"encoder/layers/{i}/" for i in range(L)]
-  if not encoder.stack.block.norm.attention:  # the first is a segment of its own
-    paths = ["encoder/layers_0/0/", *(f"encoder/layers_1/{i}/" for i in range(L - 1))]
+  paths = [f"{model.name}/layers/{i}/" for i in range(L)]
+  if not model.stack.block.norm.attention:  # the first is a segment of its own
+    paths = [f"{model.name}/layers_0/0/", *(f"{model.name}/layers_1/{i}/" for i in range(L - 1))]
   mults = {"^(embed|type_embedding|position_embedding)": 0.0 if freeze else decay**(L + 1)}
   mults |= {f"^{path}": 0.0 if i < freeze else decay**(L - i) for i, path in enumerate(paths)}
   return tuple((path, mult) for path, mult in mults.items() if mult != 1)
 
 
-def shrink_encoder(c: ConfigDict) -> None:
+def ablation() -> Iterator[dict[str, Any]]:
+  """A decoder as in the paper, from fresh parameters, and without the next tokens' loss.
+
+  Radford et al. 2018, table 5. For a config with `lm`.
+  """
+  yield {"objective.lm_weight": 0.5}
+  yield {"objective.lm_weight": 0.5, "init_from": ""}
+  yield {"objective.lm_weight": 0.0}
+
+
+def shrink(c: ConfigDict) -> None:
   """Makes a fine-tuning config run in seconds, on embedded data."""
   c.steps, c.epochs, c.batch_size, c.log_every = 4, None, 8, 2
   c.checkpoint.every = c.checkpoint.keep = 2

@@ -50,6 +50,7 @@ TASKS = {
 }
 
 PRESETS = ("", "tiny", "cola,files,features=last", "stsb,tiny", "mnli,model=albert_base",
+           "tiny,model=gpt1,lm=0.5", "stsb,model=gpt2,lm=0.5",
            "rte,max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9,group")
 
 
@@ -58,8 +59,8 @@ def get_config(arg: str = ""):
   task = arguments.choose(TASKS, args.task, "task")
   c = common.get_config()
   finetuning.finetune(c, args, "classes")
-  c.objective = common.objective("classify", loss="cross_entropy" if task.names else
-                                 "squared_error")
+  c.objective = common.objective("classify", lm_weight=args.lm, loss="cross_entropy"
+                                 if task.names else "squared_error")
   if not task.names:
     c.model.head.outputs = 1
   if args.files:
@@ -76,18 +77,25 @@ def get_config(arg: str = ""):
   # In the files of three tasks classes have names, in the others numbers.
   if names and (args.tiny or args.files and args.task not in ("mnli", "qnli", "rte")):
     names = ("0", "1")
+  # Neither of two similar texts is the first, so a decoder reads them in both orders.
+  both_orders = c.model.name == "decoder" and args.task in ("mrpc", "qqp", "stsb") and not args.tiny
   to_label = common.op("label", key=label, names=names) if names else common.op("number", key=label)
   c.data.train = source(train)
   c.data.ops = (
-      common.op("encode", texts=tuple(texts), max_length=args.max_length),
+      common.op("encode", texts=tuple(texts), max_length=args.max_length, both_orders=both_orders),
       to_label,
-      finetuning.padded(args, "text"),
+      finetuning.padded(args, "text", *["swapped"] * both_orders),
   )
   for name, split in splits.items():
     c.evals[name] = common.evaluator("classification", source=source(split), scores=task.scores)
   if args.tiny:
-    finetuning.shrink_encoder(c)
+    finetuning.shrink(c)
   return c
+
+
+def sweep_ablation():
+  """What pretraining and the next tokens' loss do for a decoder: with init and lm=0.5."""
+  yield from finetuning.ablation()
 
 
 def sweep_grid():

@@ -19,7 +19,7 @@ from jtx.data.sources.specs import spec_of
 
 from . import arguments, common, finetuning
 
-PRESETS = ("", "v2,model=modernbert_base", "tiny,stride=4",
+PRESETS = ("", "v2,model=modernbert_base", "tiny,stride=4", "tiny,model=gpt1,lm=0.5",
            "train=own.json,holdout=20,others=xquad.en.json+xquad.de.json",
            "dev=other.json,features=second_to_last",
            "max_length=256,batch=16,lr=3e-5,epochs=2,freeze=1,decay=0.9,group")
@@ -34,7 +34,7 @@ def get_config(arg: str = ""):
   position = c.model.stack.position
   if not args.init and "max_length" in position:
     position.max_length = max(args.max_length, position.max_length)
-  c.objective = common.objective("span")
+  c.objective = common.objective("span", lm_weight=args.lm)
   train, args.dev = args.train or f"train-{version}.json", args.dev or f"dev-{version}.json"
   if args.holdout:
     split, part = 100 - args.holdout, "titles"
@@ -49,6 +49,6 @@ def get_config(arg: str = ""):
   finetuning.add_evals(c, args, lambda file: common.evaluator(
       "answers", source=(spec_of(file, "squad"),), no_answer=args.v2))
   if args.tiny:
-    finetuning.shrink_encoder(c)
+    finetuning.shrink(c)
     c.data.ops[0].max_question, c.data.ops[0].stride = 8, min(args.stride, 8)
   return c

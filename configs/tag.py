@@ -19,7 +19,8 @@ from jtx.data.sources.specs import spec_of
 from . import arguments, common, finetuning
 
 FORMATS = {"conll": "conll", "conllu": "conllu"}
-PRESETS = ("", "tiny,entities", "tiny,features=sum_all", "train=t.parquet,dev=d.jsonl",
+PRESETS = ("", "tiny,entities", "tiny,model=gpt1,lm=0.5",
+           "tiny,features=sum_all", "train=t.parquet,dev=d.jsonl",
            "features=concat_last_four,model=distilbert",
            "format=conllu,train=t.conllu.gz,dev=d.conllu.gz,others=de.conllu.gz",
            "max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9,group")
@@ -31,7 +32,7 @@ def get_config(arg: str = ""):
   kind = arguments.choose(FORMATS, args.format, "format")
   c = common.get_config()
   finetuning.finetune(c, args, "tags")
-  c.objective = common.objective("tag")
+  c.objective = common.objective("tag", lm_weight=args.lm)
   c.data.train = (spec_of(args.train, kind),)
   c.data.ops = (
       common.op("encode_words", max_length=args.max_length),
@@ -40,5 +41,5 @@ def get_config(arg: str = ""):
   finetuning.add_evals(c, args, lambda file: common.evaluator(
       "tagging", source=(spec_of(file, kind),), entities=args.entities))
   if args.tiny:
-    finetuning.shrink_encoder(c)
+    finetuning.shrink(c)
   return c

@@ -14,6 +14,7 @@ Nothing here imports JAX, so a mistyped flag is answered at once.
 
 from collections.abc import Callable, Sequence
 import difflib
+import gc
 import logging as py_logging
 import os
 import re
@@ -35,6 +36,10 @@ from .config_files import find_file
 from .config_values import ConfigParser, TupleParser
 from .errors import UsageError, is_user_error, output_closed, sentence
 
+# Imports and traced programs make many objects that stay: looking through them for garbage as often
+# as Python does by itself is a sixth of a short run.
+GARBAGE_AFTER = 100_000
+
 flags.disclaim_key_flags()  # those that are defined here are of the entry point that asks for them
 
 
@@ -47,6 +52,7 @@ def run(main: Callable[[], int | None], required: Sequence[str] = (),
     required: names of flags that must be given.
     resumes: whether it goes on when it is started again, as which signals are taken at once.
   """
+  gc.set_threshold(GARBAGE_AFTER)
   if resumes:
     preemption.end_at_once()
 

@@ -77,8 +77,8 @@ def from_hf() -> None:
   model, params = saved.load(ARCHITECTURE.value)
   tokenizers = saved.tokenizers()
   if not tokenizers:
-    logging.warning("the workdir gets no tokenizer: there is neither %s nor %s",
-                    *(os.path.join(FROM_HF.value, name) for name in TOKENIZER_FILES))
+    logging.warning("the workdir gets no tokenizer: there is none of %s",
+                    ", ".join(os.path.join(FROM_HF.value, name) for name in TOKENIZER_FILES))
   save_pretrained(WORKDIR.value, model, params, tokenizers, format="jtx", like=saved)
 
 

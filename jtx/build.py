@@ -49,6 +49,8 @@ def make_model(config: ConfigDict, info: Mapping[str, int],
   if label_shares is not None and getattr(objective, "needs_shares", False):
     objective = objective.with_shares(label_shares())
   check_heads(config, model, objective.heads, f"config.objective.name={config.objective.name!r}")
+  if weight := getattr(objective, "lm_weight", 0):
+    check_heads(config, model, frozenset({"lm"}), f"config.objective.lm_weight={weight}")
   if getattr(objective, "loss", "") == "cross_entropy" and model.head.outputs == 1:
     raise ConfigError("the data has one class only, and config.objective tells classes apart; a"
                       " number is predicted with config.objective.loss='squared_error'")

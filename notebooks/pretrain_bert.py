@@ -70,8 +70,8 @@ config = bert_books.get_config()
 common.apply(config, {
     "model.stack": {"width": 128, "num_layers": 2,
                     "block": {"attention": {"num_heads": 4}, "ffn": {"dim": 512}}},
-    "tokenizer.kind.vocab_size": 2000, "phases": ((1.0, 64, 32),), "steps": 800,
-    "optim.lr": 3e-3, "checkpoint.every": 800, "evals.val.every": 100})
+    "tokenizer.kind.vocab_size": 2000, "phases": ((1.0, 64, 32),), "steps": 700,
+    "optim.lr": 3e-3, "checkpoint.every": 700, "evals.val.every": 100})
 for op in config.data.ops:
   print(dict(op))
 
@@ -170,6 +170,7 @@ for split, number, file in (("train", 400, "train.tsv"), ("val", 600, "dev.tsv")
 def finetune(name, start_from_it):
   config = classify.get_config(f"init={workdir},max_length=48,batch=16,lr=3e-4,epochs=6")
   common.apply(config, {"data.path": folder, "checkpoint.every": 1000, "evals.dev.every": 25})
+  config.data.ops[-1].trim = False  # rows of one length: one program to compile
   if not start_from_it:
     config.init_from = ""
   loop.run(config.lock(), os.path.join(folder, name))
@@ -206,13 +207,16 @@ for text in ("Return the length of the buffer.",
 # token that looks, a column one that is looked at.
 
 # %%
-def inputs(text):
-  ids = np.concatenate([[tokenizer.bos_id], tokenizer.encode(text), [tokenizer.eos_id]])
-  return {"text": ids[None].astype(np.int32), "text_segment_ids": np.ones((1, len(ids)), np.int32),
-          "text_positions": np.arange(len(ids), dtype=np.int32)[None]}
+def inputs(text, length=None):
+  """A row of a text, with padding up to `length`, and its number of tokens."""
+  ids = np.concatenate([[tokenizer.bos_id], tokenizer.encode(text), [tokenizer.eos_id]])[:length]
+  behind = (length or len(ids)) - len(ids)
+  padded = lambda values: np.pad(values, (0, behind))[None].astype(np.int32)
+  return {"text": padded(ids), "text_segment_ids": padded(np.ones(len(ids))),
+          "text_positions": padded(np.arange(len(ids)))}, len(ids)
 
 
-batch = inputs("Return a list of the names of all files in the directory.")
+batch, _ = inputs("Return a list of the names of all files in the directory.")
 look = jax.jit(lambda params, batch: model.apply({"params": params}, batch,
                                                  method="attention_weights")["encoder"])
 weights = np.asarray(look(params, batch), np.float32)  # [layers, 1, N, T, T]
@@ -229,7 +233,8 @@ held_out = [line.split("\t")[0] for line in labelled("val", 40)]
 places = range(-4, 5)
 totals, rows = np.zeros((2, 4, len(places))), 0
 for text in held_out:
-  weights = np.asarray(look(params, inputs(text[:200])), np.float32)[:, 0]
+  batch, length = inputs(text, 64)
+  weights = np.asarray(look(params, batch), np.float32)[:, 0, :, :length, :length]
   for i, offset in enumerate(places):
     totals[..., i] += np.trace(weights, offset, -2, -1)
   rows += weights.shape[-1]

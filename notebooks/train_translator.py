@@ -65,7 +65,7 @@ for subset in nmt_numbers.SHARES:
 
 # %%
 config = nmt_numbers.get_config()
-common.apply(config, {"steps": 300, "checkpoint.every": 300, "evals.val.every": 100,
+common.apply(config, {"steps": 200, "checkpoint.every": 200, "evals.val.every": 50,
                       "evals.val.samples": 4})
 del config.evals["test"]
 print(config.model)
@@ -75,7 +75,7 @@ print(config.model)
 #
 # One call; on the command line it is `python -m experiments.train --config=configs/nmt_numbers.py
 # --workdir=W`. The folder gets checkpoints, the tokenizer, metrics and TensorBoard events. Every
-# 100 steps the held-out values are translated.
+# 50 steps the held-out values are translated.
 
 # %%
 workdir = tempfile.mkdtemp(prefix="jtx_")

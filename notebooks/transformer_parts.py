@@ -23,6 +23,7 @@ elif not os.path.isdir("configs"):  # opened in its own folder
   os.chdir("..")
 
 # %%
+import functools
 import math
 
 from flax import linen as nn
@@ -484,12 +485,14 @@ x = normal(0, 4, 32, D)
 ctx = Context(Places(jnp.broadcast_to(jnp.arange(32), (4, 32))))
 
 
+@functools.cache
 def make_stack(norm_position):
+  """A block's config, a stack of such blocks, and parameters of it."""
   config = BlockConfig(
       attention=AttentionConfig(num_heads=4), ffn=layers.FfnConfig(dim=4 * D),
       norm=layers.NormConfig(position=norm_position), dropout=0.0)
   stack = Stack(StackConfig(width=D, num_layers=depth, block=config))
-  return config, stack, nn.meta.unbox(stack.init(jax.random.key(1), x, ctx))["params"]
+  return config, stack, nn.meta.unbox(jax.jit(stack.init)(jax.random.key(1), x, ctx))["params"]
 
 
 def walk(norm_position):
@@ -503,7 +506,8 @@ def walk(norm_position):
   last = stream[-1]
   if "final_norm" in params:
     last = layers.LayerNorm().apply({"params": params["final_norm"]}, last)
-  np.testing.assert_allclose(last, stack.apply({"params": params}, x, ctx)[0], atol=1e-4)
+  whole, *_ = jax.jit(stack.apply)({"params": params}, x, ctx)
+  np.testing.assert_allclose(last, whole, atol=1e-4)
   return stream
 
 

@@ -135,7 +135,7 @@ pictures.reconstruction(mae.model, mae_params, images[:6])
 
 # %%
 probes = Probes(train=("embedded:digits:train",), source=("embedded:digits:test",), shots=(10,))
-fresh = unbox(mae.model.init(jax.random.key(1), mae.model.example())["params"])
+fresh = unbox(jax.jit(mae.model.init)(jax.random.key(1), mae.model.example())["params"])
 for name, value in (("untrained", fresh), ("pretrained", mae_params)):
   print(name, {key: round(score, 3) for key, score in probes(mae, value)})
 

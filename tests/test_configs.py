@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import arguments, common
+from configs import arguments, common, instruct
 from jtx import build, config_files
 from jtx.compile.declared import declared_data
 from jtx.config_files import flatten
@@ -50,10 +50,11 @@ FINETUNING = {"classify": "classes", "glue": "classes", "tag": "tags", "squad": 
               "choose": "choice"}
 PRESETS = [(n, p) for n in NAMES for p in module(n).PRESETS]
 ITEMS = [(n, s, i) for n in NAMES for s, f in sweeps(n).items() for i, _ in enumerate(f())]
+SWEPT = {"sweep_ablation": "model=gpt1,lm=0.5"}  # what a sweep is for, where not every preset is
 
 
 def config_of(name, preset="", sweep=None, item=0):
-  config = module(name).get_config(preset)
+  config = module(name).get_config(",".join(filter(None, (preset, SWEPT.get(sweep)))))
   if sweep is not None:
     common.apply(config, next(itertools.islice(sweeps(name)[sweep](), item, None)))
   return config.lock()
@@ -174,7 +175,8 @@ def test_one_real_step_at_tiny_size(name, preset, sweep, item):
 @pytest.mark.parametrize("name,sweep,item", ITEMS)
 def test_a_sweep_item_changes_only_what_it_names(name, sweep, item):
   edits = next(itertools.islice(sweeps(name)[sweep](), item, None))
-  before, after = flatten(config_of(name)), flatten(config_of(name, "", sweep, item))
+  before = flatten(config_of(name, SWEPT.get(sweep, "")))
+  after = flatten(config_of(name, "", sweep, item))
   changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
   # One item of a grid may be what the config has anyway.
   assert changed or all(before.get(key, value) == value for key, value in edits.items())
@@ -212,13 +214,14 @@ def test_the_decoded_length_fits_learned_positions():
       assert asked <= stack.position.max_length
 
 
-def test_the_last_authors_are_held_out():
-  config = config_of("bert_books", "corpus=documents:books.zip")
+@pytest.mark.parametrize("name", ["bert_books", "gpt_books"])
+def test_the_last_authors_are_held_out(name):
+  config = config_of(name, "corpus=documents:books.zip")
   held_out = ("documents:books.zip:folders[95%:]",)
   assert config.data.train == ("documents:books.zip:folders[:95%]",)
-  assert config.evals.val.source == config.evals.counts.source == held_out
+  assert {e.source for e in config.evals.values()} == {held_out}
   with pytest.raises(ConfigError, match="corpus='jsonl:a': only of documents:PATH can folders"):
-    config_of("bert_books", "corpus=jsonl:a")
+    config_of(name, "corpus=jsonl:a")
 
 
 def test_positions_of_another_kind():
@@ -321,3 +324,11 @@ def test_finetuning_starts_from_a_folder(name, folder):
   mults = dict(config.optim.lr_mults)
   assert sorted(mults.values()) == [0.0, 0.0, 0.25, 0.5]
   make_program(config, {"data": 1}, saved.vocab_size)  # raises where one matches no parameter
+
+
+def test_a_fresh_decoder_has_the_tokenizer_that_is_asked_for():
+  kind = instruct.get_config("vocab_size=500").tokenizer.kind
+  assert (kind.name, kind.vocab_size) == ("byte_bpe", 500)
+  assert instruct.get_config("").tokenizer.kind.name == "characters"
+  with pytest.raises(ConfigError, match="init and vocab_size exclude each other"):
+    instruct.get_config("init=gpt2,vocab_size=500")

@@ -121,6 +121,8 @@ CHANGES = {
         "norm": ({}, True),
         "output_scale": ({}, 0.5),
         "output_bias": ({}, True),
+        "init_std": ({}, 0.5),
+        "final_dropout": ({}, True),
     },
     Encoder: {
         "vocab_size": ({}, 12),
@@ -223,6 +225,7 @@ CHANGES = {
         "use_bias": (dict(transform="tanh"), False),
         "output_bias": ({}, False),
         "dropout": ({}, 0.5),
+        "both_orders": ({}, True),
     },
     BlockConfig: {
         "attention": ({}, AttentionConfig(num_heads=4)),
@@ -299,9 +302,10 @@ CHANGES = {
     Yarn: {"factor": ({}, 2.0), "original_length": ({}, 400), "fast": ({}, 4.0),
            "slow": ({}, 40.0), "attention": ({}, 2.0)},
     Alibi: {},
-    T5Bias: {"num_buckets": ({}, 8), "max_distance": ({}, 64), "init_std": ({}, 0.5)},
+    T5Bias: {"num_buckets": ({}, 8), "max_distance": ({}, 64), "init_std": ({}, 0.5),
+             "per_layer": ({}, True)},
     Classify: {"loss": ({}, "squared_error"), "label_smoothing": ({}, 0.1),
-               "class_weights": ({}, (2.0,)), "focal_gamma": ({}, 2.0)},
+               "class_weights": ({}, (2.0,)), "focal_gamma": ({}, 2.0), "lm_weight": ({}, 0.5)},
     DistillClasses: {"loss": ({}, "sigmoid"), "label_smoothing": ({}, 0.1), "mixup": ({}, 0.5),
                      "cutmix": ({}, 0.5), "class_weights": ({}, (1.0, 2.0)),
                      "focal_gamma": ({}, 2.0), "kind": ({}, "soft"), "weight": ({}, 0.3),
@@ -312,11 +316,12 @@ CHANGES = {
     Lm: {"label_smoothing": ({}, 0.1), "z_loss": ({}, 1e-3), "logits_chunk": ({}, 4)},
     Mae: {},
     Mlm: {"pairs": ({}, False)},
-    MultiLabel: {"pos_weight": ({}, (2.0,)), "focal_gamma": ({}, 2.0)},
-    MultipleChoice: {},
-    Span: {},
-    Tag: {},
-    Seq2Seq: {"bos_id": ({}, 2), "label_smoothing": ({}, 0.3), "logits_chunk": ({}, 4)},
+    MultiLabel: {"pos_weight": ({}, (2.0,)), "focal_gamma": ({}, 2.0), "lm_weight": ({}, 0.5)},
+    MultipleChoice: {"lm_weight": ({}, 0.5)},
+    Span: {"lm_weight": ({}, 0.5)},
+    Tag: {"lm_weight": ({}, 0.5)},
+    Seq2Seq: {"bos_id": ({}, 2), "label_smoothing": ({}, 0.3), "z_loss": ({}, 1e-3),
+              "logits_chunk": ({}, 4)},
 }
 
 # What every instance is made with beside the above.
@@ -348,6 +353,7 @@ EXEMPT = {
     (Dpo, "reference"): "a folder to load from: see test_dpo.py",
     (Distill, "teacher"): "a folder to load from: see test_distill.py",
     (DistillClasses, "teacher"): "likewise: see test_image_objectives.py",
+    (DistillClasses, "lm_weight"): "refused: see test_with_lm.py",
     (Classify, "mixup"): "of images: see DistillClasses",
     (Classify, "cutmix"): "of images: see DistillClasses",
     (HeadConfig, "threshold"): "of what is predicted: see test_tasks.py",
@@ -491,12 +497,14 @@ def program(instance) -> Lowered:
       model = Encoder(**MODEL, mlm=True, head=HeadConfig(task="next_sentence"))
       return text_program(model, Total(instance, model))
     case MultiLabel():
-      head = HeadConfig(task="multi_label", outputs=1)
-      return text_program(Encoder(**MODEL, head=head), instance, label=jnp.zeros((2, 1, 1), int))
+      model = Decoder(**GPT, head=HeadConfig(task="multi_label", outputs=1))
+      return text_program(model, Total(instance, model), label=jnp.zeros((2, 1, 1), int))
     case Classify() | MultipleChoice():
-      return text_program(Encoder(**ENCODER), instance)
+      model = Decoder(**GPT, head=HeadConfig(**HEAD))
+      return text_program(model, Total(instance, model))
     case Span() | Tag():
-      return text_program(Encoder(**MODEL, head=HeadConfig(task="span", pool="none")), instance)
+      model = Decoder(**GPT, head=HeadConfig(task="span", pool="none"))
+      return text_program(model, Total(instance, model))
     case Lm():
       return text_program(Decoder(**GPT), instance)
     case Seq2Seq():

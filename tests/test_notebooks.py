@@ -9,7 +9,8 @@ import pytest
 
 from notebooks import build
 
-NAMES = ("pretrain_bert", "train_translator", "transformer_parts", "vision_transformer")
+NAMES = ("language_model", "pretrain_bert", "train_translator", "transformer_parts",
+         "vision_transformer")
 REPOSITORY = "jtx-research/jtx"
 FIGURE = re.compile(  # a call that returns one
     r"^(attention_map|attention_grid|heatmaps|position_heatmap|position_similarity|curve|bars"
@@ -74,13 +75,14 @@ def test_figures_are_those_of_jtx(name):
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_and_shows_its_figures(name, tmp_path):
-  """From its own folder, in the environment of a user: as many devices as there are."""
+  """From its own folder, as a user's: as many devices as there are, and code as fast."""
   from nbclient import NotebookClient
 
   notebook = read(name)
   environment = {key: value for key, value in os.environ.items()
                  if key not in ("JAX_PLATFORMS", "XLA_FLAGS")}
-  environment |= {"TMPDIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython")}
+  environment |= {"TMPDIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython"),
+                  "XLA_FLAGS": "--xla_cpu_parallel_codegen_split_count=1"}
   client = NotebookClient(notebook, timeout=600, kernel_name="python3",
                           resources={"metadata": {"path": str(build.FOLDER)}})
   client.execute(env=environment)  # an exception in a cell, or its timeout, is raised here

@@ -2,9 +2,10 @@
 
 from jtx import hub, storage
 from jtx.build import labelled
-from jtx.config import ConfigDict, build
+from jtx.config import ConfigDict
 from jtx.data import recipes
-from jtx.data.tokenizers.kinds import TOKENIZERS, wordpiece
+from jtx.data.dataset import make_tokenizer
+from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError
 
 
@@ -29,10 +30,12 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
   info = {}
   if not recipe.augment:
     kind = config.tokenizer.kind
-    size = kind.vocab_size if "vocab_size" in kind else vocab_size
+    size = vocab_size
+    if "vocab_size" in kind:
+      size = kind.vocab_size + len(config.tokenizer.delimiters)
     if size is None and kind.name == "file" and (
         storage.exists(kind.path) or hub.is_name(kind.path)):
-      size = build(TOKENIZERS, kind, iter(()), what="tokenizer.kind").vocab_size
+      size = make_tokenizer(config.tokenizer, iter(())).vocab_size
     if size is None:
       raise ConfigError(f"vocab_size is needed: that of config.tokenizer.kind={kind.name} follows"
                         " from the data or a file")
@@ -44,4 +47,4 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
     if not names:
       recipe = recipe.with_names(tuple(map(str, range(outputs))))
     info["head.outputs"] = len(names) or outputs
-  return recipe, info
+  return recipe, info | recipes.orders(recipe.prepare)

@@ -16,6 +16,7 @@ from jtx.data.example import place, placed
 from jtx.data.lazy import LazyExamples
 from jtx.data.op import ExampleOp
 from jtx.data.sources.registry import Source, open_source
+from jtx.data.tokenizers.delimited import delimited
 from jtx.data.tokenizers.files import TOKENIZER_FILE, from_json, load_tokenizers
 from jtx.data.tokenizers.kinds import TOKENIZERS
 from jtx.data.tokenizers.tokenizer import Tokenizer
@@ -97,7 +98,7 @@ class Dataset:
             for section in (manifest["tokenizer"], json.loads(config.to_json())))
     found = files.difference(*keys)
     if not found and config.kind.name == "file":
-      own = build(TOKENIZERS, config.kind, iter(()), what="tokenizer.kind").to_json()
+      own = make_tokenizer(config, iter(())).to_json()
       if set(texts.values()) != {own}:
         found = f"{config.kind.path} is none that it was prepared with"
     if found:
@@ -111,7 +112,7 @@ class Dataset:
     result = {}
     for fields in groups:
       text = prepared.texts(sources, self.ops, fields)
-      result |= dict.fromkeys(fields, build(TOKENIZERS, config.kind, text, what="tokenizer.kind"))
+      result |= dict.fromkeys(fields, make_tokenizer(config, text))
     for field, tokenizer in result.items():
       logging.info("tokenizer of %s: %s, %d tokens", field, config.kind.name, tokenizer.vocab_size)
     return result
@@ -127,9 +128,11 @@ class Dataset:
       source, target = (self.tokenizers[f] for f in (self.fields[0], self.fields[-1]))
       info |= {"vocab_size": target.vocab_size, "src_vocab_size": source.vocab_size,
                "bos_id": target.bos_id}
+      if self.recipe.form is not None and self.recipe.form.start_role == "eos":
+        info["bos_id"] = target.eos_id
     if labels := self.labels:
       info["head.outputs"] = len(labels)
-    return info
+    return info | recipes.orders(self.ops)
 
   @property
   def labels(self) -> tuple[str, ...]:
@@ -293,6 +296,12 @@ class Dataset:
                    rows: Sequence[int]) -> Iterator[pipeline.Batch]:
     return pipeline.eval_batches(self.prepare(specs), self.recipe, batch_size, rows,
                                  threads=self.data.threads if self.recipe.augment else 0)
+
+
+def make_tokenizer(config: ConfigDict, texts: Iterator[str]) -> Tokenizer:
+  """The tokenizer of a config's `tokenizer` section, trained on texts where its kind is."""
+  made = build(TOKENIZERS, config.kind, texts, what="tokenizer.kind")
+  return delimited(made, config.delimiters)
 
 
 def spread(items: Sequence[Any], number: int) -> list[Any]:

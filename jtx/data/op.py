@@ -40,6 +40,7 @@ class Op:
   columns: ClassVar[Mapping[str, Column]] = {}  # that it makes for the model
   needs: ClassVar[tuple[str, ...]] = ()  # columns that it reads
   counted: ClassVar[tuple[str, ...]] = ()  # fields whose tokens it counts
+  both_orders = False  # makes a pair of texts in both orders: `swapped` beside `text`
   named = False  # has `names` of classes or tags; () is for those of the training sources
 
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
@@ -83,6 +84,7 @@ class FormOp(Op):
   fields, and several.
   """
   stage = Stage.FORM
+  start_role = "bos"  # of the token that starts a decoder, "bos" or "eos", where it makes targets
 
   def bind(self, tokenizers: Mapping[str, Any]) -> "FormOp":
     """The op with what it needs to know of the tokenizers."""

@@ -216,6 +216,12 @@ def text_ops(ops: Sequence[ExampleOp]) -> list[ExampleOp]:
   return list(itertools.takewhile(lambda op: not token_fields(op.columns), ops))
 
 
+def orders(ops: Sequence[Op]) -> dict[str, bool]:
+  """Of the keys that a model leaves unset, `head.both_orders`, which pairs of texts have."""
+  maker = maker_of(ops)
+  return {} if maker is None else {"head.both_orders": maker.both_orders}
+
+
 def maker_of(ops: Sequence[ExampleOp]) -> ExampleOp | None:
   """The op that makes tokens."""
   return next((op for op in ops if token_fields(op.columns)), None)

@@ -94,7 +94,8 @@ def of_text(trained: Trained, inputs: Sequence[Input], special: bool = False) ->
     number = next(i for i, x in enumerate(inputs, 1) if "second" not in x)
     raise DataError(f"input {number} has no 'second', which others have")
   second = [x["second"] for x in inputs] if pairs == {True} else None
-  return encode(trained.tokenizer, [x["text"] for x in inputs], second, trained.max_length, special)
+  return encode(trained.tokenizer, [x["text"] for x in inputs], second, trained.max_length, special,
+                both_orders=bool(trained.model.head.both_orders))
 
 
 def embeddings(trained: Trained, inputs: Sequence[Input]) -> list[Output]:

@@ -14,13 +14,14 @@ import numpy as np
 
 from jtx.data import batching
 from jtx.data.tokenizers.tokenizer import Tokenizer
-from jtx.errors import ConfigError
+from jtx.errors import ConfigError, DataError
 from jtx.inference.predictions import Labels, Prediction, predicted
 from jtx.models.text_head import POOLS
 from jtx.models.text_head import pool as pool_texts
 from jtx.parallel import processes, sharding
 
-Example = Mapping[str, Any]  # with `text` [T] and `text_types` [T], int32
+# With `text` [T] and `text_types` [T], int32; for a head with both_orders the same of `swapped`.
+Example = Mapping[str, Any]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -58,16 +59,19 @@ class Predictor:
   def __call__(self, examples: Sequence[Example]) -> list[np.ndarray]:
     """The function's values in the order of the examples; of tokens, as many as the text has."""
     results: list[Any] = [None] * len(examples)
-    lengths = [len(e["text"]) for e in examples]
+    fields = ("text", "swapped") if "swapped" in next(iter(examples), ()) else ("text",)
+    lengths = [max(len(e[field]) for field in fields) for e in examples]
     for stack in self.model.stacks.values():
       stack.position.check_length(max(lengths, default=0))
     limit = self.model.longest or batching.NO_LIMIT
     for group in batching.groups(lengths, self.batch_size):
       length = batching.bucket(lengths[group[-1]], limit)
-      batch = batching.pad("text", [examples[i]["text"] for i in group], self.batch_size, length,
-                           {"_types": [examples[i]["text_types"] for i in group]})
+      parts = [batching.pad("text", [examples[i][field] for i in group], self.batch_size, length,
+                            {"_types": [examples[i][f"{field}_types"] for i in group]})
+               for field in fields]
+      batch = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
       if self.sharding is not None:
-        batch = sharding.spread(batch, self.batch_size, self.sharding)
+        batch = sharding.spread(batch, len(fields) * self.batch_size, self.sharding)
       values = processes.to_host(run(self.function, self.model, self.params, batch))
       for i, value in zip(group, values):
         results[i] = value[:lengths[i]] if self.by_token else value
@@ -81,10 +85,21 @@ class Predictor:
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], second: Sequence[str] | None,
-           max_length: int, special: bool = False) -> list[Example]:
-  """Examples of texts or pairs; see `Tokenizer.encode_texts`."""
+           max_length: int, special: bool = False, both_orders: bool = False) -> list[Example]:
+  """Examples of texts or pairs; see `Tokenizer.encode_texts`.
+
+  Raises:
+    DataError: `both_orders` is asked for, and there is no second text.
+  """
   encodings = tokenizer.encode_texts(texts, second, max_length=max_length, special=special)
-  return [{"text": e.ids, "text_types": e.types} for e in encodings]
+  examples = [{"text": e.ids, "text_types": e.types} for e in encodings]
+  if both_orders:
+    if second is None:
+      raise DataError("the model compares two texts, and there is no second one")
+    swapped = encode(tokenizer, second, texts, max_length, special)
+    examples = [e | {f"swapped{key[4:]}": x for key, x in s.items()}
+                for e, s in zip(examples, swapped)]
+  return examples
 
 
 def longest(model: nn.Module, max_length: int) -> int:
@@ -149,6 +164,7 @@ class TextClassifier:
   def __call__(self, texts: Sequence[str],
                second: Sequence[str] | None = None) -> list[Prediction | Labels]:
     """The class or labels of each text, or of each pair of `texts[i]` and `second[i]`, in order."""
-    examples = encode(self.tokenizer, list(texts), second and list(second), self.max_length)
     head = self.predictor.model.head
+    examples = encode(self.tokenizer, list(texts), second and list(second), self.max_length,
+                      both_orders=bool(head.both_orders))
     return [predicted(head, x, self.labels) for x in self.predictor(examples)]

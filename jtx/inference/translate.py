@@ -9,6 +9,7 @@ import numpy as np
 
 from jtx.config import ConfigDict, build
 from jtx.data import batching
+from jtx.errors import ConfigError
 from jtx.inference.decode import METHODS, Ends, Sample
 from jtx.inference.generate import generate
 from jtx.parallel import processes, sharding
@@ -29,9 +30,15 @@ class Translator:
     tokenizers: of `src` and `tgt`.
     options: the config's `decode` section.
     mesh: to split batches over; None is one device.
+
+  Raises:
+    ConfigError: the tokenizers are of other fields.
   """
 
   def __init__(self, model: nn.Module, params, tokenizers: Mapping, options: ConfigDict, mesh=None):
+    if not {"src", "tgt"} <= tokenizers.keys():
+      raise ConfigError(f"the model's data has texts of {', '.join(tokenizers)}, and no 'src' that"
+                        " is translated to 'tgt': fine-tune it on pairs first")
     self.model, self.params, self.tokenizers, self.options = model, params, tokenizers, options
     self.method = build(METHODS, options.method, what="decode.method")
     self.batch_size, self.sharding = options.batch_size, None

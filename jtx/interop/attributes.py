@@ -49,6 +49,8 @@ KINDS = {
     "flag": (lambda v: isinstance(v, bool), "true or false"),
     "activation": (lambda v: isinstance(v, str) and v in ACTIVATIONS,
                    "one of " + ", ".join(ACTIVATIONS)),
+    "feed_forward": (lambda v: isinstance(v, str) and v.removeprefix("gated-") in ACTIVATIONS,
+                     "one of " + ", ".join(ACTIVATIONS) + ", with or without 'gated-' before it"),
     "pooling": (lambda v: v in ("cls", "mean"), "'cls' or 'mean'"),
     "layers": (lambda v: isinstance(v, list) and all(isinstance(k, str) for k in v),
                "a list of layer types"),

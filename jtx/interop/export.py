@@ -5,7 +5,8 @@ import os
 import shutil
 from typing import Any, Mapping, Sequence
 
-from flax.traverse_util import flatten_dict
+from absl import logging
+from flax.traverse_util import flatten_dict, unflatten_dict
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
@@ -21,9 +22,11 @@ from jtx.interop.files import CONFIG, DTYPES, WEIGHTS, NewDirectory, write_json
 from jtx.interop.originals import IDS, Originals
 from jtx.interop.preprocessor import evaluated, resized
 from jtx.interop.trunks import param_shapes
+from jtx.models.decoder import Decoder
 from jtx.parallel.sharding import unbox
 
 LONGEST = "max_position_embeddings"  # of models whose positions have no end, too
+START = "decoder_start_token_id"
 
 
 def hf_config(model: Any, tokenizer: Tokenizer | None = None, labels: Sequence[str] | None = None,
@@ -43,10 +46,29 @@ def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[st
   model_type, config = configs.hf_config(
       families, model, None if labels is None else tuple(labels), ids)
   if model_type == theirs:  # what jtx does not compute with
-    free = FAMILIES[theirs].attributes.free | {LONGEST}
+    free = FAMILIES[theirs].attributes.free | {LONGEST, START}
     config |= {key: value for key, value in original.config.items()
                if key in free and key not in config}
   return model_type, config
+
+
+def expressible(model: Any, params: Any) -> tuple[Any, Any]:
+  """A model without its scores of next tokens, where it has a task and no architecture has both.
+
+  Classes of decoders are such a task: they may have been learnt together with next tokens.
+
+  Returns:
+    The model and its parameters.
+  """
+  if not isinstance(model, Decoder) or not model.lm or model.head.task == "none" or any(
+      family.architecture(model.heads) for family in FAMILIES.values()):
+    return model, params
+  logging.info("no architecture of transformers has the scores of next tokens beside"
+               " head.task=%r: they are left out", model.head.task)
+  model = model.clone(lm=False)
+  wanted = param_shapes(model)
+  flat = flatten_dict(unbox(params), sep="/")
+  return model, unflatten_dict({path: x for path, x in flat.items() if path in wanted}, sep="/")
 
 
 def tensors_of(family: Family, model: Any, params: Any) -> dict[str, np.ndarray]:

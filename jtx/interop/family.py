@@ -45,6 +45,7 @@ class Names:
   heads: Mapping[str, tuple[Row, ...]]  # by name; a parameter of several heads is the last one's
   tied: Mapping[str, str] = dataclasses.field(default_factory=dict)  # second names of a tensor ->
   # the first; where `tie_word_embeddings` is false, they are tensors of their own
+  copies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the same, of any model
   buffers: frozenset[str] = frozenset()  # tensors of files that are no parameters; "{i}" as in rows
   spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of names in some files:
   # regular expression -> what is written in its place
@@ -93,6 +94,10 @@ class Family:
   model: str = "encoder"  # of `jtx.models.MODELS`
   side_files: SideFiles | None = None
   generates: bool = False  # its folders may have generation_config.json
+  # Attributes that the tensors of a folder correct: from config.json and whether two tensors are
+  # equal, None where the first is absent.
+  resolved: Callable[[Mapping[str, Any], Callable[[str, str], bool | None]],
+                     Mapping[str, Any]] | None = None
 
   def architecture(self, heads: Heads) -> str | None:
     """The name of the architecture with these heads."""

@@ -67,7 +67,7 @@ class Tensors:
     if storage.is_remote(directory):
       raise ConfigError(f"{directory}: a Hugging Face model must be in a folder of this machine")
     self.directory, self.own = directory, own
-    self.tied, self.buffers = own.tied if ties else {}, matching(own.buffers)
+    self.tied, self.buffers = {**own.copies, **(own.tied if ties else {})}, matching(own.buffers)
     self.files: dict[str, tuple[str, str]] = {}  # name -> file and the name in it
     self.handles: dict[str, Any] = {}
     trunk, heads = (self.own.pattern(heads=h) for h in (False, True))
@@ -157,13 +157,18 @@ class Tensors:
         raise DataError(f"{self.directory}: {e}") from None
     return params
 
+  def same(self, name: str, other: str) -> bool | None:
+    """Whether two tensors are equal; None where one is absent."""
+    if name not in self.files or other not in self.files:
+      return None
+    return self.get(name).tobytes() == self.get(other).tobytes()
+
   def check_tied(self) -> None:
     """Raises DataError where a tensor differs from the one that it is tied to."""
     for second, first in self.tied.items():
-      if first in self.files and second in self.files:
-        if self.get(first).tobytes() != self.get(second).tobytes():
-          raise DataError(f"{self.directory}: tensors {second!r} and {first!r} differ, and"
-                          " jtx has them as one")
+      if self.same(first, second) is False:
+        raise DataError(f"{self.directory}: tensors {second!r} and {first!r} differ, and"
+                        " jtx has them as one")
 
   def check_names(self, wanted: Iterable[Entry], tied: bool) -> None:
     """Logs tensors of heads that the model does not have.

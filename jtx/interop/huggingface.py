@@ -43,6 +43,9 @@ def open_source(directory: str) -> Source:
   side_files = source.family.side_files
   if side_files is not None:
     source = source._replace(config={**source.config, **side_files.read(directory)})
+  if source.family.resolved is not None:
+    same = Tensors(directory, source.family.names, ties=False).same
+    source = source._replace(config=source.family.resolved(source.config, same))
   return source
 
 
@@ -119,16 +122,21 @@ def base_fields(source: Source) -> dict[str, Any]:
   return trunks.trunk_fields(source.family.model, fields)
 
 
-def finetuned_fields(source: Source, task: str) -> dict[str, Any]:
-  """The fields of the model of a config, with the family's own head for another task.
+def finetuned_fields(source: Source, task: str, lm: bool = False) -> dict[str, Any]:
+  """The fields of the model of a config, with a head for another task.
 
   Args:
     source: as `open_source` and `identify` give it.
     task: of `jtx.models.heads.TASKS`; the number of its classes or tags stays unset.
+    lm: with scores of next tokens, too, which a decoder may have.
 
   Raises:
-    ConfigError: the family has no such head.
+    ConfigError: the family has no such head; a decoder can have any.
   """
+  if source.family.model == "decoder":
+    fields = configs.model_fields(source.family, source.config, frozenset({"lm"} if lm else ()),
+                                  source.path)
+    return fields | {"head": trunks.decoder_head(task)}
   tasks = [task_of(heads) for heads in source.family.architectures.values()
            if not pretraining(heads)]
   if (TASKS[task].stored_as or task) not in tasks:
@@ -188,17 +196,19 @@ def load(directory: str, architecture: str | None = None,
   return model, unflatten_dict(params, sep="/")
 
 
-def load_params(directory: str, model: Any) -> tuple[dict[str, Any], list[str]]:
+def load_params(directory: str, model: Any,
+                new_tokens: int = 0) -> tuple[dict[str, Any], list[str]]:
   """Parameters for a model that may have other heads than the files.
 
   Args:
     directory: with config.json and safetensors.
     model: whose layers and embeddings must be those of the files; of images, its size may be
       another.
+    new_tokens: by how many its vocabulary may be larger.
 
   Returns:
-    The parameters that the files have, a tree of float32 NumPy arrays; and the paths of
-    those they do not, all of a head.
+    The parameters that the files have, a tree of float32 NumPy arrays, without rows of new tokens;
+    and the paths of those they do not, all of a head.
 
   Raises:
     ConfigError: a field of the model is not that of the files.
@@ -211,6 +221,7 @@ def load_params(directory: str, model: Any) -> tuple[dict[str, Any], list[str]]:
                       f" not of a {type(model).__name__}")
   fields = configs.model_fields(family, source.config, frozenset(), source.path)
   theirs = configs.make_model(family, fields)
+  model = trunks.with_vocabulary_of(model, theirs, new_tokens)
   trunks.check_trunk(model, theirs, directory)
   sized = trunks.at_size_of(model, theirs)
   shapes = param_shapes(sized)

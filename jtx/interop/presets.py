@@ -135,9 +135,42 @@ DECODERS: dict[str, Config] = {
 }
 
 
+def _t5(width: int, ffn_dim: int, num_layers: int, num_heads: int, **more: Any) -> Config:
+  return {"model_type": "t5", "d_model": width, "d_ff": ffn_dim, "num_layers": num_layers,
+          "num_heads": num_heads} | more
+
+
+# Version 1.1, and mT5 and ByT5, which are of it: small to XXL.
+T5_V11 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+V11_SIZES = {"small": (512, 1024, 8, 6), "base": (768, 2048, 12, 12), "large": (1024, 2816, 24, 16),
+             "xl": (2048, 5120, 24, 32), "xxl": (4096, 10240, 24, 64)}
+BYT5 = T5_V11 | {"vocab_size": 384}
+
+ENCDECS: dict[str, Config] = {
+    # Raffel et al. 2020
+    "t5_small": _t5(512, 2048, 6, 8),
+    "t5_base": _t5(768, 3072, 12, 12),
+    "t5_large": _t5(1024, 4096, 24, 16),
+    "t5_3b": _t5(1024, 16384, 24, 32, d_kv=128),
+    "t5_11b": _t5(1024, 65536, 24, 128, d_kv=128),
+    **{f"t5_v1_1_{name}": _t5(*sizes, **T5_V11) for name, sizes in V11_SIZES.items()},
+    # Xue et al. 2021
+    **{f"mt5_{name}": _t5(*sizes, **T5_V11, vocab_size=250112) | {"model_type": "mt5"}
+       for name, sizes in V11_SIZES.items()},
+    # Xue et al. 2022
+    "byt5_small": _t5(1472, 3584, 12, 6, num_decoder_layers=4, **BYT5),
+    "byt5_base": _t5(1536, 3968, 18, 12, num_decoder_layers=6, **BYT5),
+    # Lewis et al. 2020
+    "bart_base": {"model_type": "bart", "d_model": 768} | {
+        f"{stack}_{key}": value for stack in ("encoder", "decoder")
+        for key, value in (("layers", 6), ("ffn_dim", 3072), ("attention_heads", 12))},
+    "bart_large": {"model_type": "bart"},
+}
+
+
 def fresh(name: str) -> Config:
-  """`ENCODERS[name]` for a tokenizer that jtx trains, whose padding is id 0.
+  """A config of ENCODERS or DECODERS for a tokenizer that jtx trains, whose padding is id 0.
 
   RoBERTa counts positions from the id after it.
   """
-  return ENCODERS[name] | {"pad_token_id": 0}
+  return ENCODERS[name] | {"pad_token_id": 0} if name in ENCODERS else DECODERS[name]

@@ -14,6 +14,7 @@ from jtx.models import MODELS
 from jtx.models.decoder import Decoder
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
+from jtx.models.heads import TASKS
 from jtx.models.image_head import ImageHeadConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.text_head import HeadConfig
@@ -31,7 +32,7 @@ TRAINING_FIELDS = (
     "block.dropout", "block.attention.dropout", "block.ffn.dropout", "block.init_std",
     "block.residual.init_std", "block.residual.drop_path", "block.residual.uniform",
     "position.init", "position.init_std", "position.trained", "head.dropout", "head.zero",
-    "head.threshold")
+    "head.threshold", "embedding.init_std", "embedding.final_dropout")
 
 
 def stack_in_one_way(stack: StackConfig) -> StackConfig:
@@ -52,6 +53,7 @@ def text_in_one_way(model: Decoder | Encoder) -> Decoder | Encoder:
     head = HeadConfig()
   elif head.transform == "none":
     head = dataclasses.replace(head, use_bias=True)
+  head = dataclasses.replace(head, both_orders=bool(head.both_orders))
   embedding = dataclasses.replace(model.embedding,
                                   width=model.embedding.width or model.stack.width)
   return model.clone(stack=stack_in_one_way(model.stack), embedding=embedding, head=head)
@@ -162,6 +164,16 @@ def of_training(model: Any, path: str) -> bool:
   return in_stack(model, path) in TRAINING_FIELDS
 
 
+def decoder_head(task: str) -> dict[str, Any]:
+  """The fields of a decoder's head for a task: of its last token, which has seen all others.
+
+  `transformers` has the same for the classes and choices of GPT-2.
+  """
+  of = TASKS[task]
+  pool = "none" if of.by_token else "last"
+  return {"task": task, "pool": pool, "output_bias": of.by_token or not of.labelled}
+
+
 def check_trunk(model: Any, theirs: Any, directory: str) -> None:
   """Raises ConfigError where layers or embeddings of `model` are not those of a directory."""
   kind = KINDS[type(model)]
@@ -181,6 +193,14 @@ def param_shapes(model: Any) -> dict[str, Shape]:
 def at_size_of(model: Any, theirs: Any) -> Any:
   """The model for inputs of another's size."""
   return model.clone(**{key: getattr(theirs, key) for key in KINDS[type(model)].input_fields})
+
+
+def with_vocabulary_of(model: Any, theirs: Any, new_tokens: int) -> Any:
+  """The model with another's vocabulary, where its own has up to `new_tokens` more."""
+  if getattr(model, "vocab_size", None) is None or not hasattr(theirs, "vocab_size"):
+    return model
+  new = 0 < model.vocab_size - theirs.vocab_size <= new_tokens
+  return model.clone(vocab_size=theirs.vocab_size) if new else model
 
 
 def resized(model: Any, params: Mapping[str, Any], theirs: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Places, Sinusoidal
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
-from jtx.ranges import Size
+from jtx.ranges import Positive, Size
 
 TIES = ("source", "output", "positions")
 ENCODER = StackConfig(position=Sinusoidal())
@@ -31,6 +31,8 @@ class EmbeddingConfig:
   norm: bool = False  # of each stack's input (BART)
   output_scale: float = 1.0  # of the hidden states before the logits (T5 has width^-0.5)
   output_bias: bool = False
+  init_std: Positive | None = None  # None is width^-0.5 with `scale`, and else 0.02
+  final_dropout: bool = False  # also of both stacks' outputs (T5)
 
   def __post_init__(self):
     for name in self.tie:
@@ -56,7 +58,7 @@ class EncDec(Generative):
     self.check()
     dtype, c = layers.compute_dtype(self.dtype), self.embedding
     src_vocab_size = self.src_vocab_size or self.vocab_size
-    std = lambda stack: stack.width**-0.5 if c.scale else 0.02
+    std = lambda stack: c.init_std or (stack.width**-0.5 if c.scale else 0.02)
     self.tgt_embed = layers.Embed(self.vocab_size, self.decoder.width, std(self.decoder), dtype)
     self.src_embed = self.tgt_embed
     if "source" not in c.tie:
@@ -126,7 +128,7 @@ class EncDec(Generative):
                   embed_params=self.encoder.shared(self.src_params), train=train,
                   return_weights=return_weights)
     x, out = self.encoder_stack(x, ctx)
-    return x, out.weights
+    return self.dropout(x, train) if self.embedding.final_dropout else x, out.weights
 
   def decode(self, batch: Batch, memory: jax.Array, train: bool = False,
              return_weights: bool = False):
@@ -138,7 +140,7 @@ class EncDec(Generative):
                   embed_params=self.decoder.shared(self.tgt_params), train=train,
                   return_weights=return_weights)
     x, out = self.decoder_stack(x, ctx)
-    return x, out.weights
+    return self.tgt_dropout(x, train) if self.embedding.final_dropout else x, out.weights
 
   def attention_weights(self, batch: Batch) -> dict[str, jax.Array]:
     """Weights of all layers, each [layers, B, N, query, key], for pictures."""

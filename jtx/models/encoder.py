@@ -96,7 +96,7 @@ class Encoder(Adapted):
 
   def example(self) -> Batch:
     keys = ("text", "text_segment_ids", "text_positions")
-    return {key: jnp.zeros((1, 1), jnp.int32) for key in keys}
+    return {key: jnp.zeros((2 if self.head.both_orders else 1, 1), jnp.int32) for key in keys}
 
   def __call__(self, batch: Batch, train: bool = False) -> jax.Array:
     """Hidden states [B, T, D] of the last layer."""

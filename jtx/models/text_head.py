@@ -30,6 +30,8 @@ class HeadConfig:
   output_bias: bool = True
   dropout: Rate = 0.1  # before the outputs
   threshold: Fraction = 0.5  # of "multi_label": the probability from which on a label is predicted
+  # Pooled vectors of pairs and, behind, of the pairs swapped are added (GPT-1); None: as data is
+  both_orders: bool | None = None
 
   def __post_init__(self):
     if self.task not in TASKS:
@@ -48,6 +50,8 @@ class HeadConfig:
     if not task.scored and self.outputs is not None:
       raise ConfigError(f"head.outputs={self.outputs}: head.task={self.task!r} has none")
     check_threshold(self.task, self.threshold)
+    if self.both_orders and (by_token or not task.labelled):
+      raise ConfigError(f"head.both_orders is for classes of pairs, not head.task={self.task!r}")
     if self.norm and self.transform == "none":
       raise ConfigError("head.norm=True goes with a head.transform")
     if not (self.output_bias or task.scored):
@@ -68,7 +72,7 @@ class Head(nn.Module):
     """Hidden states to the head's float32 outputs.
 
     Args:
-      hidden: [B, T, D].
+      hidden: [B, T, D]; with `both_orders` [2 B, T, D], as all that comes with them.
       batch: with `text_segment_ids [B, T]` and `text_positions [B, T]`.
       num_texts: S, texts in a row.
       train: dropout on.
@@ -80,6 +84,7 @@ class Head(nn.Module):
     c = self.config
     x = hidden if c.pool == "none" else pool(
         c.pool, hidden, batch["text_segment_ids"], batch["text_positions"], num_texts)
+    x = sum(jnp.split(x, 2)) if c.both_orders else x
     if c.transform != "none":
       x = Transform(hidden.shape[-1], c.transform, norm=c.norm, use_bias=c.use_bias,
                     block=self.block, dtype=self.dtype, name="transform")(x)

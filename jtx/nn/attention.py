@@ -81,8 +81,8 @@ class Attention(nn.Module):
   out_init_std: float | None = None  # of the output's kernel
   dtype: jnp.dtype = jnp.float32
 
-  def dense(self, name: str, features, axes, num_in=1) -> Dense:
-    std = self.out_init_std if name == "out" else self.init_std
+  def dense(self, name: str, features, axes, num_in=1, std: float | None = None) -> Dense:
+    std = std or (self.out_init_std if name == "out" else self.init_std)
     return Dense(features, axes, num_in, use_bias=name in self.config.biases, init_std=std,
                  dtype=self.dtype, name=name)
 
@@ -153,7 +153,10 @@ class Attention(nn.Module):
     """Queries [B, T, N, H] of x; keys and values of the source, where `projected` has none."""
     c = self.config
     H = c.sizes(x.shape[-1]).head_dim
-    query = self.dense("query", (c.num_heads, H), ("embed", "heads", "kv"))
+    # Logits begin as if `scale` were H^-0.5 (T5 has 1 and smaller queries).
+    std = None if self.init_std is not None or c.scale is None else (
+        (2 / (x.shape[-1] + c.num_heads * H))**0.5 * H**-0.5 / c.scale)
+    query = self.dense("query", (c.num_heads, H), ("embed", "heads", "kv"), std=std)
     with_position = position.add(x, places, params)
     q = constrain(query(with_position), "batch", "length", "heads", "kv")
     q = keep(position.rotate(self.qk_norm("query_norm", q), places, params), "projected")

@@ -26,18 +26,24 @@ class T5Bias(Position):
   num_buckets: Size = 32
   max_distance: Size = 128
   init_std: NotNegative = 0.02
+  per_layer: bool = False  # every layer has a table of its own (UMT5)
 
   def __post_init__(self):
     if self.num_buckets < 4 or self.num_buckets % 4 or self.max_distance <= self.num_buckets // 2:
       raise ConfigError(f"position.num_buckets={self.num_buckets} must be a multiple of 4, and"
                         f" max_distance={self.max_distance} more than half of it")
 
+  def _table(self, sizes):
+    return Table((self.num_buckets, sizes.num_heads), self.init_std, ("buckets", "heads"))
+
   def stack_tables(self, sizes):
-    return {"position_bias": Table((self.num_buckets, sizes.num_heads), self.init_std,
-                                   ("buckets", "heads"))}
+    return {} if self.per_layer else {"position_bias": self._table(sizes)}
+
+  def layer_tables(self, sizes):
+    return {"bias": self._table(sizes)} if self.per_layer else {}
 
   def head_params(self, params, num_heads):
-    return {"bias": params["position_bias"].T}
+    return {"bias": params["bias" if self.per_layer else "position_bias"].T}
 
   def pair_bias(self, q, k, params, causal):
     return params["bias"][relative_buckets(

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jtx.errors import ConfigError
+from jtx.nn.kernels import rotary
 from jtx.nn.positions import POSITIONS, Position
+from jtx.parallel.sharding import platform
 from jtx.ranges import Positive, Size, SomeShare
 
 
@@ -143,6 +145,8 @@ def turn(x: jax.Array, angle: jax.Array, pairing: str,
 
   The result is multiplied by `magnitude`.
   """
+  if pairing == "half" and platform() == "tpu" and rotary.supports(x.shape):
+    return rotary.turn(x, angle.reshape(-1, *angle.shape[-2:]), magnitude)
   angle = angle[..., None, :]  # the same for every head
   cos, sin = jnp.cos(angle), jnp.sin(angle)
   y = x.astype(jnp.float32)

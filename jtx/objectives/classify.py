@@ -13,14 +13,16 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.objectives.imbalance import Balanced, as_array, check_fields, focal, of_classes
 from jtx.objectives.mixing import mix
+from jtx.objectives.rows import in_both_orders
 from jtx.objectives.sums import Batch, Sums, text_weights, weighted_sums
+from jtx.objectives.with_lm import WithLm
 from jtx.ranges import NotNegative, Rate
 
 LOSSES = ("cross_entropy", "sigmoid", "squared_error")
 
 
 @dataclasses.dataclass(frozen=True)
-class Classify(Balanced):
+class Classify(WithLm, Balanced):
   """Batches have `label [B, S]`: a class, or a number for "squared_error", of each text or image.
 
   "sigmoid" tells every class from all others (Beyer et al. 2020). Smoothing by s gives each of C
@@ -55,7 +57,8 @@ class Classify(Balanced):
 
   def weights(self, batch: Batch):
     """The divisor of each loss term's sum: texts or images, or what their classes weigh."""
-    return {"loss": self.loss_weights(batch).sum()}
+    return {"loss": self.loss_weights(batch).sum(),
+            **self.lm_weights(self.model_inputs(batch))}
 
   def loss_weights(self, batch: Batch) -> jax.Array:
     """[B, S] float32: of each text or image the weight of its class, 0 where there is none."""
@@ -66,7 +69,7 @@ class Classify(Balanced):
     return weights * of_class[jnp.where(weights > 0, batch["label"], 0)]
 
   def model_inputs(self, batch: Batch) -> Batch:
-    return batch
+    return in_both_orders(batch)
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
     """Sums over texts or images of `loss` and, of classes, `accuracy`."""
@@ -74,18 +77,21 @@ class Classify(Balanced):
       raise ConfigError("objective.name='classify' needs one class an example, and these have"
                         " labels that do not exclude one another: for them is 'multi_label'")
     if self.loss == "squared_error":
-      outputs = self.outputs(model, params, batch, train, rngs)
+      outputs, more = self.outputs(model, params, batch, train, rngs)
       if outputs.shape[-1] != 1:
         raise ConfigError(f"objective.loss='squared_error' needs model.head.outputs=1, not"
                           f" {outputs.shape[-1]}")
-      return weighted_sums(example_weights(batch), loss=(outputs[..., 0] - batch["label"]) ** 2)
+      error = (outputs[..., 0] - batch["label"]) ** 2
+      return weighted_sums(example_weights(batch), loss=error) | more
     batch, share = mix(self, model, batch, train, rngs)
-    return self.sums(self.outputs(model, params, batch, train, rngs), share, batch)
+    outputs, more = self.outputs(model, params, batch, train, rngs)
+    return self.sums(outputs, share, batch) | more
 
-  def outputs(self, model: nn.Module, params, batch: Batch, train: bool, rngs) -> jax.Array:
-    """[B, S, outputs]."""
-    return model.apply({"params": params}, batch, batch["label"].shape[1], train, rngs=rngs,
-                       method="predict")
+  def outputs(self, model: nn.Module, params, batch: Batch, train: bool,
+              rngs) -> tuple[jax.Array, Sums]:
+    """[B, S, outputs], and what is added to the task's loss."""
+    return self.outputs_and_lm(model, params, self.model_inputs(batch), batch["label"].shape[1],
+                               train, rngs)
 
   def sums(self, outputs: jax.Array, share: jax.Array | float, batch: Batch) -> Sums:
     """Sums of `loss` and `accuracy`.

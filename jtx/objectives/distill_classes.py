@@ -32,6 +32,8 @@ class DistillClasses(Classify):
 
   def __post_init__(self):
     super().__post_init__()
+    if self.lm_weight:
+      raise ConfigError("objective.lm_weight is of texts, and distill_classes of images")
     if self.kind not in KINDS:
       raise ConfigError(f"objective.kind={self.kind!r}: valid are {', '.join(KINDS)}")
 

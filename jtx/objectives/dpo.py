@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
 from jtx.objectives.lm import following
+from jtx.objectives.rows import stacked
 from jtx.objectives.sums import Batch, Sums, text_weights, weighted_sums
 from jtx.ranges import Positive, Rate
 
@@ -83,11 +84,7 @@ class Dpo:
 
   def model_inputs(self, batch: Batch) -> Batch:
     """Texts of a larger batch [2 B, T], all chosen ones before all rejected ones."""
-    if batch["chosen"].shape != batch["rejected"].shape:
-      raise ConfigError("data.ops: chosen and rejected texts need one length, not"
-                        f" {batch['chosen'].shape[1]} and {batch['rejected'].shape[1]}")
-    return {f"text{key}": jnp.concatenate([batch[f"chosen{key}"], batch[f"rejected{key}"]])
-            for key in ("", "_segment_ids", "_positions")}
+    return stacked(batch, ("chosen", "rejected"))
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None,
                teacher: Any = None) -> Sums:

@@ -10,12 +10,14 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.objectives import imbalance
 from jtx.objectives.classify import example_weights
+from jtx.objectives.rows import in_both_orders
 from jtx.objectives.sums import Batch, Sums, weighted_sums
+from jtx.objectives.with_lm import WithLm
 from jtx.ranges import NotNegative
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiLabel(imbalance.Balanced):
+class MultiLabel(WithLm, imbalance.Balanced):
   """Batches have `label [B, S, C]`: 1 for each label that a text or image has, and 0 for others.
 
   The loss of an example is the mean over labels of
@@ -38,10 +40,11 @@ class MultiLabel(imbalance.Balanced):
 
   def weights(self, batch: Batch):
     """The divisor of each loss term's sum: here, texts or images."""
-    return {"loss": example_weights(batch).sum()}
+    return {"loss": example_weights(batch).sum(),
+            **self.lm_weights(self.model_inputs(batch))}
 
   def model_inputs(self, batch: Batch) -> Batch:
-    return batch
+    return in_both_orders(batch)
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
     """Sums over texts or images of `loss`, and of `accuracy`: whether all labels are right."""
@@ -49,13 +52,13 @@ class MultiLabel(imbalance.Balanced):
       raise ConfigError("objective.name='multi_label' needs labels that do not exclude one another:"
                         " make them by the op 'multi_label', or of images by 'decode_image' with"
                         " multi_label=True")
-    outputs = model.apply({"params": params}, batch, batch["label"].shape[1], train, rngs=rngs,
-                          method="predict")  # [B, S, C]
+    outputs, more = self.outputs_and_lm(model, params, self.model_inputs(batch),
+                                        batch["label"].shape[1], train, rngs)  # [B, S, C]
     labels = batch["label"].astype(jnp.float32)
     logit = math.log(model.head.threshold) - math.log1p(-model.head.threshold)
     right = ((outputs >= logit) == (labels > 0)).all(-1)
     return weighted_sums(example_weights(batch), loss=self.label_loss(outputs, labels).mean(-1),
-                         accuracy=jax.lax.stop_gradient(right.astype(jnp.float32)))
+                         accuracy=jax.lax.stop_gradient(right.astype(jnp.float32))) | more
 
   def label_loss(self, outputs: jax.Array, labels: jax.Array) -> jax.Array:
     """Nats [..., C] of scores and labels [..., C]."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jtx.objectives.cross_entropy import token_sums
 from jtx.objectives.sums import Sums
-from jtx.ranges import CountOrNone, Rate, SizeOrNone
+from jtx.ranges import CountOrNone, NotNegative, Rate, SizeOrNone
 
 
 def shift_right(tokens: jax.Array, segment_ids: jax.Array, bos_id: int) -> jax.Array:
@@ -24,6 +24,7 @@ class Seq2Seq:
   """Teacher forcing (Vaswani et al. 2017, section 5.4)."""
   bos_id: CountOrNone
   label_smoothing: Rate = 0.1
+  z_loss: NotNegative = 0.0  # weight of log(Z)^2, such as T5's 1e-4; 0 is off
   logits_chunk: SizeOrNone = 0  # tokens whose logits are held at a time; 0 is all
 
   unit = "tokens"  # what the loss is a mean of
@@ -44,4 +45,5 @@ class Seq2Seq:
     hidden = model.apply({"params": params}, self.model_inputs(batch), train, rngs=rngs)
     head = lambda hidden: model.apply({"params": params}, hidden, method="logits")
     weights = (batch["tgt_segment_ids"] > 0).astype(jnp.float32)
-    return token_sums(head, hidden, batch["tgt"], weights, self.label_smoothing, self.logits_chunk)
+    return token_sums(head, hidden, batch["tgt"], weights, self.label_smoothing, self.logits_chunk,
+                      self.z_loss)

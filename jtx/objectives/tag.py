@@ -6,10 +6,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from jtx.objectives.sums import Batch, Sums, class_sums
+from jtx.objectives.with_lm import WithLm
 
 
 @dataclasses.dataclass(frozen=True)
-class Tag:
+class Tag(WithLm):
   """Batches have `tags [B, T]`, -1 at tokens that carry none."""
 
   unit = "tags"  # what the loss is a mean of
@@ -18,15 +19,15 @@ class Tag:
 
   def weights(self, batch: Batch):
     """The divisor of each loss term's sum: here, tags."""
-    return {"loss": tagged(batch).sum()}
+    return {"loss": tagged(batch).sum(), **self.lm_weights(batch)}
 
   def model_inputs(self, batch: Batch) -> Batch:
     return batch
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
     """Sums over tagged tokens of `loss` and `accuracy`."""
-    outputs = model.apply({"params": params}, batch, 1, train, rngs=rngs, method="predict")
-    return class_sums(outputs, batch["tags"], tagged(batch))
+    outputs, more = self.outputs_and_lm(model, params, batch, 1, train, rngs)
+    return class_sums(outputs, batch["tags"], tagged(batch)) | more
 
 
 def tagged(batch: Batch):

@@ -31,7 +31,8 @@ def converted(directory: str, config: ConfigDict) -> tuple[Any, Any]:
   return model, params
 
 
-def fitted(directory: str, model: Any, theirs: Any, params: Any) -> tuple[Any, list[str]]:
+def fitted(directory: str, model: Any, theirs: Any, params: Any,
+           new_tokens: int = 0) -> tuple[Any, list[str]]:
   """Parameters of a folder's model for another; see `jtx.saved.folder.Saved.params_for`.
 
   Args:
@@ -39,9 +40,11 @@ def fitted(directory: str, model: Any, theirs: Any, params: Any) -> tuple[Any, l
     model: that they are for.
     theirs: the folder's.
     params: of the folder's model.
+    new_tokens: by how many the model's vocabulary may be larger.
   """
   if type(theirs) is not type(model):
     raise ConfigError(f"{directory} holds a {type(theirs).__name__}, not a {type(model).__name__}")
+  model = trunks.with_vocabulary_of(model, theirs, new_tokens)
   trunks.check_trunk(model, theirs, directory)
   flat = trunks.resized(model, flatten_dict(jax.tree.map(np.asarray, params), sep="/"), theirs)
   shapes = trunks.param_shapes(model)
@@ -68,6 +71,11 @@ def frozen(params: Any, abstract: Any, folder: str,
   if absent := sorted(wanted.keys() - given.keys()):
     raise ConfigError(f"model.lora freezes {absent[0]}, which {folder} does not have; train it, by"
                       " model.lora.trained")
+  for path, x in wanted.items():
+    if x.shape != given[path].shape:
+      raise ConfigError(f"model.lora freezes {path}, of which {folder} has {given[path].shape}, and"
+                        f" the model {x.shape}; train it, by model.lora.trained, or leave"
+                        " tokenizer.delimiters unset")
   placed = unflatten_dict({path: jax.device_put(np.asarray(given[path]), x.sharding)
                            for path, x in wanted.items()}, sep="/")
   if expected is not None:

@@ -23,7 +23,7 @@ from jtx.nn import lora
 from jtx.saved import base, card, workdir
 from jtx.saved.checkpoint import Checkpointer
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")  # of a Hugging Face folder
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spiece.model")  # of a Hugging Face folder
 
 
 class Saved(abc.ABC):
@@ -50,16 +50,17 @@ class Saved(abc.ABC):
     """
 
   @abc.abstractmethod
-  def params_for(self, model: Any) -> tuple[Any, list[str]]:
+  def params_for(self, model: Any, new_tokens: int = 0) -> tuple[Any, list[str]]:
     """Parameters for fine-tuning another model from this one.
 
     Args:
       model: whose layers and embeddings must be those of the folder; its heads may differ, and
         so may the size of its images, for which positions are interpolated.
+      new_tokens: by how many its vocabulary may be larger than the folder's.
 
     Returns:
-      A tree of float32 NumPy arrays, and the paths of the heads' parameters that the folder
-      does not have, which are not in the tree.
+      A tree of float32 NumPy arrays, which lack the rows of new tokens, and the paths of the
+      heads' parameters that the folder does not have, which are not in the tree.
 
     Raises:
       ConfigError: a field of the model is not that of the folder; the sentence names it.
@@ -85,14 +86,15 @@ class Saved(abc.ABC):
     return fields
 
   @abc.abstractmethod
-  def finetuned_fields(self, task: str) -> dict[str, Any]:
-    """The fields of an encoder with a head for another task, whose outputs are not set.
+  def finetuned_fields(self, task: str, lm: bool = False) -> tuple[str, dict[str, Any]]:
+    """The kind of an encoder or decoder, and its fields with a head whose outputs are not set.
 
     Args:
       task: of the new head.
+      lm: with scores of next tokens, too, which a decoder may have.
 
     Raises:
-      ConfigError: it is no encoder, or its family has no such head.
+      ConfigError: it is neither, or its family has no such head.
     """
 
   @abc.abstractmethod
@@ -151,15 +153,16 @@ class HuggingFace(Saved):
     model, params = huggingface.load(self.directory, architecture)
     return model, jax.tree.map(jnp.asarray, params)
 
-  def params_for(self, model):
-    return huggingface.load_params(self.directory, model)
+  def params_for(self, model, new_tokens=0):
+    return huggingface.load_params(self.directory, model, new_tokens)
 
   def fields(self):
     source = huggingface.open_source(self.directory)
     return source.family.model, _plain(huggingface.base_fields(source))
 
-  def finetuned_fields(self, task):
-    return huggingface.finetuned_fields(huggingface.open_source(self.directory), task)
+  def finetuned_fields(self, task, lm=False):
+    source = huggingface.open_source(self.directory)
+    return source.family.model, huggingface.finetuned_fields(source, task, lm)
 
   def labels(self):
     return huggingface.label_names(self.directory)
@@ -197,19 +200,22 @@ class Workdir(Saved):
   def _load(self, step: int | str | None, average: int | None) -> tuple[Any, Any]:
     """The model and its parameters."""
 
-  def params_for(self, model):
-    return base.fitted(self.directory, model, *self.load())
+  def params_for(self, model, new_tokens=0):
+    return base.fitted(self.directory, model, *self.load(), new_tokens)
 
   def fields(self):
     name = self.config.model.name
     fields = {key: value for key, value in self.config.model.items() if key != "name"}
     return name, _plain(trunks.trunk_fields(name, fields))
 
-  def finetuned_fields(self, task):
+  def finetuned_fields(self, task, lm=False):
+    name, fields = self.fields()
+    if name == "decoder":
+      return name, {**fields, "lm": lm, "head": trunks.decoder_head(task)}
     # After pretraining without a second task [CLS] is not trained: texts are pooled by their mean,
     # and the head is one linear layer.
     head = {"task": task, "pool": "none" if TASKS[task].by_token else "mean"}
-    return self.trunk_fields("encoder") | {"head": head}
+    return "encoder", self.trunk_fields("encoder") | {"head": head}
 
 
 class Run(Workdir):

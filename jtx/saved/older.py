@@ -18,7 +18,7 @@ from jtx.objectives import OBJECTIVES
 Section = dict[str, Any]
 
 LATER = {"imports": [], "trackers": ["tensorboard"], "profile": [],
-         "checkpoint": {"best": "", "patience": 0}}
+         "checkpoint": {"best": "", "patience": 0}, "tokenizer": {"delimiters": []}}
 
 STACK = ("width", "num_layers", "block", "position", "position_at", "pattern", "window", "unroll",
          "remat")

@@ -103,8 +103,8 @@ def save_pretrained(directory: str, model: Any, params: Any,
       labels = like.labels()
     image_ops = like.image_ops(model) if takes_images(model) else None
   if format == "hf":
-    first = next(iter((tokenizer or {}).values()), None)
-    more = {}
+    model, params = export.expressible(model, params)
+    first, more = next(iter((tokenizer or {}).values()), None), {}
     if about is not None:
       written = export.hf_config(model, first, labels, original)
       more[card.CARD] = card.text(directory, written, params, labels, about)

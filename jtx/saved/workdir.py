@@ -337,14 +337,14 @@ def load_run(workdir: str, step: int | str | None = None, average: int | None = 
 def _base_params(config: ConfigDict, model: Any, workdir: str) -> Any:
   """The parameters of the folder that a run of adapters began from, for its model without them."""
   try:
-    directory = hub.folder(config.init_from)
+    directory, new = hub.folder(config.init_from), len(config.tokenizer.delimiters)
     if huggingface.is_hf(files.read_config(directory)):
-      return huggingface.load_params(directory, lora.plain(model))[0]
+      return huggingface.load_params(directory, lora.plain(model), new)[0]
     theirs = read_config(directory)
     if "data" in theirs:
       found = load_run(directory)
-      return base.fitted(directory, lora.plain(model), found[0].model, found[1])[0]
-    return base.fitted(directory, lora.plain(model), *base.converted(directory, theirs))[0]
+      return base.fitted(directory, lora.plain(model), found[0].model, found[1], new)[0]
+    return base.fitted(directory, lora.plain(model), *base.converted(directory, theirs), new)[0]
   except (ConfigError, DataError, CheckpointError) as e:
     raise type(e)(f"--workdir={workdir} holds adapters of the model of {config.init_from}: {e};"
                   f" put it back, or its place into init_from of {workdir}/{CONFIG_FILE}") from e

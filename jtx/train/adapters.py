@@ -29,7 +29,8 @@ def take_base(program: Program, meta: dict[str, Any] | None = None) -> Any:
   if not config.init_from:
     raise ConfigError(f"config.model.lora.rank={model.lora.rank} adapts a trained model, and"
                       " config.init_from, which names its folder, is unset")
-  params = open_saved(config.init_from).params_for(lora.plain(model))[0]
+  params = open_saved(config.init_from).params_for(
+      lora.plain(model), len(config.tokenizer.delimiters))[0]
   program.extra["base"] = base.frozen(params, program.extra["base"], config.init_from,
                                       None if meta is None else meta["base"])
   program.base_checksums = base.checksums(program.extra["base"])

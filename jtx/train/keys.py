@@ -62,6 +62,9 @@ class TokenizerKeys:
   kind: Annotated[ConfigDict, OneOf(TOKENIZERS)] = dataclasses.field(
       default_factory=lambda: section(TOKENIZERS, "bpe"))
   shared: bool = True  # one for source and target
+  # Tokens before a text, between the two of a pair, and behind, such as ("<start>", "<delimiter>",
+  # "<extract>"); those that it lacks are added. () is what the tokenizer itself puts there
+  delimiters: tuple[str, ...] = ()
 
 
 @_keys

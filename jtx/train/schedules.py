@@ -72,6 +72,13 @@ def noam(lr: float, total_steps: int, width: int | None, *, warmup: Count = 4000
   return schedule
 
 
+def rsqrt(lr: float, total_steps: int, width: int | None = None, *,
+          hold: Count = 10_000) -> Schedule:
+  """lr * max(n, hold)^-0.5 for update n = 1, 2, ... (Raffel et al. 2020, section 3.1.2, `lr` 1)."""
+  del total_steps, width
+  return lambda step: lr * jnp.maximum(jnp.asarray(step, jnp.float32) + 1, hold)**-0.5
+
+
 def _updates(warmup: float, total_steps: int) -> int:
   """`warmup` in updates; below 1 it is a share of the run."""
   if warmup > 1 and warmup != round(warmup):
@@ -97,4 +104,5 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "cosine": cosine,
     "wsd": wsd,
     "noam": noam,
+    "rsqrt": rsqrt,
 }

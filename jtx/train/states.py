@@ -38,7 +38,8 @@ def begin(program: Program, checkpoints: Checkpointer) -> Start:
     if "base" in program.extra:
       state = with_params(program, state, take_base(program))
     elif config.init_from:
-      params = open_saved(config.init_from).params_for(program.model)[0]
+      params = open_saved(config.init_from).params_for(
+          program.model, len(config.tokenizer.delimiters))[0]
       state = with_params(program, state, params)
     return Start(state)
   state, meta, step = restore(program, checkpoints)
@@ -52,7 +53,7 @@ def begin(program: Program, checkpoints: Checkpointer) -> Start:
 
 
 def with_params(program: Program, state: TrainState, params: Any) -> TrainState:
-  """A fresh state with other parameters; those that `params` does not have stay.
+  """A fresh state with other parameters; those that `params` does not have stay, rows too.
 
   Args:
     program: of the run.
@@ -61,15 +62,25 @@ def with_params(program: Program, state: TrainState, params: Any) -> TrainState:
   """
   fresh = flatten_dict(state.params, sep="/")
   places = flatten_dict(program.shardings.params, sep="/")
-  given = {path: jax.device_put(x, places[path])
+  given = {path: _filled(fresh[path], x, places[path])
            for path, x in flatten_dict(params, sep="/").items()}
   left = sorted(fresh.keys() - given.keys())
+  left += [f"rows of {path}" for path, x in flatten_dict(params, sep="/").items()
+           if x.shape != fresh[path].shape]
   logging.info("init     %d of %d parameters from %s%s", len(given), len(fresh),
                program.config.init_from, "; fresh: " + ", ".join(left) if left else "")
   params = unflatten_dict(fresh | given, sep="/")
   # The average starts from them too, in arrays of its own: the step gives its state away.
   ema = jax.tree.map(jnp.copy, params) if program.config.optim.ema else {}
   return state.replace(params=params, ema=ema)
+
+
+def _filled(fresh: jax.Array, x: Any, place: Any) -> jax.Array:
+  """An array in place of a fresh one, of which what it has no values for stays: new tokens."""
+  if x.shape == fresh.shape:
+    return jax.device_put(x, place)
+  part = tuple(slice(n) for n in x.shape)
+  return jax.jit(lambda fresh, x: fresh.at[part].set(x), out_shardings=place)(fresh, x)
 
 
 def restore(program: Program,

@@ -199,3 +199,9 @@ def test_the_command(trained, loaded, tmp_path, monkeypatch):
     cli.parse(["translate", "--top_k=3"])
     with pytest.raises(ConfigError, match="--top_k goes with --sample"):
       translate.main()
+
+
+def test_a_model_of_documents_translates_nothing(loaded):
+  task, params = loaded
+  with pytest.raises(ConfigError, match="has texts of text, and no 'src' that is translated to"):
+    Translator(task.model, params, {"text": task.data.tokenizers["src"]}, task.config.decode)

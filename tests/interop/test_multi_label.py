@@ -47,7 +47,7 @@ def test_it_comes_back_whole_but_for_the_threshold(saved, told):
   params, missing = open_saved(directory).params_for(model)
   assert not missing
   for task in ("classes", "multi_label"):
-    assert open_saved(directory).finetuned_fields(task)["head"]["task"] == task
+    assert open_saved(directory).finetuned_fields(task)[1]["head"]["task"] == task
 
 
 def test_tags_have_no_problem_type(tmp_path):

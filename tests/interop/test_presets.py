@@ -1,11 +1,11 @@
-"""Published decoders: their numbers of parameters."""
+"""Published decoders and encoder-decoders: their numbers of parameters."""
 
 import math
 
 import pytest
 
 from jtx.interop import configs, huggingface
-from jtx.interop.presets import DECODERS
+from jtx.interop.presets import DECODERS, ENCDECS
 from jtx.interop.trunks import param_shapes
 
 
@@ -39,3 +39,38 @@ def test_published_decoders_have_their_number_of_parameters(name):
   family = huggingface.identify(config, name).family
   model = configs.make_model(family, huggingface.fields_for(config, {"lm"}, name))
   assert sum(math.prod(shape) for shape in param_shapes(model).values()) == COUNTS[name]
+
+
+def t5(D, F, layers, H, *, N, V=32128, v1=False):
+  """Of as many layers in both stacks, `H` wide heads, two tables of biases, tied or not."""
+  attention, ffn = 4 * D * N * H, (2 if v1 else 3) * D * F
+  layer = 3 * attention + 2 * ffn + 5 * D
+  return layers * layer + 2 * 32 * N + 2 * D + (1 if v1 else 2) * V * D
+
+
+ENCDEC_COUNTS = {
+    "t5_small": 60_506_624, "t5_base": 222_903_552, "t5_large": 737_668_096,
+    "t5_3b": t5(1024, 16384, 24, 128, N=32, v1=True),
+    "t5_11b": t5(1024, 65536, 24, 128, N=128, v1=True),
+    "t5_v1_1_small": 76_961_152, "t5_v1_1_base": 247_577_856, "t5_v1_1_large": 783_150_080,
+    "t5_v1_1_xl": t5(2048, 5120, 24, 64, N=32), "t5_v1_1_xxl": t5(4096, 10240, 24, 64, N=64),
+    "mt5_small": 300_176_768, "mt5_base": 582_401_280, "mt5_large": 1_229_581_312,
+    "mt5_xl": t5(2048, 5120, 24, 64, N=32, V=250112),
+    "mt5_xxl": t5(4096, 10240, 24, 64, N=64, V=250112),
+    "byt5_small": 299_637_760, "byt5_base": 581_653_248,
+    # With the bias of the output, which is a constant in the authors' models.
+    "bart_base": 139_420_416 + 50265, "bart_large": 406_291_456 + 50265,
+}
+
+
+@pytest.mark.parametrize("name", ENCDECS)
+def test_published_encoder_decoders_have_their_number_of_parameters(name):
+  config = ENCDECS[name]
+  family = huggingface.identify(config, name).family
+  model = configs.make_model(family, huggingface.fields_for(config, {"seq2seq"}, name))
+  assert sum(math.prod(shape) for shape in param_shapes(model).values()) == ENCDEC_COUNTS[name]
+
+
+def test_counts_by_formula_are_those_that_are_published():
+  assert t5(512, 2048, 6, 64, N=8, v1=True) == ENCDEC_COUNTS["t5_small"]
+  assert t5(1024, 2816, 24, 64, N=16) == ENCDEC_COUNTS["t5_v1_1_large"]

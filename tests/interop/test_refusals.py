@@ -28,7 +28,7 @@ from tests.interop.samples import DROP, MODELS_BY_TYPE, PRETRAINING, message, wi
     ({"problem_type": "regression"}, "problem_type='regression' with 4 labels"),
     ({"id2label": {"1": "a"}}, 'id2label must name the labels "0", "1" and so on'),
     ({"id2label": DROP, "num_labels": 0}, "num_labels=0 is not a whole number of 1 or more"),
-    ({"model_type": "bart"}, "model_type='bart': did you mean 'bert'?"),
+    ({"model_type": "bertt"}, "model_type='bertt': did you mean 'bert'?"),
     ({"model_type": DROP, "vocab": 1}, "has neither the model_type of a Hugging Face model nor"),
     ({"architectures": ["BertLMHeadModel"]},
      "say which to open by architecture=, one of: BertModel"),

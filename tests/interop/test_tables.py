@@ -158,5 +158,5 @@ def test_a_family_names_each_tensor_and_parameter_once(model_type):
   every = {r.name for heads in architectures for r in names.rows_for(heads)}
   assert set(names.tied.values()) <= every
   # Output weights of their own have the name of those that are tied.
-  of_lm = {r.name for r in names.heads["lm"]} if "lm" in names.heads else set()
+  of_lm = {r.name for head in ("lm", "seq2seq") if head in names.heads for r in names.heads[head]}
   assert not (every - of_lm) & set(names.tied)

@@ -445,3 +445,21 @@ def test_a_source_has_positions_of_its_own():
 def test_fields_that_do_not_fit(fields, message):
   with pytest.raises(ConfigError, match=message):
     AttentionConfig(**fields)
+
+
+def test_logits_begin_as_large_whatever_their_scale():
+  """Queries of a fresh layer are smaller by as much as `scale` is larger than H^-0.5 (T5)."""
+  x = jax.random.normal(jax.random.key(0), (2, 64, 32))
+  places = Places(jnp.broadcast_to(jnp.arange(64), (2, 64)))
+
+  def std(scale):
+    config = AttentionConfig(num_heads=2, head_dim=16, scale=scale)
+    variables = Attention(config).init(jax.random.key(1), x, x, places=places)
+    params = unbox(variables["params"])
+    return np.std(params["query"]["kernel"]), np.std(params["key"]["kernel"])
+
+  plain, plain_key = std(None)
+  for scale in (1.0, 0.5):
+    query, key = std(scale)
+    np.testing.assert_allclose(query * scale, plain * 16**-0.5, rtol=0.1)
+    np.testing.assert_allclose(key, plain_key, rtol=1e-6)

@@ -332,6 +332,9 @@ def test_t5_bias_reads_its_table():
     for b, n, i, j in np.ndindex(2, heads, 3, 5):
       bucket = t5_bucket(j - int(places[0][b, i]), 8, 20, not causal)
       assert bias[b, n, i, j] == table[bucket, n]
+  own = T5Bias(num_buckets=8, max_distance=20, per_layer=True)  # UMT5
+  assert own.stack_tables(Sizes(12, heads, 4)) == position.layer_tables(Sizes(12, heads, 4)) == {}
+  assert own.layer_tables(Sizes(12, heads, 4))["bias"].shape == shape
 
 
 # ------------------------------------------------------------------------------- hooks

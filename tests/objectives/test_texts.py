@@ -128,5 +128,5 @@ def test_choices_become_rows_of_one_batch():
 def test_choices_need_one_length():
   batch = choices(2)
   batch["choice_1"] = np.zeros((3, 7), int)
-  with pytest.raises(ConfigError, match=r"need one length, not \[6, 7\]"):
+  with pytest.raises(ConfigError, match=r"need rows of one length, not 6 and 7"):
     MultipleChoice().model_inputs(batch)

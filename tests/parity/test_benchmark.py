@@ -59,6 +59,13 @@ def test_the_last_line_of_the_language_models_suite():
   for part, number in (("generate", 6), ("one", 1)):
     assert result[part]["identical"] == 1 and result[part]["prompts"] == number
     assert min(result[part]["first_token_s"].values()) > 0
+  experts = result["experts"]
+  assert set(experts["tokens_per_s"]) == {"dense", "experts"} and experts["ratio"]["min"] > 0
+  # Two layers: 4 more times a feed-forward sub-layer of 2 x 32 x 128, whose biases are gone, and
+  # routers. A token's products are those of the dense model and of the routers, forward and back.
+  more = experts["parameters"]["experts"] - experts["parameters"]["dense"]
+  assert more == 2 * (3 * 2 * 32 * 128 - (128 + 32) + 32 * 8)
+  assert experts["flops"]["experts"] - experts["flops"]["dense"] == 3 * 2 * (2 * 32 * 8)
 
 
 def test_the_last_line_of_the_pretraining_suite():

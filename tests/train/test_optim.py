@@ -308,6 +308,11 @@ def test_noam():
   np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+def test_rsqrt():
+  got = values("rsqrt", 2.0, 10, [0, 99, 100, 399], width=None, hold=100)
+  np.testing.assert_allclose(got, [0.2, 0.2, 2 / np.sqrt(101), 0.1], rtol=1e-6)
+
+
 def test_noam_has_the_width_of_the_model():
   assert values("noam", 1.0, 10, [7], width=4) == [2 * v for v in values("noam", 1.0, 10, [7], 16)]
   with pytest.raises(ConfigError, match="width: unknown key"):

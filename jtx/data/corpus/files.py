@@ -39,6 +39,7 @@ from jtx import config, config_files, storage
 from jtx.data import recipes
 from jtx.data.op import Column
 from jtx.data.ops.registry import OPS
+from jtx.data.tokenizers.kinds import TOKENIZERS
 from jtx.errors import DataError
 
 VERSION = 1
@@ -141,21 +142,30 @@ def described(ops: Sequence[Any]) -> list[dict[str, Any]]:
   return json.loads(json.dumps(plain))
 
 
+def with_defaults(section: Mapping[str, Any],
+                  registry: config.Registry = OPS) -> dict[str, Any]:
+  """An op as `described` gave it, or another named section, with keys that it has got since."""
+  return {**json.loads(config.section(registry, section["name"]).to_json()), **section}
+
+
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
   """A clause on the first key of a config in which two JSON objects differ, or ""."""
   theirs, ours = (config_files.flatten(config_files.from_plain(tree)) for tree in (theirs, ours))
-  for key in sorted(theirs.keys() | ours.keys()):
+  for key in sorted(theirs.keys() | ours.keys(), key=lambda key: (not key.endswith(".name"), key)):
     if theirs.get(key) != ours.get(key):
       return f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here"
   return ""
 
 
 def tokenizer_key(section: Mapping[str, Any]) -> dict[str, Any]:
-  """A config's `tokenizer` section, without where a tokenizer that is not trained is read from."""
-  kind = dict(section["kind"])
+  """A config's `tokenizer` section, without where a tokenizer that is not trained is read from.
+
+  Keys that older folders do not have are there with their defaults.
+  """
+  kind = with_defaults(section["kind"], TOKENIZERS)
   if kind["name"] == "file":
     del kind["path"]
-  return {**section, "kind": kind}
+  return {"delimiters": [], **section, "kind": kind}
 
 
 def digest_of_tokenizers(texts: Mapping[str, str]) -> str:

@@ -48,8 +48,8 @@ def check(folder: str, ops: Sequence[Any], labels: Sequence[str],
   """
   manifest = files.read_manifest(folder)
   about = lambda ops, labels: {"data": {"ops": ops}, "labels": list(labels)}
-  found = files.difference(about(manifest["ops"], manifest["labels"]),
-                           about(files.described(ops), labels))
+  theirs = [files.with_defaults(op) for op in manifest["ops"]]
+  found = files.difference(about(theirs, manifest["labels"]), about(files.described(ops), labels))
   if found:
     raise ConfigError(f"{folder}: was prepared by another config: {found}; train with the ops that"
                       " it was prepared by, or prepare the corpus again, into another folder")

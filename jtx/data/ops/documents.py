@@ -19,40 +19,77 @@ NONE = -1  # in `text_next`: no token is to be predicted here
 Cuts = Callable[[int], Iterator[tuple[int, int, int]]]
 
 
-class Pieces(Formed):
-  """Pieces of documents that stand one after the other, as a row or a segment of one each.
+class Running:
+  """The tokens of documents, one document behind the other.
 
   Args:
     documents: with `text`.
     numbers: of the documents, in order.
-    starts: [documents + 1] where each begins among the tokens of all, and the end.
+  """
+
+  def __init__(self, documents: Any, numbers: np.ndarray):
+    self.numbers = np.asarray(numbers)
+    self._documents = Opened(documents)
+    # Where each begins among the tokens of all, and the end.
+    self.starts = np.cumsum([0, *documents.lengths(self.numbers, ("text",))[:, 0]])
+
+  def ids(self, places: np.ndarray) -> np.ndarray:
+    """Numbers that tell places apart: in which document each is, and where there."""
+    document = np.searchsorted(self.starts, places, side="right") - 1
+    return (self._documents.ids[self.numbers[document]] << 32) + places - self.starts[document]
+
+  def tokens(self, start: int, stop: int) -> np.ndarray:
+    """Those at places `start` to `stop`."""
+    return np.concatenate([*self._parts(start, stop)])
+
+  def _parts(self, start: int, stop: int) -> Iterator[np.ndarray]:
+    at = bisect.bisect_right(self.starts, start) - 1
+    while start < stop:
+      offset = int(self.starts[at])
+      tokens = self._documents.example(self.numbers[at])["text"][start - offset:stop - offset]
+      yield tokens
+      start, at = start + len(tokens), at + 1
+
+  def cut(self, running: bool, least: int,
+          cuts: Callable[[int], Iterator[tuple[int, ...]]]) -> np.ndarray:
+    """[pieces, n] places, as `cuts` has them of each document, or of all their running text.
+
+    Args:
+      running: whether all are one text.
+      least: tokens that a text must have.
+      cuts: from the number of a text's tokens to pieces of them.
+    """
+    ends = [0, int(self.starts[-1])] if running else self.starts.tolist()
+    return np.array([[start + place for place in piece] for start, stop in zip(ends, ends[1:])
+                     if stop - start >= least for piece in cuts(stop - start)], np.int64)
+
+
+def stretches(total: int, length: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+  """`total` places cut into stretches of `length`, the first of a random length if several."""
+  first = int(rng.integers(1, length + 1)) if total > length else length
+  bounds = [0, *range(first, total, length), total]
+  return zip(bounds, bounds[1:])
+
+
+class Pieces(Formed):
+  """Pieces of documents that stand one after the other, as a row or a segment of one each.
+
+  Args:
+    running: the documents' tokens.
     pieces: [pieces, 3] first token, the one after the last, and the first that predicts.
   """
 
-  def __init__(self, documents: Any, numbers: np.ndarray, starts: np.ndarray, pieces: np.ndarray):
-    self._documents, self._numbers, self._starts = Opened(documents), numbers, starts
-    self._pieces = pieces.reshape(-1, 3)
-    first = np.searchsorted(starts, self._pieces[:, 0], side="right") - 1
-    # Where in which document a piece begins.
-    ids = (documents.ids[numbers[first]] << 32) + self._pieces[:, 0] - starts[first]
-    super().__init__(COLUMNS, {"text": self._pieces[:, 1] - self._pieces[:, 0]}, ids)
+  def __init__(self, running: Running, pieces: np.ndarray):
+    self._running, self._pieces = running, pieces
+    super().__init__(COLUMNS, {"text": pieces[:, 1] - pieces[:, 0]}, running.ids(pieces[:, 0]))
 
   def example(self, i: int) -> dict[str, np.ndarray]:
     """`text` [T], and `text_next` [T], the token behind each or -1 where none is predicted."""
     start, stop, first = self._pieces[i].tolist()
-    tokens = np.concatenate([*self._tokens(start, stop + 1)])
+    tokens = self._running.tokens(start, stop + 1)
     following = tokens[1:].copy()
     following[:first - start] = NONE
     return {"text": tokens[:-1], "text_next": following}
-
-  def _tokens(self, start: int, stop: int) -> Iterator[np.ndarray]:
-    """Tokens `start` to `stop` of all documents."""
-    at = bisect.bisect_right(self._starts, start) - 1
-    while start < stop:
-      offset = int(self._starts[at])
-      tokens = self._documents.example(self._numbers[at])["text"][start - offset:stop - offset]
-      yield tokens
-      start, at = start + len(tokens), at + 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,14 +113,8 @@ class Documents(FormOp):
 
   def form(self, documents: Any, numbers: np.ndarray, lengths: Mapping[str, int],
            rng: np.random.Generator) -> Pieces:
-    length = lengths["text"]
-
-    def cuts(total: int) -> Iterator[tuple[int, int, int]]:
-      first = int(rng.integers(1, length + 1)) if total > length else length
-      bounds = [0, *range(first, total, length), total]
-      yield from ((a, b, a) for a, b in zip(bounds, bounds[1:]))
-
-    return self.pieces(documents, numbers, cuts)
+    return self.pieces(documents, numbers, lambda total: (
+        (a, b, a) for a, b in stretches(total, lengths["text"], rng)))
 
   def pieces(self, documents: Any, numbers: np.ndarray, cuts: Cuts) -> Pieces:
     """The pieces that `cuts` makes of each of some documents, or of all their running text.
@@ -91,13 +122,11 @@ class Documents(FormOp):
     Raises:
       DataError: there is none, since no document has two tokens.
     """
-    starts = np.cumsum([0, *documents.lengths(numbers, self.needs)[:, 0]])
-    ends = [0, int(starts[-1])] if self.running else starts.tolist()
-    made = [(start + a, start + b, start + c) for start, stop in zip(ends, ends[1:])
-            if stop - start > 1 for a, b, c in cuts(stop - start - 1)]
-    if not made:
+    running = Running(documents, numbers)
+    made = running.cut(self.running, 2, lambda total: cuts(total - 1))
+    if not len(made):
       raise DataError(f"{len(numbers)} documents have no token that another one follows")
-    return Pieces(documents, np.asarray(numbers), starts, np.array(made, np.int64))
+    return Pieces(running, made)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,20 +21,28 @@ MAX_SPECIALS = 4  # of a pair: RoBERTa's, the most of all
 
 @dataclasses.dataclass(frozen=True)
 class Encode(ExampleOp):
-  """One text or a pair of texts, with special tokens: `text` [T] and `text_types` [T]."""
+  """One text or a pair of texts, with special tokens: `text` [T] and `text_types` [T].
+
+  With `both_orders` there are `swapped` and `swapped_types`, too, the second text before the first.
+  """
   texts: tuple[str, ...] = ("text",)  # keys of the example
   max_length: Size = 128  # tokens, the special ones counted; the longer of a pair is cut first
+  both_orders: bool = False  # of a pair, for a head with both_orders
 
   tokenizer_fields = (TOKENIZER,)
 
   def __post_init__(self):
     if len(self.texts) not in (1, 2):
       raise ConfigError(f"op encode: texts={self.texts} must name one text or two")
+    if self.both_orders and len(self.texts) != 2:
+      raise ConfigError(f"op encode: both_orders=True is for a pair, and texts={self.texts}")
     check_max_length("encode", self.max_length, len(self.texts))
 
   @property
   def columns(self) -> dict[str, Column]:
-    return {"text": Column("tokens"), "text_types": Column("aligned:text")}
+    return {name: column for field in ("text", "swapped")[:1 + self.both_orders]
+            for name, column in {field: Column("tokens"),
+                                 f"{field}_types": Column(f"aligned:{field}")}.items()}
 
   @property
   def inputs(self) -> dict[str, str]:
@@ -47,9 +55,10 @@ class Encode(ExampleOp):
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
     check_text("encode", self.texts, examples)
     columns = [[e[key] for e in examples] for key in self.texts]
-    encodings = tokenizers[TOKENIZER].encode_texts(*columns, max_length=self.max_length)
-    for e, encoding in zip(examples, encodings):
-      e["text"], e["text_types"] = encoding.ids, encoding.types
+    for field, ordered in (("text", columns), ("swapped", columns[::-1]))[:1 + self.both_orders]:
+      encodings = tokenizers[TOKENIZER].encode_texts(*ordered, max_length=self.max_length)
+      for e, encoding in zip(examples, encodings):
+        e[field], e[f"{field}_types"] = encoding.ids, encoding.types
     return examples
 
 

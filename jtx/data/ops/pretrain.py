@@ -154,7 +154,12 @@ class FullSentences(SentencesForm):
 
   def examples(self, documents, numbers, room, rng, specials) -> FormedTexts:
     del rng  # the order of the documents is all that is drawn
-    joint = len(specials.single[1])
+    return FormedTexts(documents, specials,
+                       self.pieces(documents, numbers, room, len(specials.single[1])))
+
+  def pieces(self, documents: Opened, numbers: list[int], room: int,
+             joint: int = 0) -> list[list[Piece]]:
+    """The pieces of each example, each of another document; between two are `joint` tokens."""
     first: list[list[Piece]] = []
     pieces: list[Piece] = []
     used = 0
@@ -176,7 +181,7 @@ class FullSentences(SentencesForm):
           pieces, used = [], 0
     if pieces:
       first.append(pieces)
-    return FormedTexts(documents, specials, first)
+    return first
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ from jtx.data.op import Op
 from jtx.data.ops import (
     augment,
     decode,
+    denoise,
     documents,
     finetune,
     image,
@@ -19,6 +20,7 @@ from jtx.data.ops import (
     pretrain,
     sentences,
     text,
+    text_pairs,
     windows,
 )
 
@@ -46,6 +48,8 @@ OPS: dict[str, Callable[..., Op]] = {
     "doc_sentences": pretrain.DocSentences,
     "segment_pair": pretrain.SegmentPair,
     "sentence_pair": pretrain.SentencePair,
+    "text_pairs": text_pairs.TextPairs,
+    "denoise": denoise.Denoise,
     # Batches.
     "mask": masking.Mask,
     "predict_next": masking.PredictNext,

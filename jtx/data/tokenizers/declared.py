@@ -18,13 +18,15 @@ CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_
 TEMPLATE = "chat_template.jinja"
 # What tokenizers call the tokens of each role, best first, where nothing is declared.
 NAMES = {
-    "pad": ("<pad>", "[PAD]", "</s>", "<|endoftext|>"),
-    "bos": ("<bos>", "<s>", "[CLS]", "<|endoftext|>"),
-    "eos": ("<eos>", "</s>", "[SEP]", "<|endoftext|>"),
+    "pad": ("<pad>", "[PAD]", "</s>", "<|endoftext|>", "<unk>"),  # GPT-1 has no other than <unk>
+    # Where nothing begins a text, T5's decoder begins with padding.
+    "bos": ("<bos>", "<s>", "[CLS]", "<|endoftext|>", "<pad>", "<unk>"),
+    "eos": ("<eos>", "</s>", "[SEP]", "<|endoftext|>", "<unk>"),
     "unk": ("<unk>", "[UNK]", "<|endoftext|>"),
 }
 LIKE = {"bos": "cls", "eos": "sep"}  # the role that stands in for another
-ROLES = (*NAMES, *LIKE.values(), "mask")
+AROUND = ("start", "delimiter", "extract")  # of tokens that fine-tuning adds: see `delimited`
+ROLES = (*NAMES, *LIKE.values(), "mask", *AROUND)
 EXTRA = ("extra_special_tokens", "additional_special_tokens")
 FLAGS = ("lstrip", "rstrip", "normalized", "single_word", "special")
 

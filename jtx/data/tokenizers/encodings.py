@@ -55,6 +55,24 @@ def found_in_texts(model: Mapping[str, Any], named: Set[int]) -> dict[str, Any]:
   return {**model, "added_tokens": added}
 
 
+def is_byte_level(backend: hf.Tokenizer) -> bool:
+  return '"ByteLevel"' in json.dumps(json.loads(backend.to_str())["pre_tokenizer"])
+
+
+def template(backend: hf.Tokenizer, before: int, between: int,
+             after: int) -> hf.processors.PostProcessor:
+  """What puts special tokens, by their ids, around a text and between the two of a pair."""
+  names = {i: backend.id_to_token(i) for i in (before, between, after)}
+  first = [f"{names[before]}:0", "$A:0"]
+  made = hf.processors.TemplateProcessing(
+      single=[*first, f"{names[after]}:0"],
+      pair=[*first, f"{names[between]}:0", "$B:1", f"{names[after]}:1"],
+      special_tokens=[(name, i) for i, name in names.items()])
+  if not is_byte_level(backend):
+    return made
+  return hf.processors.Sequence([hf.processors.ByteLevel(trim_offsets=True), made])
+
+
 class Encoder:
   """A tokenizer of the `tokenizers` package, set up once for what it is asked for.
 
@@ -76,22 +94,12 @@ class Encoder:
     self._backend.encode_special_tokens = True
     self._backend.no_padding()
     self._backend.no_truncation()
-    self._byte_level = '"ByteLevel"' in json.dumps(model["pre_tokenizer"])
+    self._byte_level = is_byte_level(self._backend)
     if not self._backend.num_special_tokens_to_add(False):
-      self._backend.post_processor = self._template(*ends)
+      self._backend.post_processor = template(self._backend, ends[0], ends[1], ends[1])
     self._text_id, self._max_length = text_id, max_length
     if max_length is not None:
       self._backend.enable_truncation(max_length, strategy="longest_first")
-
-  def _template(self, start: int, end: int) -> hf.processors.PostProcessor:
-    before, after = (self._backend.id_to_token(i) for i in (start, end))
-    single = [f"{before}:0", "$A:0", f"{after}:0"]
-    template = hf.processors.TemplateProcessing(
-        single=single, pair=[*single, "$B:1", f"{after}:1"],
-        special_tokens=list({before: start, after: end}.items()))
-    if not self._byte_level:
-      return template
-    return hf.processors.Sequence([hf.processors.ByteLevel(trim_offsets=True), template])
 
   def texts(self, first: Sequence, second: Sequence | None, words: bool) -> list[Encoding]:
     """See `Tokenizer.encode_texts`."""

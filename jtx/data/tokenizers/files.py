@@ -8,7 +8,7 @@ import tokenizers as hf
 
 from jtx import hub, storage
 from jtx.config_files import write_json
-from jtx.data.tokenizers import declared
+from jtx.data.tokenizers import declared, sentencepiece
 from jtx.data.tokenizers.characters import Characters
 from jtx.data.tokenizers.huggingface import HuggingFace
 from jtx.data.tokenizers.subword_nmt import SubwordNmt
@@ -36,16 +36,18 @@ def from_json(text: str, where: str = "the tokenizer of a run") -> Tokenizer:
 
 
 def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
-  """The tokenizer of a file: of jtx, a tokenizer.json of Hugging Face, or a vocab.txt of BERT.
+  """The tokenizer of a file: of jtx, of Hugging Face (tokenizer.json), BERT or SentencePiece.
 
   Args:
-    path: the file, or the folder of a tokenizer.json or, without one, of a vocab.txt, or a
-      name of the Hugging Face Hub, of a model that has one of these (see `jtx.hub`). A
-      file that ends in .txt is a vocabulary: a WordPiece a line, the line number (from 0) is
-      the id, "##" starts a piece inside a word. Whether it lowercases is set by
-      `do_lower_case` in a tokenizer_config.json beside it (`strip_accents` and
-      `tokenize_chinese_chars` are read there too); without that key it does unless a piece
-      outside of brackets has a capital letter. Special tokens and their roles are those that
+    path: the file, or the folder of a tokenizer.json or, without one, of a vocab.txt or a
+      spiece.model, or a name of the Hugging Face Hub, of a model that has one of these (see
+      `jtx.hub`). A file that ends in .model is of SentencePiece's kind Unigram, as T5 has it;
+      `extra_ids` of a tokenizer_config.json beside it is the number of its sentinels. A file
+      that ends in .txt is a vocabulary: a WordPiece a line, the line number (from 0) is the id,
+      "##" starts a piece inside a word. Whether it lowercases is set by `do_lower_case` in a
+      tokenizer_config.json beside it (`strip_accents` and `tokenize_chinese_chars` are read there
+      too); without that key it does unless a piece outside of brackets has a capital letter.
+      Special tokens and their roles are those that
       such a file declares; see `jtx.data.tokenizers.declared`.
 
   Raises:
@@ -56,6 +58,8 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     path = _file_in(path)
   if path.endswith(".txt"):
     return _bert(path)
+  if path.endswith(".model"):
+    return _sentencepiece(path)
   try:
     text = _read(path)
     state = storage.parse_json(text)
@@ -89,6 +93,19 @@ def _foreign(backend: hf.Tokenizer, told: declared.Declared, path: str) -> Token
                      declared.chat_template(told, os.path.dirname(path)))
 
 
+def _sentencepiece(path: str) -> Tokenizer:
+  told = declared.read(os.path.dirname(path))
+  number = told.config["extra_ids"] if "extra_ids" in told.config else None
+  if not isinstance(number, int | None) or isinstance(number, bool):
+    raise DataError(f"{os.path.join(os.path.dirname(path), declared.CONFIG)}: extra_ids is"
+                    f" {number!r}, and not a number of sentinels")
+  try:
+    content = storage.read_bytes(path)
+  except OSError as e:
+    raise DataError(f"{path}: {e.strerror}") from e
+  return _foreign(sentencepiece.backend_of(content, path, number), told, path)
+
+
 def _check_number(path: str, number: int) -> None:
   """Raises DataError where a vocabulary has more tokens than the model that lies beside it."""
   config = os.path.join(os.path.dirname(path), "config.json")
@@ -113,11 +130,11 @@ def _read(path: str) -> str:
 
 
 def _file_in(folder: str) -> str:
-  for name in ("tokenizer.json", "vocab.txt"):
+  for name in ("tokenizer.json", "vocab.txt", "spiece.model"):
     path = os.path.join(folder, name)
     if storage.exists(path):
       return path
-  raise DataError(f"{folder}: has neither a tokenizer.json nor a vocab.txt")
+  raise DataError(f"{folder}: has neither a tokenizer.json nor a vocab.txt, nor a spiece.model")
 
 
 # Classes that split a text as BERT does, without "Tokenizer" and "TokenizerFast".

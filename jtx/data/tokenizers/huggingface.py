@@ -1,6 +1,8 @@
 """Tokenizers of the `tokenizers` package of Hugging Face."""
 
+import functools
 import json
+import re
 from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -9,6 +11,9 @@ import tokenizers as hf
 from jtx.data.tokenizers import declared
 from jtx.data.tokenizers.encodings import found_in_texts, told
 from jtx.data.tokenizers.tokenizer import SPECIALS, Tokenizer
+
+
+SENTINEL = re.compile(r"\u2581?<extra_id_(\d+)>")  # of T5; mT5 writes it as a word
 
 
 class HuggingFace(Tokenizer):
@@ -54,6 +59,12 @@ class HuggingFace(Tokenizer):
     if self.named_ids:
       self._reader = hf.Tokenizer.from_str(json.dumps(found_in_texts(self.model(), self.named_ids)))
       self._reader.encode_special_tokens = True
+
+  @functools.cached_property
+  def sentinel_ids(self) -> Sequence[int]:
+    found = {int(match[1]): i for name, i in self._backend.get_vocab().items()
+             if (match := SENTINEL.fullmatch(name))}
+    return tuple(found[number] for number in sorted(found))
 
   def begin_ids(self) -> tuple[int, ...]:
     """Those of the template of its file; <bos> of a tokenizer that jtx trained."""

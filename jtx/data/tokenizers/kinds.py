@@ -23,7 +23,8 @@ def _specials(mask: bool) -> list[str]:
   return [*SPECIALS, MASKS[0]] if mask else list(SPECIALS)
 
 
-def _train(backend: hf.Tokenizer, trainer: Any, texts: Iterator[str], mask: bool) -> Tokenizer:
+def _train(backend: hf.Tokenizer, trainer: Any, texts: Iterator[str], mask: bool,
+           sentinels: int) -> Tokenizer:
   too_small = ConfigError(f"tokenizer: vocab_size={trainer.vocab_size} is too small to hold the "
                           "special tokens and every character of the texts")
   try:
@@ -36,7 +37,11 @@ def _train(backend: hf.Tokenizer, trainer: Any, texts: Iterator[str], mask: bool
     raise too_small
   model = json.loads(backend.to_str())
   model["added_tokens"] = model["added_tokens"][:len(_specials(mask))]
-  return HuggingFace(model, range(len(SPECIALS)))
+  if not sentinels:
+    return HuggingFace(model, range(len(SPECIALS)))
+  backend = hf.Tokenizer.from_str(json.dumps(model))
+  backend.add_special_tokens([f"<extra_id_{i}>" for i in reversed(range(sentinels))])
+  return HuggingFace(backend, range(len(SPECIALS)))
 
 
 def _not_empty(texts: Iterator[str]) -> Iterator[str]:
@@ -66,7 +71,8 @@ def _normalizer(lowercase: bool) -> hf.normalizers.Normalizer:
 
 
 def bpe(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency: CountOrNone = 2,
-        lowercase: bool = False, split_digits: bool = False, mask: bool = False) -> Tokenizer:
+        lowercase: bool = False, split_digits: bool = False, mask: bool = False,
+        sentinels: CountOrNone = 0) -> Tokenizer:
   """Byte-pair encoding over characters (Sennrich et al. 2016, arXiv:1508.07909).
 
   White space becomes one space. A space becomes "▁" before a word, so a text's own U+2581
@@ -79,19 +85,22 @@ def bpe(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency: Count
     lowercase: lowercases every text, also when encoding.
     split_digits: makes every digit a piece of its own.
     mask: has a mask token, [MASK].
+    sentinels: has so many special tokens for hidden spans, <extra_id_0> and on, of which this one
+      is the last id (T5 has 100).
   """
   backend = hf.Tokenizer(hf.models.BPE(unk_token="<unk>"))
   backend.normalizer = _normalizer(lowercase)
   backend.pre_tokenizer = _word_splitter(split_digits)
   backend.decoder = hf.decoders.Metaspace()
   trainer = hf.trainers.BpeTrainer(
-      vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=_specials(mask),
-      show_progress=False)
-  return _train(backend, trainer, texts, mask)
+      vocab_size=vocab_size - sentinels, min_frequency=min_frequency,
+      special_tokens=_specials(mask), show_progress=False)
+  return _train(backend, trainer, texts, mask, sentinels)
 
 
 def byte_bpe(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency: CountOrNone = 2,
-             split_digits: bool = False, mask: bool = False) -> Tokenizer:
+             split_digits: bool = False, mask: bool = False,
+             sentinels: CountOrNone = 0) -> Tokenizer:
   """Byte-level BPE (Radford et al. 2019, GPT-2, section 2.2): every text round-trips.
 
   Args as for `bpe`; `vocab_size` includes the 256 bytes.
@@ -102,13 +111,15 @@ def byte_bpe(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency: 
   backend.pre_tokenizer = hf.pre_tokenizers.Sequence([*digits, byte_level])
   backend.decoder = hf.decoders.ByteLevel()
   trainer = hf.trainers.BpeTrainer(
-      vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=_specials(mask),
+      vocab_size=vocab_size - sentinels, min_frequency=min_frequency,
+      special_tokens=_specials(mask),
       initial_alphabet=hf.pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
-  return _train(backend, trainer, texts, mask)
+  return _train(backend, trainer, texts, mask, sentinels)
 
 
 def wordpiece(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency: CountOrNone = 2,
-              lowercase: bool = True, mask: bool = False) -> Tokenizer:
+              lowercase: bool = True, mask: bool = False,
+              sentinels: CountOrNone = 0) -> Tokenizer:
   """WordPiece with BERT's normalisation (Devlin et al. 2019, arXiv:1810.04805).
 
   Args as for `bpe`; `lowercase` also strips accents, as BERT's uncased models do.
@@ -120,9 +131,9 @@ def wordpiece(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency:
   texts = list(texts)
   continuations = _continuations(backend, texts)
   trainer = hf.trainers.WordPieceTrainer(
-      vocab_size=vocab_size, min_frequency=min_frequency,
+      vocab_size=vocab_size - sentinels, min_frequency=min_frequency,
       special_tokens=[*_specials(mask), *continuations], show_progress=False)
-  return _train(backend, trainer, iter(texts), mask)
+  return _train(backend, trainer, iter(texts), mask, sentinels)
 
 
 def _continuations(backend: hf.Tokenizer, texts: list[str]) -> list[str]:
@@ -140,7 +151,8 @@ def _continuations(backend: hf.Tokenizer, texts: list[str]) -> list[str]:
 
 
 def unigram(texts: Iterator[str], *, vocab_size: Size = 16_000, lowercase: bool = False,
-            split_digits: bool = False, mask: bool = False) -> Tokenizer:
+            split_digits: bool = False, mask: bool = False,
+            sentinels: CountOrNone = 0) -> Tokenizer:
   """A unigram language model (Kudo 2018, arXiv:1804.10959).
 
   Args as for `bpe`. The trainer sums in no fixed order, so the scores of two trainings differ
@@ -151,15 +163,20 @@ def unigram(texts: Iterator[str], *, vocab_size: Size = 16_000, lowercase: bool 
   backend.pre_tokenizer = _word_splitter(split_digits)
   backend.decoder = hf.decoders.Metaspace()
   trainer = hf.trainers.UnigramTrainer(
-      vocab_size=vocab_size, special_tokens=_specials(mask), unk_token="<unk>",
+      vocab_size=vocab_size - sentinels, special_tokens=_specials(mask), unk_token="<unk>",
       show_progress=False)
-  return _train(backend, trainer, texts, mask)
+  return _train(backend, trainer, texts, mask, sentinels)
 
 
-def byte_tokenizer(texts: Iterator[str]) -> Tokenizer:
-  """UTF-8 bytes; nothing is trained."""
+def byte_tokenizer(texts: Iterator[str], *, byt5: bool = False) -> Tokenizer:
+  """UTF-8 bytes; nothing is trained.
+
+  Args:
+    texts: not looked at.
+    byt5: has ByT5's ids.
+  """
   del texts
-  return Bytes()
+  return Bytes(byt5)
 
 
 def characters(texts: Iterator[str], *, unknown: bool = False) -> Tokenizer:

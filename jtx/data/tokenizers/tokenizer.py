@@ -29,6 +29,7 @@ class Tokenizer:
     mask_id: the id of the mask, which stands for a masked token, or None where there is none.
     special_ids: other special ids.
     named_ids: those of them that a text may name.
+    sentinel_ids: of tokens that stand for hidden spans, in the order in which a text uses them.
     chat_template: in Jinja, of conversations, or "" where it brings none; see `jtx.data.chat`.
   """
 
@@ -38,6 +39,7 @@ class Tokenizer:
   mask_id: int | None = None
   special_ids: frozenset[int] = frozenset()
   named_ids: frozenset[int] = frozenset()
+  sentinel_ids: Sequence[int] = ()
   roles: Mapping[str, int] = {}  # where a tokenizer has more of them than these
   chat_template: str = ""
 

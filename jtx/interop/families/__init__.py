@@ -1,7 +1,7 @@
 """The model families of Hugging Face, one a file, and the table of them."""
 
 from jtx.interop.families import (
-    albert, bert, bloom, distilbert, gpt, llama, modernbert, neox, opt, roberta, vit)
+    albert, bart, bert, bloom, distilbert, gpt, llama, modernbert, neox, opt, roberta, t5, vit)
 from jtx.interop.family import Family
 
 # By `model_type`. A model is saved as the first that can express it.
@@ -26,6 +26,13 @@ FAMILIES: dict[str, Family] = {
     "xglm": opt.XGLM,
     "bloom": bloom.BLOOM,
     "falcon": bloom.FALCON,
+    "t5": t5.T5,
+    "mt5": t5.MT5,
+    "umt5": t5.UMT5,
+    "marian": bart.MARIAN,
+    "bart": bart.BART,
+    "mbart": bart.MBART,
+    "pegasus": bart.PEGASUS,
     "vit": vit.VIT,
     "deit": vit.DEIT,
     "vit_mae": vit.MAE,

@@ -42,7 +42,7 @@ KERNELS: dict[str, Kernel] = {
         fused.attend, ("tpu", "gpu"),
         lambda r, platform: r.score == "dot" and not (
             r.weights or r.indexed or r.shared_bias and platform == "gpu"),
-        pays=lambda r: r.queries >= 64, names_kept=True,
+        pays=lambda r: r.queries >= 32, names_kept=True,
         calls_bias=lambda bias: bias.largest <= table.LARGEST),
     "blocked": Kernel(
         blocked.attend, None,

@@ -3,7 +3,8 @@
 It is made from what `jtx.nn.attend` is told: any mask, segments, pairs, biases, soft cap,
 dropout of the weights with the reference's bits, and grouped heads. FlashAttention (Dao et al.
 2022) has the algorithm, and FlexAttention (Dong et al. 2024) the idea that masks and biases are
-functions that the kernel calls. Each device works on its own rows, heads and queries.
+functions that the kernel calls. Each device works on its own rows, heads and queries. Pallas, whose
+import takes a third of a second, is imported where a kernel is run, which a CPU has none of.
 """
 
 import functools
@@ -11,9 +12,6 @@ import math
 from typing import Any
 
 import jax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
-from jax.experimental.pallas import triton
 import jax.numpy as jnp
 
 from jtx.nn.bias import PairBias
@@ -176,8 +174,7 @@ def _backward(variant, plan, kept, d_out):
   keys_of = lambda width, dtype: jax.ShapeDtypeStruct(
       (B, S, plan.groups * plan.kv_heads * width), dtype)
   wide = jnp.float32 if plan.shared_by > 1 else k.dtype
-  outs = (jax.ShapeDtypeStruct(q.shape, q.dtype if plan.k_blocks == 1 else jnp.float32)
-          if at_once else None, keys_of(plan.width, wide), keys_of(plan.v_width, wide),
+  outs = (like(q) if at_once else None, keys_of(plan.width, wide), keys_of(plan.v_width, wide),
           None if inputs.bias is None else jax.ShapeDtypeStruct(inputs.bias.shape, jnp.float32),
           {name: jax.ShapeDtypeStruct((B, plan.k_blocks, *x.shape), jnp.float32)
            for name, x in inputs.params.items()})
@@ -187,7 +184,8 @@ def _backward(variant, plan, kept, d_out):
   d_q, d_k, d_v, d_bias, d_params = _call(
       programs.keys_program, variant, plan, cut, operands, inputs,
       (of_q, of_k, of_v, of_out, of_out, of_sums), in_specs, outs, out_specs,
-      products=5 if at_once else 4)
+      products=5 if at_once else 4, sums=(
+          (q.shape[1], plan.heads * plan.width) if at_once and plan.k_blocks > 1 else None))
   if not at_once:
     cut = Cut(("row", "group", "query"), True, False)
     make, in_specs = programs.specs(plan, cut, inputs)
@@ -212,18 +210,20 @@ def _holds_all_queries(plan: Plan, q: jax.Array, out: jax.Array) -> bool:
   if plan.interpret:
     return True
   wide = lambda x: x.shape[1] * x.shape[2] // plan.groups
-  own = wide(q) * (q.dtype.itemsize + 4) + 2 * wide(out) * out.dtype.itemsize
-  return 2 * own < (_vmem() or SMALL_VMEM)  # while some are worked on, the next are fetched
+  own = 2 * wide(q) * q.dtype.itemsize + 2 * wide(out) * out.dtype.itemsize
+  # While some are worked on, the next are fetched; the sums stay.
+  return 2 * own + 4 * wide(q) < (_vmem() or SMALL_VMEM)
 
 
 def _vmem() -> int | None:
   """Bytes of fast memory that a kernel may ask for; None is what all may have."""
+  from jax.experimental.pallas import tpu as pltpu
   memory = pltpu.get_tpu_info().vmem_capacity_bytes
   return memory // 2 if memory > SMALL_VMEM else None
 
 
 def _call(program, variant, plan, cut, operands, inputs, specs, in_specs, outs, out_specs, *,
-          products):
+          products, sums=None):
   """Runs a Pallas program over its grid.
 
   Args:
@@ -238,14 +238,19 @@ def _call(program, variant, plan, cut, operands, inputs, specs, in_specs, outs, 
     outs: shapes and dtypes, of any structure.
     out_specs: of that structure.
     products: how many products of a block's queries, keys and width it makes.
+    sums: shape of a float32 array in fast memory, which its runs share; on a TPU.
   """
+  from jax.experimental import pallas as pl
+  from jax.experimental.pallas import tpu as pltpu
   flat, tree = jax.tree.flatten((inputs, operands))
   flat_specs = jax.tree.leaves((in_specs, specs))
   flat_outs, out_tree = jax.tree.flatten(outs)
 
   def run(*refs):
     inputs, operands = jax.tree.unflatten(tree, refs[:len(flat)])
-    program(variant, plan, cut, inputs, operands, jax.tree.unflatten(out_tree, refs[len(flat):]))
+    end = len(flat) + len(flat_outs)
+    out = jax.tree.unflatten(out_tree, refs[len(flat):end])
+    program(variant, plan, cut, inputs, operands, out, *refs[end:])
 
   sizes = {"row": operands[0].shape[0], "group": plan.groups, "query": plan.q_blocks,
            "key": plan.k_blocks}
@@ -256,7 +261,7 @@ def _call(program, variant, plan, cut, operands, inputs, specs, in_specs, outs, 
   results = pl.pallas_call(
       run, grid=tuple(sizes[name] for name in cut.grid), in_specs=flat_specs,
       out_shape=flat_outs, out_specs=jax.tree.leaves(out_specs), interpret=plan.interpret,
-      name=program.__name__,
+      scratch_shapes=[pltpu.VMEM(sums, jnp.float32)] if sums else (), name=program.__name__,
       cost_estimate=pl.CostEstimate(
           flops=2 * pairs * plan.width * products, transcendentals=pairs, bytes_accessed=moved),
       **_compiler_params(plan, cut))(*flat)
@@ -267,7 +272,9 @@ def _compiler_params(plan: Plan, cut: Cut) -> dict[str, Any]:
   if plan.interpret:
     return {}
   if plan.platform == "gpu":
+    from jax.experimental.pallas import triton
     return {"compiler_params": triton.CompilerParams(num_warps=4, num_stages=2)}
+  from jax.experimental.pallas import tpu as pltpu
   # A row's blocks of keys add to one gradient of queries, and rows to that of a bias they share: in
   # order. The others may go to the cores of a chip.
   in_order = {"key", cut.grid[-1]} if cut.grid[-1] == "row" else {"key"}

@@ -9,8 +9,6 @@ it.
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import jax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 from jtx.nn.kernels import tile as tiles
@@ -65,6 +63,9 @@ class Cut(NamedTuple):
 
 def specs(plan: Plan, cut: Cut, inputs: Inputs) -> tuple[Callable, Inputs]:
   """A function that makes block specs, of a shape and names of its index, and those of `inputs`."""
+  from jax.experimental import pallas as pl
+  from jax.experimental.pallas import tpu as pltpu
+
   def make(shape: Sequence[int], *index: str | int) -> pl.BlockSpec:
     def at(*ids):
       of = {"query": 0, "key": 0} | dict(zip(cut.grid, ids))
@@ -92,7 +93,7 @@ def specs(plan: Plan, cut: Cut, inputs: Inputs) -> tuple[Callable, Inputs]:
       params=each(lambda x: make((1, *x.shape[1:]), "group", 0, 0), inputs.params))
 
 
-def sides(make: Callable, plan: Plan, cut: Cut) -> tuple[pl.BlockSpec, ...]:
+def sides(make: Callable, plan: Plan, cut: Cut) -> tuple[Any, ...]:
   """Block specs of what has the shapes of queries, keys, values, outputs and sums."""
   T = plan.q_block * (1 if cut.queries else plan.q_blocks)
   S = plan.k_block * (1 if cut.keys else plan.k_blocks)
@@ -105,6 +106,7 @@ def sides(make: Callable, plan: Plan, cut: Cut) -> tuple[pl.BlockSpec, ...]:
 
 def block(index: Any, size: int) -> Any:
   """The slice of a block; index 0 may be one that is static."""
+  from jax.experimental import pallas as pl
   return pl.ds(index if isinstance(index, int) else pl.multiple_of(index * size, size), size)
 
 
@@ -112,6 +114,7 @@ class Reader:
   """Reads the tiles of a program from its refs."""
 
   def __init__(self, variant: Variant, plan: Plan, cut: Cut, inputs: Inputs):
+    from jax.experimental import pallas as pl
     self.variant, self.plan, self.cut, self.inputs = variant, plan, cut, inputs
     self.ids = {name: pl.program_id(axis) for axis, name in enumerate(cut.grid)}
 
@@ -229,20 +232,23 @@ def tile_gradients(read: Reader, refs, i, j, masked: bool, delta: jax.Array) -> 
   return result
 
 
-def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, out):
+def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, out, sums=None):
   """Writes the gradients of a block of keys and values, and adds to those of all queries.
 
-  The parameters' and the bias's come with them; queries' only where `out` has a place for them.
+  The parameters' and the bias's come with them; queries' only where `out` has a place for them, and
+  with several blocks of keys by way of `sums` [T, heads * H], float32.
   """
+  from jax.experimental import pallas as pl
   read = Reader(variant, plan, cut, inputs)
   d_q, d_k, d_v, d_bias, d_params = out
   j, shares = read.ids["key"], plan.heads // plan.kv_heads
   alone = plan.k_blocks == 1
 
   if d_q is not None and not (alone and plan.q_blocks == 1):  # some may have nothing to do
+    start_of = d_q if alone else sums
     @pl.when(j == 0)
     def _():
-      d_q[...] = jnp.zeros_like(d_q)
+      start_of[...] = jnp.zeros_like(start_of)
   if d_bias is not None:
     # The row is the last axis of the grid where all rows share a bias.
     first = True if d_bias.shape[0] > 1 or cut.grid[-1] != "row" else read.ids["row"] == 0
@@ -255,7 +261,10 @@ def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, o
     at = read.queries(i)
     if d_q is not None:
       added = lanes([g.query for g in found], 0).T
-      d_q[0, at, :] = added.astype(d_q.dtype) if alone else d_q[0, at, :] + added
+      if alone:
+        d_q[0, at, :] = added.astype(d_q.dtype)
+      else:
+        sums[at, :] += added
     if d_bias is not None:
       for h, g in enumerate(found):
         d_bias[0, 0, h, :, at] += g.logits
@@ -272,6 +281,10 @@ def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, o
        for name in inputs.params}
       for _ in range(plan.heads)]
   keys, values, params = read.each_queries(j, step, start)
+  if d_q is not None and not alone:
+    @pl.when(j == plan.k_blocks - 1)
+    def _():
+      d_q[0] = sums[...].astype(d_q.dtype)
   d_k[0] = lanes(keys, 1).astype(d_k.dtype)
   d_v[0] = lanes(values, 1).astype(d_v.dtype)
   for name, ref in d_params.items():

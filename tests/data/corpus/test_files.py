@@ -89,7 +89,7 @@ def test_the_manifest(tmp_path):
   assert manifest["ops"][2] == {"name": "filter_length", "fields": ["text"], "max_length": 3,
                                 "min_length": 1, "max_ratio": 0.0}
   assert manifest["tokenizer"] == {
-      "kind": {"name": "bytes"}, "shared": True}
+      "kind": {"name": "bytes", "byt5": False}, "shared": True, "delimiters": []}
   # A byte a token, and the end: the texts have 4, 2, and four times 3.
   assert [{k: s[k] for k in ("name", "read", "kept", "dropped")} for s in manifest["sources"]] == [
       {"name": "text:one.txt", "read": 8, "kept": 5, "dropped": {"clean": 2, "filter_length": 1}},

@@ -60,9 +60,9 @@ def other_lines(config, folder):
 @pytest.mark.parametrize("finished", [True, False])
 @pytest.mark.parametrize("change,sentence", [
     (other_ops, r"data.ops\[0\].name is 'clean' there and 'lowercase' here"),
-    (other_key, r"data.ops\[2\].fields\[0\] is None there and 'text' here"),
+    (other_key, r"data.ops\[2\].name is None there and 'filter_length' here"),
     (other_tokenizer, "tokenizer.kind.vocab_size is 60 there and 50 here"),
-    (other_kind, "tokenizer.kind.lowercase is False there and None here"),
+    (other_kind, "tokenizer.kind.name is 'bpe' there and 'bytes' here"),
     (other_source, r"data.train\[1\] is 'text:two.txt' there and None here"),
     (another_line, "the examples of text:two.txt have changed"),
     (other_lines, "the examples of text:one.txt have changed"),
@@ -138,7 +138,7 @@ def test_two_processes_at_one_folder(made):
     (other_ops, r"D: was prepared by another config: data.ops\[0\].name is 'clean' there"),
     (other_key, r"data.ops\[2\]"),
     (other_tokenizer, "D: was prepared with another tokenizer: tokenizer.kind.vocab_size is 60"),
-    (other_kind, "D: was prepared with another tokenizer: tokenizer.kind.lowercase"),
+    (other_kind, "D: was prepared with another tokenizer: tokenizer.kind.name is 'bpe'"),
 ])
 def test_training_by_another_config(made, tmp_path, change, sentence):
   config, output = made

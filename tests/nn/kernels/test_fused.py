@@ -226,6 +226,18 @@ def test_what_is_gathered_and_what_a_switch_makes_is_not_kept(monkeypatch):
   assert 4 * part < sum(x.addressable_shards[0].data.nbytes for x in arrays) < 4.2 * part
 
 
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+def test_rows_from_32_on_are_worth_it(platform, monkeypatch):
+  """What MAE's encoder sees of an image are 50 places."""
+  monkeypatch.setattr(kernels_of, "platform", lambda: platform)
+  request = kernels_of.Request(
+      mask=FULL, segments=False, score="dot", weights=False, indexed=False, shared_bias=False,
+      queries=32, keys=32)
+  for queries, name in ((31, "xla"), (32, "fused"), (50, "fused")):
+    chosen = kernels_of.choose("auto", request._replace(queries=queries, keys=queries))
+    assert chosen is kernels_of.KERNELS[name]
+
+
 def test_blocks_of_masks():
   whole, some, none = blocks.WHOLE, blocks.PARTIAL, blocks.EMPTY
   find = lambda mask: blocks.blocks(mask, 6, 6, 2, 2).tolist()
