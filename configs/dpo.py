@@ -15,7 +15,7 @@ from jtx.data.sources.specs import spec_of
 from . import arguments, common, decoders
 
 PRESETS = ("", "tiny,loss=ipo,beta=0.3", "smoothing=0.1,train=t.jsonl,dev=d.jsonl,max_length=64,"
-           "batch=8,lr=1e-6,epochs=2")
+           "batch=8,lr=1e-6,epochs=2", "tiny,vocab_size=500")
 
 
 def get_config(arg: str = ""):

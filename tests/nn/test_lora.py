@@ -96,10 +96,14 @@ def test_models_begin_as_they_were_and_merge(name):
   left = {p for p in flatten_dict(trained, sep="/") if p.split("/")[0] not in heads}
   assert left and all(p.endswith(("/lora_a", "/lora_b")) for p in left)
   assert set(flatten_dict(frozen)) | set(flatten_dict(trained)) == set(flatten_dict(fresh))
-  # B is 0, so the model is as it was, bit for bit, also where it drops values.
+  # B is 0, so the model is as it was, bit for bit; it drops the same values, where XLA may fuse
+  # the two programs in different ways and round the last bit otherwise.
   params = lora.joined(trained, {k: v for k, v in base.items() if k not in heads})
-  for more in ({}, {"train": True, "rngs": {"dropout": jax.random.key(1)}}):
-    np.testing.assert_array_equal(run(model, params, **more), run(bare, params, **more))
+  np.testing.assert_array_equal(run(model, params), run(bare, params))
+  drops = {"train": True, "rngs": {"dropout": jax.random.key(1)}}
+  want = np.asarray(run(bare, params, **drops))
+  np.testing.assert_allclose(run(model, params, **drops), want, rtol=0,
+                             atol=5e-7 * np.abs(want).max())
   params = drawn(model)
   plain, merged = lora.merged(model, params)
   assert set(flatten_dict(merged)) == set(flatten_dict(base))
