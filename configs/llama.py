@@ -13,7 +13,7 @@ from jtx.interop.presets import DECODERS
 
 from . import arguments, common, gpt
 
-KIN = ("stories260k", "llama", "smollm", "mistral", "qwen", "gemma", "olmo")
+KIN = ("stories260k", "llama", "smollm", "mistral", "mixtral", "qwen", "gemma", "olmo")
 SIZES = {name: name for name in DECODERS if name.startswith(KIN)}
 LARGE = ("llama_65b", "llama2_70b", "llama3_70b")
 PRESETS = ("", "tiny", "llama3_8b,corpus=documents:.,val=blank_lines:val.txt,vocab=vocab.txt",

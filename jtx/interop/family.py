@@ -69,8 +69,9 @@ class Names:
 
 
 def matching(names: Iterable[str]) -> re.Pattern[str]:
-  """Matches names, in which "{i}" is the number of any layer."""
-  return re.compile("|".join(sorted({re.escape(n).replace(r"\{i\}", r"\d+") for n in names})))
+  """Matches names, in which "{i}" and "{e}" are the numbers of any layer and expert."""
+  number = lambda name: re.sub(r"\\{[ie]\\}", r"\\d+", re.escape(name))
+  return re.compile("|".join(sorted({number(n) for n in names})))
 
 
 class SideFiles(NamedTuple):

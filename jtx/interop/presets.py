@@ -99,6 +99,8 @@ DECODERS: dict[str, Config] = {
                           tie_word_embeddings=True),
     # Jiang et al. 2023
     "mistral_7b": _llama("mistral", 4096, 32, 32, 14336, 8, rms_norm_eps=1e-5),
+    # Jiang et al. 2024
+    "mixtral_8x7b": {"model_type": "mixtral"},
     # Yang et al. 2024, 2025
     "qwen2_0.5b": _llama("qwen2", 896, 24, 14, 4864, 2, **QWEN),
     "qwen2_7b": _llama("qwen2", 3584, 28, 28, 18944, 4, vocab_size=152064,

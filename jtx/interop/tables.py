@@ -52,7 +52,8 @@ class Row(NamedTuple):
 
   `{i}` in the name is the number of a layer, for which `{layers}` in a path is the segment of the
   stack before it, such as `encoder/{layers}/ffn_norm/scale`; a path without it is of a stack of one
-  segment. Several paths are parameters that the file has as one tensor.
+  segment. `{e}` is the number of an expert of the layer, which the parameter has as its next axis.
+  Several paths are parameters that the file has as one tensor.
   """
   name: str
   paths: tuple[str, ...]
@@ -93,9 +94,9 @@ def renamed(rows: Iterable[Row], old: str, new: str) -> tuple[Row, ...]:
 
 
 class Entry(NamedTuple):
-  """One tensor and the places of its parameters: a path, and an index into stacked layers."""
+  """One tensor and the places of its parameters: a path, and indices of a layer and an expert."""
   name: str
-  places: tuple[tuple[str, int | None], ...]
+  places: tuple[tuple[str, tuple[int, ...]], ...]
   layout: Layout
   by_head: bool = False
 
@@ -110,19 +111,30 @@ def entries(rows: Iterable[Row], stacks: Mapping[str, Any],
     shapes: of its parameters, by path.
   """
   for row in rows:
-    expanded = [(row.name, row.paths, None)]
-    if "{i}" in row.name:
-      stack, has_segments, _ = row.paths[0].partition("/{layers}")
-      if has_segments:
-        layers = layers_of(stacks[stack].segments) if stack in stacks else []
-      else:
-        number = shapes[row.paths[0]][0] if row.paths[0] in shapes else 0
-        layers = [("", j) for j in range(number)]
-      expanded = [(row.name.format(i=i), [p.format(layers=name) for p in row.paths], j)
-                  for i, (name, j) in enumerate(layers)]
-    for name, paths, index in expanded:
+    for name, paths, index in expanded(row, stacks, shapes):
       if all(p in shapes for p in paths):
         yield Entry(name, tuple((p, index) for p in paths), row.layout, row.by_head)
+
+
+def expanded(row: Row, stacks: Mapping[str, Any], shapes: Mapping[str, Shape],
+             ) -> Iterator[tuple[str, list[str], tuple[int, ...]]]:
+  """The names of a row's tensors, the paths of their parameters, and the indices into these."""
+  if "{i}" not in row.name:
+    yield row.name, list(row.paths), ()
+    return
+  stack, has_segments, _ = row.paths[0].partition("/{layers}")
+  if has_segments:
+    layers = layers_of(stacks[stack].segments) if stack in stacks else []
+  else:
+    number = shapes[row.paths[0]][0] if row.paths[0] in shapes else 0
+    layers = [("", j) for j in range(number)]
+  for i, (segment, j) in enumerate(layers):
+    paths = [p.format(layers=segment) for p in row.paths]
+    if "{e}" not in row.name:
+      yield row.name.format(i=i), paths, (j,)
+    elif paths[0] in shapes:
+      for e in range(shapes[paths[0]][1]):
+        yield row.name.format(i=i, e=e), paths, (j, e)
 
 
 def layers_of(segments: Sequence[Any]) -> list[tuple[str, int]]:
@@ -132,7 +144,7 @@ def layers_of(segments: Sequence[Any]) -> list[tuple[str, int]]:
 
 
 def place_shapes(entry: Entry, shapes: Mapping[str, Shape]) -> list[Shape]:
-  return [shapes[p] if index is None else shapes[p][1:] for p, index in entry.places]
+  return [shapes[p][len(index):] for p, index in entry.places]
 
 
 def tensor_shape(entry: Entry, shapes: Mapping[str, Shape]) -> Shape:
@@ -189,7 +201,7 @@ def read(entry: Entry, tensor: np.ndarray, shapes: Mapping[str, Shape],
   own = place_shapes(entry, shapes)
   for (path, index), shape, part in zip(entry.places, own, split(entry, tensor, own)):
     part = entry.layout.read(part, shape).astype(np.float32)
-    if index is None:
+    if not index:
       params[path] = np.ascontiguousarray(part)
     else:
       params.setdefault(path, np.zeros(shapes[path], np.float32))[index] = part
@@ -197,6 +209,6 @@ def read(entry: Entry, tensor: np.ndarray, shapes: Mapping[str, Shape],
 
 def write(entry: Entry, params: Mapping[str, np.ndarray]) -> np.ndarray:
   """The tensor of a file, from the flat `params`."""
-  own = [params[p] if index is None else params[p][index] for p, index in entry.places]
+  own = [params[p][index] for p, index in entry.places]
   parts = [entry.layout.write(x) for x in own]
   return np.ascontiguousarray(join(entry, parts, [x.shape for x in own]))

@@ -29,7 +29,8 @@ TABLES = ("position_embedding", "position_bias")  # parameters of positions
 # training, or what is made of the outputs.
 RUN_FIELDS = ("dtype", "unroll", "remat", "block.attention.kernel")
 TRAINING_FIELDS = (
-    "block.dropout", "block.attention.dropout", "block.ffn.dropout", "block.init_std",
+    "block.dropout", "block.attention.dropout", "block.ffn.dropout",
+    "block.ffn.experts.balance", "block.ffn.experts.z_loss", "block.init_std",
     "block.residual.init_std", "block.residual.drop_path", "block.residual.uniform",
     "position.init", "position.init_std", "position.trained", "head.dropout", "head.zero",
     "head.threshold", "embedding.init_std", "embedding.final_dropout")

@@ -111,6 +111,22 @@ def test_queries_are_fused_with_the_key_that_they_share(kv_heads):
   np.testing.assert_array_equal(tables.write(entry, params), matrix)
 
 
+def test_experts_have_tensors_of_their_own():
+  """Expert e of layer i is the matrix [i, e] of one parameter [L, E, D, F]."""
+  row = tables.Row("l.{i}.experts.{e}.weight", ("d/{layers}/kernel",), tables.matrix(1))
+  shapes = {"d/layers/kernel": (2, 3, D, H)}
+  entries = list(tables.entries([row], stacks(d=(2,)), shapes))
+  assert [e.name for e in entries] == [f"l.{i}.experts.{e}.weight" for i, e in np.ndindex(2, 3)]
+  tensors = np.random.default_rng(0).normal(size=(6, H, D)).astype(np.float32)
+  params = {}
+  for entry, tensor in zip(entries, tensors):
+    tables.read(entry, tensor, shapes, params)
+    np.testing.assert_array_equal(tables.write(entry, params), tensor)
+  for i, e in np.ndindex(2, 3):
+    np.testing.assert_array_equal(params["d/layers/kernel"][i, e], tensors[3 * i + e].T)
+  assert not list(tables.entries([row], stacks(d=(2,)), {}))
+
+
 def test_heads_that_do_not_divide_are_not_fused():
   weight, _ = tables.dense("qkv", "a/query", "a/key", by_head=True)
   shapes = {"a/query/kernel": (D, 3, H), "a/key/kernel": (D, 2, H)}
@@ -126,20 +142,20 @@ def test_a_model_of_two_stacks():
   shapes = {f"{stack}/layers/norm/scale": (n, D) for stack, n in (("encoder", 2), ("decoder", 1))}
   entries = list(tables.entries(rows, stacks(encoder=(2,), decoder=(1,)), shapes))
   assert [(e.name, e.places) for e in entries] == [
-      ("encoder.block.0.norm.weight", (("encoder/layers/norm/scale", 0),)),
-      ("encoder.block.1.norm.weight", (("encoder/layers/norm/scale", 1),)),
-      ("decoder.block.0.norm.weight", (("decoder/layers/norm/scale", 0),))]
+      ("encoder.block.0.norm.weight", (("encoder/layers/norm/scale", (0,)),)),
+      ("encoder.block.1.norm.weight", (("encoder/layers/norm/scale", (1,)),)),
+      ("decoder.block.0.norm.weight", (("decoder/layers/norm/scale", (0,)),))]
   assert len(list(tables.entries(rows, stacks(encoder=(2,)), shapes))) == 2
 
 
 def test_rows_without_their_parameter_are_left_out():
   rows = tables.norm("n.{i}", "e/{layers}/norm")
   entries = list(tables.entries(rows, stacks(e=(1, 1)), {"e/layers_1/norm/scale": (1, 4)}))
-  assert entries == [tables.Entry("n.1.weight", (("e/layers_1/norm/scale", 0),), tables.VECTOR)]
+  assert entries == [tables.Entry("n.1.weight", (("e/layers_1/norm/scale", (0,)),), tables.VECTOR)]
 
 
 def test_a_tensor_of_another_shape_is_refused():
-  entry = tables.Entry("x.weight", (("a", None),), tables.matrix(1))
+  entry = tables.Entry("x.weight", (("a", ()),), tables.matrix(1))
   with pytest.raises(DataError) as e:
     tables.read(entry, np.zeros((2, 3)), {"a": (2, 3)}, {})
   assert str(e.value) == "tensor 'x.weight' has shape [2, 3], and config.json asks for [3, 2]"

@@ -54,6 +54,10 @@ CONFIGS = {
               LLAMA | WIDE | dict(rope_parameters=YARN, hidden_act="gelu")],
     "Mistral": [LLAMA | dict(sliding_window=4), LLAMA | ONE | dict(sliding_window=2),
                 LLAMA | WIDE | dict(sliding_window=None, tie_word_embeddings=True)],
+    "Mixtral": [LLAMA | dict(num_local_experts=5),
+                LLAMA | ONE | dict(num_local_experts=2, num_experts_per_tok=1, sliding_window=4),
+                LLAMA | WIDE | dict(num_local_experts=3, num_experts_per_tok=3,
+                                    rope_theta=1e6, tie_word_embeddings=True)],
     "Qwen2": [QWEN, LLAMA | ONE, QWEN | dict(
         num_key_value_heads=4, layer_types=None, max_window_layers=1, tie_word_embeddings=True)],
     "Qwen3": [QWEN, LLAMA | ONE | dict(attention_bias=True, head_dim=4),

@@ -15,6 +15,7 @@ FAMILIES: dict[str, Family] = {
     "gpt2": gpt.GPT2,
     "llama": llama.LLAMA,
     "mistral": llama.MISTRAL,
+    "mixtral": llama.MIXTRAL,
     "qwen2": llama.QWEN2,
     "qwen3": llama.QWEN3,
     "gemma": llama.GEMMA,

@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023) and its kin: Mistral, Qwen 2 and 3, Gemma 1 to 3, OLMo 2.
+"""Llama (Touvron et al. 2023) and its kin: Mistral, Mixtral, Qwen 2 and 3, Gemma 1 to 3, OLMo 2.
 
 RMSNorm, RoPE, a gated feed-forward, keys and values of few heads. What a model type has of its own
 is a `Kin`. Files have the halves of a head's width that RoPE pairs one after the other.
@@ -11,7 +11,7 @@ from jtx.config import section
 from jtx.interop import layers, rope
 from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
 from jtx.interop.family import Attributes, Family, Heads, Names
-from jtx.interop.tables import dense, norm, table
+from jtx.interop.tables import Row, dense, matrix, norm, table
 from jtx.models.decoder import Decoder
 from jtx.nn.attention import PROJECTIONS
 from jtx.nn.positions import POSITIONS
@@ -76,6 +76,20 @@ OF_GEMMA3 = {k: v for k, v in OF_GEMMA2.items() if k != "attn_logit_softcapping"
     "rope_theta": ("positive", 1_000_000.0),
     "rope_local_base_freq": ("positive", 10_000.0),  # the old spelling of local layers' base
 }
+OF_MISTRAL = HEAD_DIM | {
+    "num_key_value_heads": ("size", 8),
+    "intermediate_size": ("size", 14336),
+    "max_position_embeddings": ("size", 131072),
+    "sliding_window": ("size_or_null", 4096),
+}
+OF_MIXTRAL = OF_MISTRAL | {
+    "rms_norm_eps": ("positive", 1e-5),
+    "rope_theta": ("positive", 1_000_000.0),
+    "sliding_window": ("size_or_null", None),
+    "num_local_experts": ("size", 8),
+    "num_experts_per_tok": ("size", 2),
+    "router_aux_loss_coef": ("rate", 0.001),
+}
 # Of a layer, by their position.
 NORMS = {
     "pre": {"input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"},
@@ -131,7 +145,8 @@ class Kin:
                 "attention": attention,
                 "ffn": {"dim": values["intermediate_size"], "gated": True,
                         "activation": ACTIVATIONS[values["hidden_act"]],
-                        "bias": has("mlp_bias") and values["mlp_bias"]},
+                        "bias": has("mlp_bias") and values["mlp_bias"],
+                        **experts_fields(values)},
                 "norm": {"kind": "rmsnorm", "position": self.norm, "unit_offset": self.gemma,
                          "eps": values["rms_norm_eps"]},
                 "dropout": 0.0,
@@ -146,6 +161,7 @@ class Kin:
     types, window = layers.types_of(stack), layers.causal_window(stack)
     head_dim = attention.head_dim or stack.width // attention.num_heads
     scale = head_dim if attention.scale is None else round(attention.scale**-2, 6)
+    experts = block.ffn.experts
     found = {
         "vocab_size": model.vocab_size,
         "hidden_size": stack.width,
@@ -170,6 +186,9 @@ class Kin:
         "query_pre_attn_scalar": int(scale) if scale == int(scale) else scale,
         "attn_logit_softcapping": attention.soft_cap,
         "final_logit_softcapping": model.embedding.soft_cap,
+        "num_local_experts": experts.number,
+        "num_experts_per_tok": experts.active,
+        "router_aux_loss_coef": experts.balance,
     }
     own = ATTRIBUTES | self.attributes
     if "sliding_window_pattern" in own and window is None:
@@ -178,7 +197,7 @@ class Kin:
 
   def family(self) -> Family:
     layer, ours = "model.layers.{i}", "decoder/{layers}"
-    text = f"{self.name}{self.text}"
+    text, moe = f"{self.name}{self.text}", f"{layer}.block_sparse_moe"
     return Family(
         architectures={
             f"{text}Model": frozenset(),
@@ -202,6 +221,9 @@ class Kin:
                 *dense(f"{layer}.mlp.gate_proj", f"{ours}/ffn/gate"),
                 *dense(f"{layer}.mlp.up_proj", f"{ours}/ffn/in"),
                 *dense(f"{layer}.mlp.down_proj", f"{ours}/ffn/out"),
+                *dense(f"{moe}.gate", f"{ours}/ffn/router"),
+                *(Row(f"{moe}.experts.{{e}}.{theirs}.weight", (f"{ours}/ffn/{name}_kernel",),
+                      matrix(1)) for theirs, name in (("w1", "gate"), ("w3", "in"), ("w2", "out"))),
                 *norm("model.norm", "decoder/final_norm"),
             ),
             heads={"lm": dense("lm_head", "output"),
@@ -215,14 +237,24 @@ class Kin:
 
 # `pretraining_tp` is how products are cut, which changes rounding alone.
 # Gemma 3's attention has no soft cap whatever the attribute says.
-FIXED = {"use_bidirectional_attention": (None, False), "attn_logit_softcapping": (None,)}
-FREE = frozenset({"pretraining_tp", "cache_implementation"})
+FIXED = {"use_bidirectional_attention": (None, False), "attn_logit_softcapping": (None,),
+         "router_jitter_noise": (0.0, 0)}
+FREE = frozenset({"pretraining_tp", "cache_implementation", "output_router_logits"})
 ALIASES = {"hidden_activation": "hidden_act"}
 
 
 def head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   del values, heads
   return {"pool": "last", "output_bias": False, "dropout": 0.0}
+
+
+def experts_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+  """Of a mixture, whose router has no z-loss; a model type without one has none."""
+  if "num_local_experts" not in values:
+    return {}
+  return {"experts": {"number": values["num_local_experts"],
+                      "active": values["num_experts_per_tok"],
+                      "balance": values["router_aux_loss_coef"], "z_loss": 0.0}}
 
 
 def rope_fields(values: Mapping[str, Any], types: list[str]) -> dict[str, Any]:
@@ -260,9 +292,8 @@ def rope_parameters(position: Any, by_type: bool) -> dict[str, Any]:
 
 LLAMA = Kin(name="Llama",
             attributes=BIAS | HEAD_DIM | {"mlp_bias": ("flag", False)}).family()
-MISTRAL = Kin(name="Mistral", attributes=HEAD_DIM | {
-    "num_key_value_heads": ("size", 8), "intermediate_size": ("size", 14336),
-    "max_position_embeddings": ("size", 131072), "sliding_window": ("size_or_null", 4096)}).family()
+MISTRAL = Kin(name="Mistral", attributes=OF_MISTRAL).family()
+MIXTRAL = Kin(name="Mixtral", attributes=OF_MIXTRAL).family()
 QWEN2 = Kin(name="Qwen2", attributes=OF_QWEN, biases=("query", "key", "value")).family()
 QWEN3 = Kin(name="Qwen3", attributes=OF_QWEN | BIAS | {"head_dim": ("size", 128)},
             qk_norm="head").family()
