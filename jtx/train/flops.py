@@ -45,7 +45,9 @@ def _equation_flops(eqn: Any) -> float:
       return _dot_flops(eqn)
     case "conv_general_dilated":
       return _conv_flops(eqn)
-    case "jit" if eqn.params["name"] == "grouped_product":
+    case "ragged_dot_general":
+      return _ragged_flops(eqn)
+    case "jit" if eqn.params["name"] == "product_in_blocks":
       return _grouped_flops(eqn)
     case "cond":
       branches = eqn.params["branches"]
@@ -82,6 +84,16 @@ def _dot_flops(eqn: Any) -> int:
   (lhs_contract, _), _ = eqn.params["dimension_numbers"]
   lhs, out = eqn.invars[0].aval, eqn.outvars[0].aval
   return 2 * out.size * math.prod(lhs.shape[d] for d in lhs_contract)
+
+
+def _ragged_flops(eqn: Any) -> int:
+  """Two for every row of a group and element of its kernel, in each of the products of a step."""
+  dimensions = eqn.params["ragged_dot_dimension_numbers"]
+  (contract, _), _ = dimensions.dot_dimension_numbers
+  lhs, out = eqn.invars[0].aval, eqn.outvars[0].aval
+  dense = 2 * out.size * math.prod(lhs.shape[d] for d in contract)
+  # Rows that are summed over, as in the gradient of kernels, are each of one group alone.
+  return dense // out.shape[0] if set(dimensions.lhs_ragged_dimensions) <= set(contract) else dense
 
 
 def _grouped_flops(eqn: Any) -> int:

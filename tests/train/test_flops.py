@@ -215,6 +215,15 @@ def test_a_token_takes_the_products_of_its_experts_alone():
   assert flops.StepFlops(forward, params, {})({"x": array(B, T, D)}) == 3 * layers * products
 
 
+def test_ragged_products_and_their_gradients():
+  """A row goes through the kernel of its group alone, forward and in both of the way back."""
+  M, D, F, groups = 6, 3, 5, 4
+  product = lambda x, kernels, sizes: (jax.lax.ragged_dot(x, kernels, sizes) ** 2).sum()
+  args = array(M, D), array(groups, D, F), jax.ShapeDtypeStruct((groups,), jnp.int32)
+  assert flops.count(product, *args) == 2 * M * D * F
+  assert flops.count(jax.grad(product, (0, 1)), *args) == 3 * 2 * M * D * F
+
+
 def test_concrete_arguments_and_float_result():
   result = flops.count(jnp.dot, np.ones((4, 4), np.float32), np.ones(4))
   assert isinstance(result, float) and result == 2 * 4 * 4
