@@ -105,10 +105,23 @@ def _index(axes, sizes) -> Any:
   return number
 
 
+def _with_heads(number: int, x: jax.Array, axis: int) -> jax.Array:
+  """An array with heads of zeros behind its own, as many as asked for in all."""
+  return jnp.pad(x, [(0, number - n if a == axis else 0) for a, n in enumerate(x.shape)])
+
+
 def _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first):
   """One device's share, from row, head and query `first` on: [B, T, N, H] to [B, T, N, Hv]."""
   (B, T, N, _), S, Hv = q.shape, k.shape[1], v.shape[3]
-  plan = plans.make_plan(kind, interpret, variant, q=q.shape, k=k.shape, v=v.shape)
+  shapes = dict(q=q.shape, k=k.shape, v=v.shape)
+  if (even := plans.even_heads(kind, **shapes)) != k.shape[2]:
+    more = functools.partial(_with_heads, N // k.shape[2] * even)
+    q, bias = more(q, 2), None if bias is None else more(bias, 1)
+    k, v = _with_heads(even, k, 2), _with_heads(even, v, 2)
+    if pairwise is not None:
+      pairwise = pairwise.replace(params={n: more(x, 0) for n, x in pairwise.params.items()})
+    return _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first)[:, :, :N]
+  plan = plans.make_plan(kind, interpret, variant, **shapes)
   long_q, long_k = plan.q_block * plan.q_blocks, plan.k_block * plan.k_blocks
   variant = variant._replace(padded=long_k > S)
   pad = lambda x, axis, size: x if x.shape[axis] == size else jnp.pad(

@@ -1,5 +1,6 @@
 """How the fused kernel cuts a call: heads by program, sides into blocks, and blocks passed by."""
 
+import math
 from typing import Any
 
 import jax
@@ -18,7 +19,31 @@ GPU_BLOCK = 64  # all that a GPU's programs hold is of sides that are powers of 
 # A block of side n takes as long as one of n + FILL whose units were never idle: what is taken for
 # the filling and draining of a product's pipeline, half of the smallest block.
 FILL = 64
+MOST_HEADS = 16  # of a TPU's program; with more they would not fit into its fast memory
 STATES = 2**16  # blocks of all rows that a program may know the states of: 256 KiB of scalars
+
+
+def even_heads(kind: str, *, q, k, v) -> int:
+  """Heads of keys, filled up where a program's lanes divide no fewer than a large odd number's.
+
+  Of 25 heads of 64 no part fills whole registers, so one program would have all of them.
+
+  Args:
+    kind: the platform.
+    q: shape, [B, T, N, H].
+    k: [B, S, K, H].
+    v: [B, S, K, Hv].
+  """
+  (N, H), K, Hv = q[2:], k[2], v[3]
+  fill = LANES // math.gcd(LANES, H, Hv)
+  if kind != "tpu" or N <= MOST_HEADS or any(fits(n, K, H, Hv) for n in range(1, K)):
+    return K
+  return -(-K // fill) * fill
+
+
+def fits(number: int, heads: int, *widths: int) -> bool:
+  """Whether so many of the heads fill whole registers, and all are in equal parts."""
+  return heads % number == 0 and all(number * width % LANES == 0 for width in widths)
 
 
 def make_plan(kind: str, interpret: bool, variant: Variant, *, q, k, v) -> Plan:
@@ -26,8 +51,7 @@ def make_plan(kind: str, interpret: bool, variant: Variant, *, q, k, v) -> Plan:
   (B, T, N, H), (S, K, Hv) = q, (*k[1:3], v[3])
   kv_heads, heads, shared_by = 1, 1, N // K
   if kind == "tpu" and (H % LANES or Hv % LANES):
-    fits = lambda n: K % n == 0 and n * H % LANES == 0 and n * Hv % LANES == 0
-    kv_heads = next((n for n in range(1, K) if fits(n)), K)
+    kv_heads = next((n for n in range(1, K) if fits(n, K, H, Hv)), K)
     heads, shared_by = kv_heads * N // K, 1
   if kind == "gpu":
     H, Hv = (1 << max(n - 1, 15).bit_length() for n in (H, Hv))

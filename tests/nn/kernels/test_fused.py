@@ -157,6 +157,25 @@ def test_reference(case, monkeypatch):
   check(case, monkeypatch)
 
 
+@pytest.mark.parametrize("case", [
+    FAST[0] | dict(heads=(3, 3), bias="own"),
+    FAST[1] | dict(heads=(6, 3), widths=(64, 64), bias="shared_array")], ids=["own", "grouped"])
+def test_an_odd_number_of_heads_is_filled_up(case, monkeypatch):
+  """No part of 3 heads of 64 fills the 128 lanes: a fourth of zeros does."""
+  monkeypatch.setattr(plans, "MOST_HEADS", 2)
+  (T, S), (N, K), (H, Hv) = case["lengths"], case["heads"], case["widths"]
+  assert plans.even_heads("tpu", q=(B, T, N, H), k=(B, S, K, H), v=(B, S, K, Hv)) == 4
+  check(case, monkeypatch)
+
+
+def test_heads_that_fill_registers_stay_as_they_are():
+  shapes = lambda N, K, H: dict(q=(1, 8, N, H), k=(1, 8, K, H), v=(1, 8, K, H))
+  even = lambda kind, *sizes: plans.even_heads(kind, **shapes(*sizes))
+  assert even("tpu", 25, 25, 64) == 26 and even("gpu", 25, 25, 64) == 25
+  assert even("tpu", 20, 20, 80) == 24 and even("tpu", 40, 8, 128) == 8
+  assert even("tpu", 12, 12, 64) == 12 and even("tpu", 3, 3, 64) == 3 and even("tpu", 1, 1, 64) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_covering_set(part, monkeypatch):
