@@ -222,7 +222,8 @@ def _holds_all_queries(plan: Plan, q: jax.Array, out: jax.Array) -> bool:
   """Whether a chip's fast memory has room for a row's queries and their gradients in float32."""
   if plan.interpret:
     return True
-  wide = lambda x: x.shape[1] * x.shape[2] // plan.groups
+  lanes = lambda x: -(-x.shape[2] // plan.groups // plans.LANES) * plans.LANES
+  wide = lambda x: x.shape[1] * lanes(x)  # a narrow head takes as much room as one of all lanes
   own = 2 * wide(q) * q.dtype.itemsize + 2 * wide(out) * out.dtype.itemsize
   # While some are worked on, the next are fetched; the sums stay.
   return 2 * own + 4 * wide(q) < (_vmem() or SMALL_VMEM)
