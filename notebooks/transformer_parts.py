@@ -570,17 +570,20 @@ curve(grid_1d, {f"x W1 = {u}": np.asarray(jax.nn.silu(grid_1d) * u) for u in (-1
 # %% [markdown]
 # ## Learning rates
 #
-# Every schedule is a function from the number of updates made to the learning rate. All warm up
-# linearly and differ in what follows: a constant, a line, half a cosine (Loshchilov and Hutter
-# 2017), a plateau with a short decay (WSD; Hu et al. 2024), or $1/\sqrt{n}$.
+# Every schedule is a function from the number of updates made to the learning rate. All but one warm
+# up linearly and differ in what follows: a constant, a line, half a cosine (Loshchilov and Hutter
+# 2017), a plateau with a short decay (WSD; Hu et al. 2024), or $1/\sqrt{n}$. T5's is at its maximum
+# from the start, and then $1/\sqrt{n}$ (Raffel et al. 2020).
 
 # %%
 total, warmup = 2000, 200
 steps = np.arange(total)
 rates = {}
 for name, schedule in schedules.SCHEDULES.items():
-  peak = math.sqrt(512 * warmup) if name == "noam" else 1.0  # brings noam's maximum to 1
-  rates[name] = np.asarray(schedule(peak, total, 512, warmup=warmup)(steps))
+  # What brings the maximum to 1.
+  peak = {"noam": math.sqrt(512 * warmup), "rsqrt": math.sqrt(warmup)}.get(name, 1.0)
+  given = {"hold" if name == "rsqrt" else "warmup": warmup}
+  rates[name] = np.asarray(schedule(peak, total, 512, **given)(steps))
   np.testing.assert_allclose([rates[name].max(), rates[name][warmup - 1]], 1, rtol=1e-3)
 curve(steps, rates, "updates made", "learning rate, of its maximum")
 
