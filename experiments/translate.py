@@ -2,7 +2,8 @@
 
   python -m experiments.translate --workdir=W [--input=F] [--output=F] [--beam=4]
 
-Empty lines stay empty. A line longer than the model's limit is cut, with a warning that
+W may be a Hugging Face folder, too, such as T5's or BART's, whose settings of generation are
+kept. Empty lines stay empty. A line longer than the model's limit is cut, with a warning that
 names it. With --n_best above 1 a line is followed by tab and score, and each input line
 gives that many.
 """
@@ -11,7 +12,8 @@ from absl import flags, logging
 
 from . import cli
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run, or of a Hugging Face"
+                              " encoder-decoder, whose settings of generation are kept.")
 STEP = cli.define_step()
 AVERAGE = flags.DEFINE_integer(
     "average", None, "Checkpoints to average, the newest ones; as the config says if not given.",
@@ -53,14 +55,17 @@ def set_method(decode) -> None:
 def main() -> None:
   from jtx.inference.tasks import check_translates
   from jtx.inference.translate import Translator
-  from jtx.saved.workdir import load_run
+  from jtx.saved import speaking
+  from jtx.saved.folder import Run, open_saved
   lines = cli.read_lines(INPUT.value)
-  task, params, _ = load_run(WORKDIR.value, STEP.value, AVERAGE.value)
-  check_translates(task.model, f"--workdir={WORKDIR.value}")
-  set_method(task.config.decode)
-  translator = Translator(task.model, params, task.data.tokenizers, task.config.decode)
-  texts = task.data.clean(lines)
-  limit = task.config.decode.max_source_length
+  saved = open_saved(WORKDIR.value)
+  model, params = saved.load(step=STEP.value, average=AVERAGE.value)
+  check_translates(model, f"--workdir={WORKDIR.value}")
+  decode, writing = speaking.writing(saved, model)
+  set_method(decode)
+  translator = Translator(model, params, saved.tokenizers(), decode, writing=writing)
+  texts = saved.data.clean(lines) if isinstance(saved, Run) else lines
+  limit = decode.max_source_length
   for i, length in translator.too_long(texts):
     logging.warning("line %d has %d tokens, over the model's limit of %d: its start is translated",
                     i + 1, length, limit)

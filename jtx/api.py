@@ -199,12 +199,14 @@ class FillMask(Opened):
 
 
 class Translator(Opened):
-  """Texts to their translations, of a jtx workdir.
+  """Texts to their translations, or to what else an encoder-decoder makes of them.
 
   Args:
-    directory: of the workdir.
-    beam: hypotheses of beam search, 1 is greedy; None is what the run's config says, or 4.
-    max_length: tokens that a text is cut to; None is what the run's config says, or 256.
+    directory: a jtx workdir, or a Hugging Face directory, whose settings of generation are kept.
+    beam: hypotheses of beam search, 1 is greedy; None is what the run's config or the directory
+      says, or 4.
+    max_length: tokens that a text is cut to; None is what the run's config says, or the most that
+      the model has positions for.
     batch_size: texts at a time.
     **options: of `Opened`: step.
   """
@@ -213,10 +215,7 @@ class Translator(Opened):
   def __init__(self, directory: str, *, beam: int | None = None, max_length: int | None = None,
                batch_size: int = 64, **options: Any):
     super().__init__(directory, batch_size=batch_size, **options)
-    decode = ConfigDict({"method": section(METHODS, "beam"), "max_source_length": MAX_LENGTH,
-                         "max_target_length": MAX_LENGTH})
-    if isinstance(self.saved, Run):
-      decode = self.saved.config.decode.copy_and_resolve_references()
+    decode, writing = speaking.writing(self.saved, self.model)
     with decode.unlocked():
       decode.batch_size = batch_size
       if max_length is not None:
@@ -225,7 +224,8 @@ class Translator(Opened):
         if decode.method.name != "beam":
           decode.method = section(METHODS, "beam")
         edit(decode.method, {"beam": beam}, "decode.method")
-    self.translator = TextTranslator(self.model, self.params, self.saved.tokenizers(), decode)
+    self.translator = TextTranslator(self.model, self.params, self.saved.tokenizers(), decode,
+                                     writing=writing)
 
   def __call__(self, texts: Sequence[str]) -> list[str]:
     """The best translation of each text."""

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
+from jtx.inference.rules import Rules
 from jtx.ranges import CountOrNone, NotNegative, Positive, Seed, Share, SomeShare, Within
 
 Step = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
@@ -41,13 +42,18 @@ def cache_lengths(max_length: int) -> list[int]:
 
 
 class Ends(NamedTuple):
-  """The tokens that end a target, any of them, and the one that stands behind."""
+  """The tokens that end a target, any of them, the one that stands behind, and further rules."""
   ids: tuple[int, ...]
   pad_id: int
+  rules: Rules = Rules()  # of what is before
 
   def among(self, tokens: jax.Array) -> jax.Array:
     """Which of tokens [...] are ends."""
     return jnp.isin(tokens, jnp.array(self.ids, jnp.int32))
+
+  def allowed(self, scores: jax.Array, tokens: jax.Array, index: jax.Array) -> jax.Array:
+    """Scores [..., V] of the next token behind `index` of the tokens [..., T], by the rules."""
+    return self.rules.allowed(scores, tokens, index, self.ids) if self.rules else scores
 
 
 class Decoded(NamedTuple):
@@ -103,12 +109,14 @@ class Beam:
   `penalty`, "gnmt": ((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14), or "power":
   |Y|^alpha, with alpha = 1 the mean log-probability of a token. The search of a row ends
   when no live hypothesis can overtake its `beam` finished ones or, with `early_stop`, when
-  there are `beam` finished ones.
+  there are `beam` finished ones. With `hopeful` off a live hypothesis is taken to be worth no
+  more than now, as `transformers` does unless it is told never to stop early.
   """
   beam: Beams = 4
   alpha: float = 0.6
   penalty: str = "gnmt"
   early_stop: bool = False
+  hopeful: bool = True
   n_best: Beams = 1
 
   def __post_init__(self):
@@ -116,6 +124,8 @@ class Beam:
       raise ConfigError(f"decode: n_best={self.n_best} is more than beam={self.beam}")
     if self.penalty not in PENALTIES:
       raise ConfigError(f"decode: penalty={self.penalty!r}; {nearest(self.penalty, PENALTIES)}")
+    if self.early_stop and not self.hopeful:
+      raise ConfigError("decode: hopeful=False does nothing with early_stop=True")
 
   def length_penalty(self, length: int | jax.Array) -> jax.Array:
     return PENALTIES[self.penalty](length) ** self.alpha
@@ -140,7 +150,8 @@ class Beam:
       return worst > -jnp.inf
     # Log-probabilities only fall, so the best that a live hypothesis can reach is its present
     # score under the penalty that is kindest to it.
-    lengths = jnp.stack([s.index + 1, jnp.array(s.tokens.shape[-1])]).astype(jnp.float32)
+    lengths = jnp.stack([s.index + 1, jnp.array(s.tokens.shape[-1])] if self.hopeful else
+                        [jnp.maximum(s.index, 1)]).astype(jnp.float32)
     bound = (s.scores[:, :1] / self.length_penalty(lengths)).max(-1)
     return worst >= bound
 
@@ -148,7 +159,8 @@ class Beam:
     """One token on."""
     B, K, V = s.logits.shape
     rows = jnp.arange(B)[:, None]
-    total = s.scores[:, :, None] + jax.nn.log_softmax(s.logits)  # [B, K, V]
+    log_p = ends.allowed(jax.nn.log_softmax(s.logits), s.tokens, s.index)
+    total = s.scores[:, :, None] + log_p  # [B, K, V]
     # At most K of every end token are among these, so K live ones are always left.
     number = min((1 + len(ends.ids)) * K, K * V)
     top, flat = jax.lax.top_k(total.reshape(B, K * V), number)
@@ -241,6 +253,7 @@ class Sample:
   def advance(self, s: Draws, step: Step, ends: Ends) -> Draws:
     """One token on."""
     logits = penalised(s.logits, s.seen, self.repetition_penalty)
+    logits = ends.allowed(logits, s.tokens, s.index)
     if self.temperature:
       kept = truncate(logits / self.temperature, self.top_k, self.top_p, self.min_p)
       draw = lambda key, x: jax.random.categorical(jax.random.fold_in(key, s.index), x)

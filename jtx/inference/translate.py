@@ -21,34 +21,58 @@ class Hypothesis(NamedTuple):
   tokens: tuple[int, ...]  # without the end token
 
 
+class Writing(NamedTuple):
+  """How a model of another library reads and writes, with one tokenizer for both sides.
+
+  Sources have the special tokens of the tokenizer's template.
+  """
+  start: int  # the token before the first of a target
+  ends: Ends
+
+
 class Translator:
   """Translates lists of texts with one compiled program for each bucket of source lengths.
 
   Args:
     model: an encoder-decoder.
     params: its parameters.
-    tokenizers: of `src` and `tgt`.
+    tokenizers: of `src` and `tgt`; or of `text`, of both, for a model that comes with `writing`.
     options: the config's `decode` section.
     mesh: to split batches over; None is one device.
+    writing: of a model of another library.
 
   Raises:
     ConfigError: the tokenizers are of other fields.
   """
 
-  def __init__(self, model: nn.Module, params, tokenizers: Mapping, options: ConfigDict, mesh=None):
+  def __init__(self, model: nn.Module, params, tokenizers: Mapping, options: ConfigDict, mesh=None,
+               writing: Writing | None = None):
+    if writing is not None and len(tokenizers) == 1:
+      tokenizers = dict.fromkeys(("src", "tgt"), *tokenizers.values())
     if not {"src", "tgt"} <= tokenizers.keys():
       raise ConfigError(f"the model's data has texts of {', '.join(tokenizers)}, and no 'src' that"
                         " is translated to 'tgt': fine-tune it on pairs first")
     self.model, self.params, self.tokenizers, self.options = model, params, tokenizers, options
     self.method = build(METHODS, options.method, what="decode.method")
+    target, self.writing = tokenizers["tgt"], writing
+    self.start, self.ends = writing or (target.bos_id, Ends((target.eos_id,), target.pad_id))
     self.batch_size, self.sharding = options.batch_size, None
     if mesh is not None:
       self.batch_size = sharding.padded_batch(options.batch_size, mesh)
       self.sharding = sharding.batch_sharding(mesh)
 
+  def sources(self, texts: Sequence[str], limit: int) -> list[np.ndarray]:
+    """The tokens of texts, up to `limit` of each; none of a text without any of its own."""
+    source = self.tokenizers["src"]
+    if self.writing is not None:
+      found = source.encode_texts(list(texts), max_length=limit)
+      return [e.ids if (e.text >= 0).any() else e.ids[:0] for e in found]
+    return [np.append(ids[:limit - 1], source.eos_id) if len(ids) else ids
+            for ids in source.encode_batch(list(texts))]
+
   def too_long(self, texts: Sequence[str]) -> list[tuple[int, int]]:
     """(index, tokens) of the texts that exceed `max_source_length` and will be cut."""
-    lengths = [len(ids) + 1 for ids in self.tokenizers["src"].encode_batch(list(texts))]
+    lengths = map(len, self.sources(texts, batching.NO_LIMIT))
     return [(i, n) for i, n in enumerate(lengths) if n > self.options.max_source_length]
 
   def __call__(self, texts: Sequence[str]) -> list[list[Hypothesis]]:
@@ -56,9 +80,8 @@ class Translator:
 
     A text of no tokens is translated by an empty one.
     """
-    source, limit = self.tokenizers["src"], self.options.max_source_length
-    tokens = [np.append(ids[:limit - 1], source.eos_id) for ids in source.encode_batch(list(texts))]
-    some = [i for i, t in enumerate(tokens) if len(t) > 1]
+    tokens = self.sources(texts, self.options.max_source_length)
+    some = [i for i, t in enumerate(tokens) if len(t)]
     results = [[Hypothesis("", 0.0, ())] * self.method.n_best for _ in texts]
     for group in batching.groups([len(tokens[i]) for i in some], self.batch_size):
       numbers = [some[i] for i in group]
@@ -75,20 +98,21 @@ class Translator:
     if isinstance(self.method, Sample):
       seeds = jnp.array([*numbers, *[0] * (size - len(numbers))])
       keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self.method.seed), seeds)
-    batch["prompt"] = np.full((size, 1), self.tokenizers["tgt"].bos_id, np.int32)
+    batch["prompt"] = np.full((size, 1), self.start, np.int32)
     batch["present"] = batch["src_segment_ids"].any(1)
     if self.sharding is not None:
       batch = sharding.spread(batch, size, self.sharding)
-    target_length = min(2 * length + batching.MIN_BUCKET, self.options.max_target_length)
-    target = self.tokenizers["tgt"]
+    target_length = self.options.max_target_length
+    if self.writing is None:
+      target_length = min(2 * length + batching.MIN_BUCKET, target_length)
     out = processes.to_host(generate(
-        self.model, self.method, target_length, Ends((target.eos_id,), target.pad_id),
+        self.model, self.method, target_length, self.ends,
         params=self.params, prompt=batch.pop("prompt"), present=batch.pop("present"), batch=batch,
         keys=keys))
     return [[self.hypothesis(ids, score) for ids, score in zip(*row)]
             for row in zip(out.tokens[:len(tokens)], out.scores)]
 
   def hypothesis(self, ids: np.ndarray, score: np.ndarray) -> Hypothesis:
-    ends = np.flatnonzero(ids == self.tokenizers["tgt"].eos_id)
+    ends = np.flatnonzero(np.isin(ids, self.ends.ids))
     ids = ids[:ends[0]] if len(ends) else ids
     return Hypothesis(self.tokenizers["tgt"].decode(ids), float(score), tuple(ids.tolist()))

@@ -28,6 +28,7 @@ class Generation:
   min_length: int = 0  # tokens
   beams: int = 1
   length_penalty: float = 1.0  # exponent of the length that a score is divided by
+  early_stop: bool | str = False  # a search ends with so many beams; "never": as none is better
   no_repeat: int = 0  # n of the n-grams that come once; 0 is none
   bad_words: tuple[tuple[int, ...], ...] = ()  # sequences that are never generated
   suppressed: tuple[int, ...] = ()  # tokens that are never generated
@@ -66,6 +67,10 @@ def _sequences(value: Any) -> tuple[tuple[int, ...], ...] | None:
   return None if None in sequences else tuple(sequences)
 
 
+def _stop(value: Any) -> bool | str | None:
+  return value if isinstance(value, bool) or value == "never" else None
+
+
 # key -> our field, how it is read (None is no value of its kind), and what a value must be
 KEYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "decoder_start_token_id": ("start", _one_id, "an id"),
@@ -77,10 +82,12 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "min_length": ("min_length", _count, "a whole number of 0 or more"),
     "num_beams": ("beams", _size, "a whole number of 1 or more"),
     "length_penalty": ("length_penalty", _number, "a number"),
+    "early_stopping": ("early_stop", _stop, "true, false or 'never'"),
     "no_repeat_ngram_size": ("no_repeat", _count, "a whole number of 0 or more"),
     "bad_words_ids": ("bad_words", _sequences, "a list of lists of ids"),
     "suppress_tokens": ("suppressed", _ids, "a list of ids"),
 }
+IDS = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
 # Keys that do not change what is generated, given those above.
 FREE = frozenset({"_from_model_config", "transformers_version", "use_cache", "bos_token_id",
                   "output_attentions", "output_hidden_states", "output_scores",
@@ -88,17 +95,23 @@ FREE = frozenset({"_from_model_config", "transformers_version", "use_cache", "bo
 # Keys whose only value that can be read is the one that changes nothing.
 FIXED = {"do_sample": False, "num_return_sequences": 1, "num_beam_groups": 1,
          "diversity_penalty": 0.0, "repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
-         "early_stopping": False, "renormalize_logits": False, "remove_invalid_values": False}
+         "renormalize_logits": False, "remove_invalid_values": False}
 
 
 def read_generation(directory: str) -> Generation:
-  """The settings of a folder; the defaults where it has no generation_config.json.
+  """The settings of a folder; those of config.json where it has no generation_config.json.
+
+  Where a text begins and ends is told by config.json, too, if the other file does not.
 
   Raises:
     ConfigError: a key that is not known, or a value that can't be used.
   """
-  path = os.path.join(directory, FILE)
-  return parse(read_json(path, missing=""), path) if storage.exists(path) else Generation()
+  paths = [os.path.join(directory, name) for name in (CONFIG, FILE)]
+  config, own = (read_json(p, missing="") if storage.exists(p) else None for p in paths)
+  keys = KEYS.keys() | FIXED.keys() if own is None else IDS
+  found = {key: value for key, value in (config or {}).items() if key in keys}
+  found = parse(found, paths[0])
+  return found if own is None else parse(own, paths[1], found)
 
 
 def end_ids(directory: str) -> tuple[int, ...]:
@@ -117,12 +130,14 @@ def end_ids(directory: str) -> tuple[int, ...]:
   return ()
 
 
-def parse(content: Mapping[str, Any], where: str) -> Generation:
+def parse(content: Mapping[str, Any], where: str, default: Generation = Generation(),
+          ) -> Generation:
   """The settings of the content of a file; null is as if a key were absent.
 
   Args:
     content: of generation_config.json.
     where: the file, for errors.
+    default: what is not told.
 
   Raises:
     ConfigError: as `read_generation`.
@@ -142,4 +157,4 @@ def parse(content: Mapping[str, Any], where: str) -> Generation:
     found[field] = convert(value)
     if found[field] is None:
       raise ConfigError(f"{where}: {key}={value!r} is not {expected}")
-  return Generation(**found)
+  return dataclasses.replace(default, **found)

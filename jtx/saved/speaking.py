@@ -1,7 +1,16 @@
 """Where texts that the model of a folder goes on with begin and end, and how talks are written."""
 
+from typing import Any
+
+from jtx.config import ConfigDict, section
+from jtx.errors import ConfigError
+from jtx.inference.decode import METHODS, Ends
+from jtx.inference.rules import Rules
+from jtx.inference.translate import Writing
 from jtx.interop import generation
 from jtx.saved.folder import HuggingFace, Run, Saved
+
+MAX_LENGTH = 256  # tokens of a source or a target, where nothing tells
 
 
 def begin_ids(saved: Saved) -> tuple[int, ...] | None:
@@ -15,6 +24,38 @@ def begin_ids(saved: Saved) -> tuple[int, ...] | None:
 def end_ids(saved: Saved) -> tuple[int, ...]:
   """The tokens that end a generated text; () is the tokenizer's end token."""
   return generation.end_ids(saved.directory) if isinstance(saved, HuggingFace) else ()
+
+
+def writing(saved: Saved, model: Any) -> tuple[ConfigDict, Writing | None]:
+  """How an encoder-decoder decodes: a config's `decode` section, and what else its folder tells.
+
+  Raises:
+    ConfigError: settings of generation that can't be used.
+  """
+  if isinstance(saved, Run):
+    return saved.config.decode.copy_and_resolve_references(), None
+  longest = model.longest or MAX_LENGTH
+  options = ConfigDict({"method": section(METHODS, "beam"), "batch_size": 64,
+                        "max_source_length": min(MAX_LENGTH, longest),
+                        "max_target_length": min(MAX_LENGTH, longest)})
+  if not isinstance(saved, HuggingFace):
+    return options, None
+  found = generation.read_generation(saved.directory)
+  if found.start is None:
+    raise ConfigError(f"{saved.directory} has no decoder_start_token_id, in {generation.FILE} or"
+                      " config.json: a text begins behind it")
+  if found.max_length is not None:  # the start token is one of them
+    options.max_target_length = min(found.max_length - 1, longest)
+  options.max_source_length = longest if model.longest else 2 * MAX_LENGTH
+  options.method = section(
+      METHODS, "beam", beam=found.beams, alpha=found.length_penalty, penalty="power",
+      early_stop=found.early_stop is True, hopeful=found.early_stop is not False)
+  rules = Rules(
+      start=found.start, forced_first=found.forced_first, forced_last=found.forced_last,
+      min_length=max(found.min_length - 1, 0), no_repeat=found.no_repeat,
+      bad_words=found.bad_words, suppressed=found.suppressed)
+  pad = saved.tokenizer().pad_id if found.pad is None else found.pad
+  return options, Writing(found.start, Ends(found.end or (saved.tokenizer().eos_id,), pad, rules))
 
 
 def chat_template(saved: Saved) -> str:

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from jtx.config import build
 from jtx.inference import decode
 from jtx.inference.generate import generate
 from jtx.interop import huggingface, tables
 from jtx.interop.trunks import param_shapes
+from jtx.saved import speaking
+from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 from tests.parity.test_decoders import error, own_tensors, redraw, same_files, saved
 
@@ -267,3 +270,41 @@ def test_greedy_and_beam_search_write_what_generate_does(family, tmp_path):
     if not options:
       ended[:] = True  # at the end of the room beams are compared in another way
     np.testing.assert_array_equal(a[ended], b[ended], err_msg=name)
+
+
+SETTINGS = {
+    "greedy": dict(forced_bos_token_id=7, forced_eos_token_id=EOS, no_repeat_ngram_size=2),
+    "words": dict(bad_words_ids=[[9], [11, 12], [EOS]], min_length=6, suppress_tokens=[10, 13],
+                  no_repeat_ngram_size=1),
+    "summaries": dict(num_beams=4, length_penalty=2.0, early_stopping=True, min_length=4,
+                      no_repeat_ngram_size=3, forced_bos_token_id=8, forced_eos_token_id=EOS),
+    "beams": dict(num_beams=3, bad_words_ids=[[9], [11, 12]], forced_eos_token_id=EOS),
+    "never": dict(num_beams=2, early_stopping="never", length_penalty=0.5,
+                  forced_eos_token_id=EOS)}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("family", ["Bart", "T5", "Marian"])
+def test_settings_of_a_folder_are_kept(family, settings, tmp_path):
+  """Every one of 200 targets is what `generate` writes, by generation_config.json."""
+  deep = dict(num_layers=3, num_decoder_layers=3) if family == "T5" else {}
+  peer = make_peer(family, 1, **deep)
+  peer.generation_config = transformers.GenerationConfig(
+      **SETTINGS[settings], max_length=LENGTH + 1, eos_token_id=EOS, pad_token_id=PAD,
+      decoder_start_token_id=PAD)
+  opened = open_saved(saved(peer, tmp_path / "theirs"))
+  model, params = opened.load()
+  model = model.clone(dtype="float32")
+  options, writing = speaking.writing(opened, model)
+  assert options.max_target_length == LENGTH and writing.start == PAD
+  number = 200
+  lengths = np.random.default_rng(5).integers(2, S + 1, number)
+  src, mask = drawn((number, S), lengths, VOCAB, 6)
+  ours = np.asarray(generate(
+      model, build(decode.METHODS, options.method, what="method"), LENGTH, writing.ends,
+      params=params, batch=rows("src", src, mask), prompt=jnp.full((number, 1), PAD)).tokens)[:, 0]
+  long = lambda x: torch.from_numpy(np.array(x)).long()
+  theirs = peer.generate(input_ids=long(src), attention_mask=long(mask)).numpy()[:, 1:]
+  theirs = np.pad(theirs, ((0, 0), (0, LENGTH - theirs.shape[1])), constant_values=PAD)
+  behind = np.cumsum(theirs == EOS, 1) - (theirs == EOS) > 0
+  np.testing.assert_array_equal(ours, np.where(behind, PAD, theirs))
