@@ -3,6 +3,7 @@
 # make test-slow   the tests that train or compile something
 # make test-parity the tests against PyTorch, transformers and others, which it installs
 # make notebooks   write notebooks/*.ipynb from their texts, notebooks/*.py
+# make site        build README.md and docs/ as a site in build/site, with mkdocs, which it installs
 # make clean       remove the environment and what was built
 #
 # Each target sets up .venv from requirements.lock first, once per state of the lock.
@@ -17,7 +18,7 @@ PYTHON ?= python3.11 python3
 PIP := .venv/bin/python -m pip --disable-pip-version-check --no-input
 PYTEST := .venv/bin/python -m pytest -n 2 --dist worksteal --durations 20
 
-.PHONY: train test test-slow test-parity notebooks clean
+.PHONY: train test test-slow test-parity notebooks site clean
 
 train: .venv/.installed
 	.venv/bin/python -m experiments.train --config=configs/nmt_numbers.py \
@@ -33,11 +34,14 @@ test-slow: .venv/.installed
 notebooks: .venv/.installed
 	.venv/bin/python notebooks/build.py
 
+site: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
+
 test-parity: .venv/.parity
 	$(PYTEST) tests/parity
 
-.venv/.parity: .venv/.installed requirements-parity.lock
-	$(PIP) install -qq --no-compile --no-deps -r requirements-parity.lock
+.venv/.parity .venv/.docs: .venv/.%: requirements-%.lock .venv/.installed
+	$(PIP) install -qq --no-compile --no-deps -r $<
 	@touch $@
 
 # Candidates are run, not just found: a version manager's shim may be on the path for an

@@ -56,6 +56,7 @@ setuptools.setup(
         "aot": ["jax[tpu]"],
         "aot-gpu": ["jax[cuda13-local]"],  # without the libraries that programs run with
         "beam": ["apache-beam>=2.77"],
+        "docs": ["mkdocs-material>=9.7"],
         "gcs": ["gcsfs>=2026.8"],  # brings google-cloud-storage, with which TensorBoard writes
         "notebooks": NOTEBOOKS,
         "stablehlo": PROGRAMS,
