@@ -1,5 +1,6 @@
-"""README's list of files from a config to its gradient: short enough to read, and complete."""
+"""The list of files from a config to its gradient: short enough to read, and complete."""
 
+import os
 import pathlib
 import re
 
@@ -8,6 +9,7 @@ import pytest
 from tests.test_architecture import imports_of, module_of
 
 ROOT = pathlib.Path(__file__).parent.parent
+PAGE = "docs/reading.md"
 PATHS = ("NMT", "BERT", "ViT")
 FILES, LINES = 10, 1100  # without layers
 ALL_FILES, ALL_LINES = 17, 2400  # with them
@@ -85,13 +87,13 @@ SKIPPED_OF = {
 
 
 def sections() -> dict[str, tuple[list[str], list[str]]]:
-  """By the name of a path: its files, and those of the layers, in README's order."""
-  text = (ROOT / "README.md").read_text(encoding="utf-8")
-  part = re.search(r"^## From a config to its gradient\n(.*?)^## ", text, re.M | re.S)[1]
+  """By the name of a path: its files, and those of the layers, in the page's order."""
+  text = (ROOT / PAGE).read_text(encoding="utf-8")
   found = {}
   for name in PATHS:
-    row = re.search(rf"^\| {name} \|(.*)\|(.*)\|$", part, re.M)
-    found[name] = tuple(re.findall(r"\]\(([^)]+)\)", cell) for cell in row.groups())
+    row = re.search(rf"^\| {name} \|(.*)\|(.*)\|$", text, re.M)
+    found[name] = tuple([os.path.normpath(f"{os.path.dirname(PAGE)}/{link}")
+                         for link in re.findall(r"\]\(([^)]+)\)", cell)] for cell in row.groups())
   return found
 
 

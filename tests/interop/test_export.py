@@ -120,7 +120,7 @@ def test_labels_are_kept(saved, tmp_path):
 
 
 def test_labels_and_tokenizer_are_those_of_the_folder_like_which_it_is(tmp_path):
-  """The Python of README: a folder is loaded, and saved under another name."""
+  """The Python of docs/encoders.md: a folder is loaded, and saved under another name."""
   first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
   save_pretrained(first, BERT, random_params(BERT), TOKENIZER, labels=("a", "b", "c", "d"))
   model, params = load_pretrained(first)
