@@ -18,6 +18,7 @@ PAGES = {"README.md": "index.md", "RESULTS.md": "RESULTS.md", "CONTRIBUTING.md":
          "CHANGELOG.md": "CHANGELOG.md"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+ROW = re.compile(r"^\|.*$", re.MULTILINE)  # of a table
 LANGUAGES = {".py": "python", ".diff": "diff", ".yml": "yaml", ".cff": "yaml"}
 
 
@@ -40,7 +41,11 @@ def on_files(files: Files, config) -> Files:
 def on_page_markdown(markdown: str, page, config, files) -> str:
   """Turns links to files of the repository into links to their pages."""
   path = repository_path(page.file.src_uri)
-  return with_links(markdown, path) if path.endswith(".md") else markdown
+  if not path.endswith(".md"):
+    return markdown
+  # In code in a table GitHub wants a bar behind a backslash, and Python-Markdown shows the backslash.
+  return outside_code(with_links(markdown, path), lambda text: ROW.sub(
+      lambda row: re.sub(r"`[^`]*`", lambda code: code[0].replace("\\|", "|"), row[0]), text))
 
 
 def linked(path: str) -> list[str]:
@@ -62,11 +67,16 @@ def with_links(markdown: str, path: str, found: Callable[[str], None] = lambda t
     found(target)
     return posixpath.relpath(site_path(target), posixpath.dirname(here) or ".") + anchor
 
+  return outside_code(markdown, lambda text: LINK.sub(replaced, text))
+
+
+def outside_code(markdown: str, edit: Callable[[str], str]) -> str:
+  """Markdown of which all but the fenced blocks is edited."""
   parts, last = [], 0
   for block in CODE.finditer(markdown):
-    parts += [LINK.sub(replaced, markdown[last:block.start()]), block[0]]
+    parts += [edit(markdown[last:block.start()]), block[0]]
     last = block.end()
-  return "".join([*parts, LINK.sub(replaced, markdown[last:])])
+  return "".join([*parts, edit(markdown[last:])])
 
 
 def site_path(path: str) -> str:
