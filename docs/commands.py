@@ -15,19 +15,19 @@ from experiments.__main__ import commands
 
 HEAD = """# Commands
 
-Every command is a module of [experiments](../experiments): `python -m experiments.NAME` in a clone, or
-`jtx NAME` where jtx is installed, such as `jtx launch local` for `experiments.launch.local`. A flag is
-written `--name=value`. A flag that does not exist is an error that names the nearest one that does.
-`--verbosity=1` adds the traceback to an error's sentence. `--config.KEY=VALUE` changes a
-[key](keys.md) of the config that `--config` names.
+Every command is a module of [experiments](../experiments): `python -m experiments.NAME` in a
+clone, or `jtx NAME` where jtx is installed, such as `jtx launch local` for
+`experiments.launch.local`. A flag is written `--name=value`. A flag that does not exist is an error
+that names the nearest one that does. `--verbosity=1` adds the traceback to an error's sentence.
+`--config.KEY=VALUE` changes a [key](keys.md) of the config that `--config` names.
 
-The exit status is 0, 1 for an error that a command met on its way, 2 for one of the command line or the
-config, 75 for a run that was stopped and saved, and 130 for a run that ctrl-C stopped.
+The exit status is 0, 1 for an error that a command met on its way, 2 for one of the command line or
+the config, 75 for a run that was stopped and saved, and 130 for a run that ctrl-C stopped.
 
-This file is made by `python docs/commands.py` from the declarations that the commands themselves read.
+This file is made by `python docs/commands.py` from the flags that the commands declare.
 """
-KINDS = {"string": "text", "integer": "int", "float": "float", "bool": "bool", "list": "names, commas",
-         "multi_string": "text, repeatable", "enum": "one of", "config_file": "a file"}
+KINDS = {"string": "text", "integer": "int", "float": "float", "bool": "bool",
+         "list": "names with commas", "multi_string": "text, repeatable", "config_file": "a file"}
 
 
 def documents() -> str:
@@ -42,8 +42,9 @@ def section(name: str) -> str:
   shared = flags_of(parsed("launch", "common")) if name.startswith("launch ") else ()
   rows = "".join(f"| `--{flag}` | {kind} | {shown(default)} | {said} |\n"
                  for flag, kind, default, said in (*flags_of(tree), *shared))
-  return (f"\n## {name}\n\n{first}\n\n```\n{dedented(usage)}\n```\n" + (f"\n{text}\n" if text else "")
-          + f"\n| flag | takes | default | |\n|---|---|---|---|\n{rows}")
+  shown_text = f"\n{text}\n" if text else ""
+  return (f"\n## {name}\n\n{first}\n\n```\n{dedented(usage)}\n```\n{shown_text}"
+          f"\n| flag | takes | default | |\n|---|---|---|---|\n{rows}")
 
 
 def parsed(*words: str) -> ast.Module:

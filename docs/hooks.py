@@ -43,7 +43,7 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
   path = repository_path(page.file.src_uri)
   if not path.endswith(".md"):
     return markdown
-  # In code in a table GitHub wants a bar behind a backslash, and Python-Markdown shows the backslash.
+  # In a table GitHub wants a bar in code behind a backslash, which Python-Markdown would show.
   return outside_code(with_links(markdown, path), lambda text: ROW.sub(
       lambda row: re.sub(r"`[^`]*`", lambda code: code[0].replace("\\|", "|"), row[0]), text))
 

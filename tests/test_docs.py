@@ -132,8 +132,9 @@ def test_commands_of_readme_are_run():
   assert lines - SET_UP - run == set()
 
 
-def test_commands_are_listed_with_their_flags():
-  spec = importlib.util.spec_from_file_location("commands_reference", ROOT / "docs" / "commands.py")
+@pytest.mark.parametrize("name", ["commands", "api"])
+def test_pages_that_are_made_of_code_are_up_to_date(name):
+  spec = importlib.util.spec_from_file_location(f"{name}_reference", ROOT / "docs" / f"{name}.py")
   reference = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(reference)
-  assert read("docs/commands.md") == reference.documents(), "run docs/commands.py"
+  assert read(f"docs/{name}.md") == reference.documents(), f"run docs/{name}.py"
