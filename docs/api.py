@@ -54,6 +54,8 @@ def signature(node: ast.FunctionDef, name: str) -> str:
   """The head of a function as code, with an argument a line where it is long."""
   found = ast.unparse(node.args).removeprefix("self, ").removeprefix("self")
   result = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+  if len(f"{name}({found}){result}") > 100:
+    found = re.sub(r", (?=(\*|\w+[:,]))", ",\n    ", f"\n    {found}")
   return f"```python\n{name}({found}){result}\n```\n"
 
 
