@@ -132,6 +132,12 @@ def test_commands_of_readme_are_run():
   assert lines - SET_UP - run == set()
 
 
+def test_every_config_is_in_the_table():
+  experiments = {f"../configs/{path.name}" for path in (ROOT / "configs").glob("*.py")
+                 if path.name != "common.py" and "def get_config" in path.read_text("utf-8")}
+  assert experiments <= set(links(read("docs/configs.md")))
+
+
 @pytest.mark.parametrize("name", ["commands", "api"])
 def test_pages_that_are_made_of_code_are_up_to_date(name):
   spec = importlib.util.spec_from_file_location(f"{name}_reference", ROOT / "docs" / f"{name}.py")
