@@ -150,9 +150,10 @@ class Beam:
       return worst > -jnp.inf
     # Log-probabilities only fall, so the best that a live hypothesis can reach is its present
     # score under the penalty that is kindest to it.
-    lengths = jnp.stack([s.index + 1, jnp.array(s.tokens.shape[-1])] if self.hopeful else
-                        [jnp.maximum(s.index, 1)]).astype(jnp.float32)
-    bound = (s.scores[:, :1] / self.length_penalty(lengths)).max(-1)
+    lengths = jnp.stack([s.index + 1, jnp.array(s.tokens.shape[-1])])
+    if not self.hopeful:
+      lengths = jnp.maximum(s.index, 1)[None]
+    bound = (s.scores[:, :1] / self.length_penalty(lengths.astype(jnp.float32))).max(-1)
     return worst >= bound
 
   def advance(self, s: Hypotheses, step: Step, ends: Ends) -> Hypotheses:

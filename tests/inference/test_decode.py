@@ -98,6 +98,10 @@ def test_a_search_waits_for_what_only_a_greater_length_makes_the_best():
   out = run(Beam(beam=2, alpha=1.0, penalty="power", n_best=2), first, table, 8)
   assert out.tokens[0].tolist() == [[EOS] + 7 * [PAD], [1, 1, 2, 2, 0, 0, EOS, PAD]]
   np.testing.assert_allclose(out.scores[0], [np.log(0.9), np.log(0.05 * 0.1) / 7], rtol=1e-4)
+  # One without hope takes 1 1 for what its two tokens are worth, and ends with 1 and the end.
+  out = run(Beam(beam=2, alpha=1.0, penalty="power", n_best=2, hopeful=False), first, table, 8)
+  assert out.tokens[0].tolist() == [[EOS] + 7 * [PAD], [1, EOS] + 6 * [PAD]]
+  np.testing.assert_allclose(out.scores[0], [np.log(0.9), np.log(0.05 * 0.9) / 2], rtol=1e-4)
 
 
 def test_tokens_after_the_end_are_padding():
