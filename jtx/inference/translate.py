@@ -1,6 +1,7 @@
 """Translation of texts: tokenising, length buckets and the jitted decoder."""
 
-from typing import Mapping, NamedTuple, Sequence
+import functools
+from typing import Any, Mapping, NamedTuple, Sequence
 
 import flax.linen as nn
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 
 from jtx.config import ConfigDict, build
 from jtx.data import batching
-from jtx.errors import ConfigError
+from jtx.errors import ConfigError, DataError
 from jtx.inference.decode import METHODS, Ends, Sample
 from jtx.inference.generate import generate
 from jtx.parallel import processes, sharding
@@ -34,7 +35,7 @@ class Translator:
   """Translates lists of texts with one compiled program for each bucket of source lengths.
 
   Args:
-    model: an encoder-decoder.
+    model: an encoder-decoder, or an `Ensemble` of some.
     params: its parameters.
     tokenizers: of `src` and `tgt`; or of `text`, of both, for a model that comes with `writing`.
     options: the config's `decode` section.
@@ -61,18 +62,24 @@ class Translator:
       self.batch_size = sharding.padded_batch(options.batch_size, mesh)
       self.sharding = sharding.batch_sharding(mesh)
 
-  def sources(self, texts: Sequence[str], limit: int) -> list[np.ndarray]:
-    """The tokens of texts, up to `limit` of each; none of a text without any of its own."""
-    source = self.tokenizers["src"]
+  def encoded(self, side: str, texts: Sequence[str], limit: int) -> list[tuple[np.ndarray, bool]]:
+    """Tokens, up to `limit` of each text with the special ones, and whether it has any of its own.
+
+    Args:
+      side: "src" or "tgt".
+      texts: to encode.
+      limit: of tokens.
+    """
+    tokenizer = self.tokenizers[side]
     if self.writing is not None:
-      found = source.encode_texts(list(texts), max_length=limit)
-      return [e.ids if (e.text >= 0).any() else e.ids[:0] for e in found]
-    return [np.append(ids[:limit - 1], source.eos_id) if len(ids) else ids
-            for ids in source.encode_batch(list(texts))]
+      found = tokenizer.encode_texts(list(texts), max_length=limit)
+      return [(e.ids, bool((e.text >= 0).any())) for e in found]
+    return [(np.append(ids[:limit - 1], tokenizer.eos_id), len(ids) > 0)
+            for ids in tokenizer.encode_batch(list(texts))]
 
   def too_long(self, texts: Sequence[str]) -> list[tuple[int, int]]:
     """(index, tokens) of the texts that exceed `max_source_length` and will be cut."""
-    lengths = map(len, self.sources(texts, batching.NO_LIMIT))
+    lengths = [len(ids) for ids, _ in self.encoded("src", texts, batching.NO_LIMIT)]
     return [(i, n) for i, n in enumerate(lengths) if n > self.options.max_source_length]
 
   def __call__(self, texts: Sequence[str]) -> list[list[Hypothesis]]:
@@ -80,8 +87,8 @@ class Translator:
 
     A text of no tokens is translated by an empty one.
     """
-    tokens = self.sources(texts, self.options.max_source_length)
-    some = [i for i, t in enumerate(tokens) if len(t)]
+    found = self.encoded("src", texts, self.options.max_source_length)
+    tokens, some = [ids for ids, _ in found], [i for i, (_, real) in enumerate(found) if real]
     results = [[Hypothesis("", 0.0, ())] * self.method.n_best for _ in texts]
     for group in batching.groups([len(tokens[i]) for i in some], self.batch_size):
       numbers = [some[i] for i in group]
@@ -112,7 +119,49 @@ class Translator:
     return [[self.hypothesis(ids, score) for ids, score in zip(*row)]
             for row in zip(out.tokens[:len(tokens)], out.scores)]
 
+  def scores(self, texts: Sequence[str], targets: Sequence[str]) -> list[float]:
+    """The log-probability of a target given each text, that of its end included.
+
+    Args:
+      texts: the sources, cut as translations cut them.
+      targets: one for each.
+
+    Raises:
+      DataError: a target has more tokens than the model has positions.
+    """
+    source = [ids for ids, _ in self.encoded("src", texts, self.options.max_source_length)]
+    target = [ids for ids, _ in self.encoded("tgt", targets, batching.NO_LIMIT)]
+    longest = self.model.longest or batching.NO_LIMIT
+    for i, ids in enumerate(target):
+      if len(ids) > longest:
+        raise DataError(f"target {i + 1} has {len(ids)} tokens, and the model {longest} positions")
+    results = [0.0] * len(source)
+    lengths = [max(len(a), len(b)) for a, b in zip(source, target, strict=True)]
+    for group in batching.groups(lengths, self.batch_size):
+      batch = {}
+      for side, tokens in (("src", source), ("tgt", target)):
+        some = [tokens[i] for i in group]
+        length = batching.bucket(max(map(len, some)), longest)
+        batch |= batching.pad(side, some, self.batch_size, length,
+                              pad_id=self.tokenizers[side].pad_id)
+      batch["tgt_in"] = np.pad(batch["tgt"][:, :-1], ((0, 0), (1, 0)), constant_values=self.start)
+      if self.sharding is not None:
+        batch = sharding.spread(batch, self.batch_size, self.sharding)
+      found = processes.to_host(target_scores(self.model, self.params, batch))
+      for i, score in zip(group, found):
+        results[i] = float(score)
+    return results
+
   def hypothesis(self, ids: np.ndarray, score: np.ndarray) -> Hypothesis:
     ends = np.flatnonzero(np.isin(ids, self.ends.ids))
     ids = ids[:ends[0]] if len(ends) else ids
     return Hypothesis(self.tokenizers["tgt"].decode(ids), float(score), tuple(ids.tolist()))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def target_scores(model: nn.Module, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+  """The log-probability [B] of the targets of a batch; of rows of padding 0."""
+  hidden = model.apply({"params": params}, batch)
+  log_p = jax.nn.log_softmax(model.apply({"params": params}, hidden, method="logits"))
+  own = jnp.take_along_axis(log_p, batch["tgt"][..., None], -1)[..., 0]
+  return jnp.where(batch["tgt_segment_ids"] > 0, own, 0).sum(-1)

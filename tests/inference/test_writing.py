@@ -69,8 +69,9 @@ def test_sources_have_the_tokens_of_the_template(folder):
   translate = jtx.Translator(str(folder))
   tokenizer = translate.saved.tokenizer()
   expected, = tokenizer.encode_texts([TEXTS[0]], max_length=100)
-  np.testing.assert_array_equal(translate.translator.sources([TEXTS[0]], 100)[0], expected.ids)
-  assert len(translate.translator.sources([TEXTS[0]], 4)[0]) == 4
+  (ids, _), = translate.translator.encoded("src", [TEXTS[0]], 100)
+  np.testing.assert_array_equal(ids, expected.ids)
+  assert len(translate.translator.encoded("src", [TEXTS[0]], 4)[0][0]) == 4
 
 
 def test_config_json_tells_what_the_other_file_does_not(folder, tmp_path):
