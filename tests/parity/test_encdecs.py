@@ -283,8 +283,8 @@ SETTINGS = {
                   forced_eos_token_id=EOS)}
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("family", ["Bart", "T5", "Marian"])
+@pytest.mark.parametrize("family, settings", [
+    *(("Bart", name) for name in SETTINGS), ("T5", "beams"), ("Marian", "summaries")])
 def test_settings_of_a_folder_are_kept(family, settings, tmp_path):
   """Every one of 200 targets is what `generate` writes, by generation_config.json."""
   deep = dict(num_layers=3, num_decoder_layers=3) if family == "T5" else {}

@@ -31,6 +31,7 @@ def test_what_is_sent_and_kept():
 @pytest.mark.long
 def test_two_slices():
   _, result = report("--config=configs/bert.py:mini", "--topology=v5e:2x2", "--slices=2",
+                     "--config.phases=((1.0, 128, 16),)", "--config.batch_size=16",
                      "--config.mesh.fsdp=4", "--config.mesh.data=2")
   assert result["topology"] == "v5e:2x2 x 2" and result["devices"] == 8 and result["fits"]
 
