@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
   `{i}` in the name is the number of a layer, for which `{layers}` in a path is the segment of the
   stack before it, such as `encoder/{layers}/ffn_norm/scale`; a path without it is of a stack of one
-  segment. `{e}` is the number of an expert of the layer, which the parameter has as its next axis.
+  segment. Where the name has no `{i}`, `{layers}` is the segment of the first layer. `{e}` is the number of an expert of the layer, which the parameter has as its next axis.
   Several paths are parameters that the file has as one tensor.
   """
   name: str
@@ -119,12 +119,13 @@ def entries(rows: Iterable[Row], stacks: Mapping[str, Any],
 def expanded(row: Row, stacks: Mapping[str, Any], shapes: Mapping[str, Shape],
              ) -> Iterator[tuple[str, list[str], tuple[int, ...]]]:
   """The names of a row's tensors, the paths of their parameters, and the indices into these."""
-  if "{i}" not in row.name:
+  stack, has_segments, _ = row.paths[0].partition("/{layers}")
+  if "{i}" not in row.name and not has_segments:
     yield row.name, list(row.paths), ()
     return
-  stack, has_segments, _ = row.paths[0].partition("/{layers}")
   if has_segments:
     layers = layers_of(stacks[stack].segments) if stack in stacks else []
+    layers = layers if "{i}" in row.name else layers[:1]
   else:
     number = shapes[row.paths[0]][0] if row.paths[0] in shapes else 0
     layers = [("", j) for j in range(number)]

@@ -1,7 +1,7 @@
 """Layers. Each module imports only from those before it: masks, dropout, layers, encodings,
-positions, relative, rope, grid_positions, kernels, attend, cache, attention, residual, block,
-stack."""
+positions, relative, disentangled, rope, grid_positions, kernels, attend, cache, attention, residual,
+convolution, block, stack."""
 
-from jtx.nn import relative, rope  # which name their encodings in `positions.POSITIONS`
+from jtx.nn import disentangled, relative, rope  # which name their encodings in `POSITIONS`
 
-__all__ = ["relative", "rope"]
+__all__ = ["disentangled", "relative", "rope"]

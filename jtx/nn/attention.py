@@ -33,7 +33,9 @@ class AttentionConfig:
   head_dim: Size | None = None  # of queries and keys; None is width / num_heads
   v_head_dim: Size | None = None  # of values; None is head_dim
   biases: tuple[str, ...] = ()  # of `PROJECTIONS`, those that have one
-  scale: Positive | None = None  # of the logits; None is head_dim^-0.5
+  # Of the logits; None is (products x head_dim)^-0.5, of the `products` that its position has: 1,
+  # but where that is 'disentangled'.
+  scale: Positive | None = None
   score: str = "dot"  # of `SCORES`
   soft_cap: Positive | None = None  # c makes logits c tanh(logits / c) (Gemma 2)
   # Queries and keys are normed: "head" in every head (Qwen 3), "width" over all heads (OLMo 2).
@@ -133,13 +135,13 @@ class Attention(nn.Module):
     folded = k.shape[0], B // k.shape[0] * T
     q = q.reshape(*folded, *q.shape[2:])
     places = places.replace(positions=places.positions.reshape(folded))
-    scale = sizes.head_dim**-0.5 if c.scale is None else c.scale
+    scale = (position.products * sizes.head_dim)**-0.5 if c.scale is None else c.scale
     bias = position.bias(q, k, places, key_places, params=params, project=project, scale=scale)
     # The parameters stay outside of the choice, so one scan serves all kinds of layers.
     masks, _, shares = zip(*kinds)
     out = attend(q, k, v, mask=masks, kind=kind, shares=shares, rows=rows, bias=bias,
                  q_index=None if update is None else places.positions, k_index=k_index,
-                 scale=c.scale, soft_cap=c.soft_cap, score=c.score, dropout_rate=c.dropout,
+                 scale=scale, soft_cap=c.soft_cap, score=c.score, dropout_rate=c.dropout,
                  score_vector=self.score_vector(sizes.head_dim), kernel=c.kernel,
                  dropout_key=self.make_rng("dropout") if train and c.dropout > 0 else None,
                  return_weights=return_weights)

@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
+from jtx.nn.activations import activate
 from jtx.nn.attention import Attention, AttentionConfig, LayerKind
 from jtx.nn.cache import Projections, Slots
+from jtx.nn.convolution import Convolution, ConvolutionConfig
 from jtx.nn.dropout import Dropout
 from jtx.nn.experts import Experts
 from jtx.nn.kept import keep
@@ -75,6 +77,7 @@ class BlockConfig:
   dropout: Rate = 0.1  # of each sub-layer's output, before the residual
   init_std: Positive | None = None  # of the kernels; None is Glorot uniform
   parallel: str = "none"  # of `PARALLEL`: attention and feed-forward side by side
+  convolution: ConvolutionConfig = ConvolutionConfig()  # beside the first layer
 
   def __post_init__(self):
     if self.parallel not in PARALLEL:
@@ -82,6 +85,9 @@ class BlockConfig:
     if self.parallel != "none" and (self.norm.position != "pre" or not self.norm.attention):
       raise ConfigError(f"block.parallel={self.parallel!r} goes with norm.position='pre' and"
                         " norm.attention=True")
+    if self.convolution.size and self.norm.position != "post":
+      raise ConfigError(f"convolution.size={self.convolution.size} goes with norm.position='post',"
+                        f" not {self.norm.position!r}")
 
   @property
   def out_init_std(self) -> float | None:
@@ -90,7 +96,7 @@ class BlockConfig:
 
 
 class Block(nn.Module):
-  """Self-attention, cross-attention where `cross` is set, and feed-forward."""
+  """Self-attention, cross-attention where `cross` is set, feed-forward; and a convolution beside."""
   config: BlockConfig
   kinds: tuple[LayerKind, ...]  # of layers in the stack
   position: Position = Position()
@@ -120,7 +126,7 @@ class Block(nn.Module):
     Raises:
       ConfigError: parallel sub-layers with cross-attention between them.
     """
-    c, attention = self.config, {}
+    c, attention, entered = self.config, {}, x
 
     def self_attention(y):
       y, _, attention["self"] = self.attention("attention")(
@@ -138,6 +144,10 @@ class Block(nn.Module):
           rows=ctx.cross_rows, projected=memory, train=ctx.train,
           return_weights=ctx.return_weights)
       return y
+
+    def convolution(_):
+      layer = Convolution(c.convolution, c.init_std, self.dtype, name="convolution")
+      return activate(c.convolution.activation, layer(entered, ctx.segments))
 
     def feed_forward(y):
       kind = Experts if c.ffn.experts.number else FeedForward
@@ -158,6 +168,8 @@ class Block(nn.Module):
       if self.cross:
         x = self.residual("cross_attention_norm", x, cross_attention, ctx, skipped)
       x = self.residual("ffn_norm", x, feed_forward, ctx, skipped)
+    if c.convolution.size:
+      x = self.residual("convolution_norm", x, convolution, ctx, skipped)
     return x, memory, attention if ctx.return_weights else None
 
   def attention(self, name: str) -> Attention:

@@ -1,4 +1,4 @@
-"""Position encodings as pure functions: sinusoids, ALiBi's slopes, T5's buckets, resized tables."""
+"""Position encodings as pure functions: sinusoids, slopes, buckets, resized tables."""
 
 import math
 
@@ -95,6 +95,28 @@ def relative_buckets(distance: jax.Array, *, num_buckets: int, max_distance: int
   log = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact)
   far = exact + (log / math.log(max_distance / exact) * (num_buckets - exact)).astype(jnp.int32)
   return offset + jnp.where(distance < exact, distance, jnp.minimum(far, num_buckets - 1))
+
+
+def distance_rows(distance: jax.Array, *, span: int, max_distance: int) -> jax.Array:
+  """The row of DeBERTa's table for query position minus key position, 0 to 2 span - 1.
+
+  Rows are for single distances, and with a `max_distance` above 0 only up to half of the span; beyond, they
+  grow logarithmically up to it (He et al. 2021, version 2). Those further away share the last ones.
+  """
+  if not max_distance:
+    return jnp.clip(distance + span, 0, 2 * span - 1)
+  rows = jnp.asarray(np.clip(log_buckets(max_distance, span) + span, 0, 2 * span - 1))
+  return rows[jnp.clip(distance, -max_distance, max_distance) + max_distance]
+
+
+def log_buckets(max_distance: int, num_buckets: int) -> np.ndarray:
+  """The buckets [2 max_distance + 1] of distances from -max_distance to max_distance, int32."""
+  # In float64, of NumPy: XLA's float32 would round some up to the next.
+  distance, exact = np.arange(-max_distance, max_distance + 1), num_buckets // 2
+  far = np.log(np.maximum(np.abs(distance), exact) / exact) / np.log((max_distance - 1) / exact)
+  far = np.ceil(far * (exact - 1)).astype(np.int32) + exact
+  near = np.abs(distance) <= exact
+  return np.where(near, distance, np.sign(distance) * far).astype(np.int32)
 
 
 def resize(table: jax.Array, length: int) -> jax.Array:

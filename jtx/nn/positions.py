@@ -97,6 +97,11 @@ class Position:
     """Whether the hooks act in cross-attention, too, on the memory's own positions."""
     return False
 
+  @property
+  def products(self) -> int:
+    """How many products of vectors make a logit: it is scaled by (products x H)^-0.5."""
+    return 1
+
   def check_kinds(self, windowed: bool) -> None:
     """Raises ConfigError where a field has no meaning without windowed layers, or with them."""
 
@@ -234,7 +239,8 @@ class Learned(Position):
                         f" tokens from position {self.first_position} on")
 
 
-# What a config's `position` names. `jtx.nn.rope` and `jtx.nn.relative` add theirs.
+# What a config's `position` names. `rope`, `relative` and `disentangled` of this
+# folder add theirs.
 POSITIONS: dict[str, Callable[..., Position]] = {
     "none": Position,
     "sinusoidal": Sinusoidal,

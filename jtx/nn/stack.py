@@ -18,6 +18,7 @@ from jtx.nn import cache as kv
 from jtx.nn.attention import LayerKind
 from jtx.nn.block import POSITION_AT, Block, BlockConfig, Context
 from jtx.nn.cache import Projections
+from jtx.nn.convolution import ConvolutionConfig
 from jtx.nn.experts import SUMS
 from jtx.nn.kept import KEPT
 from jtx.nn.masks import KINDS, kind_mask
@@ -83,6 +84,9 @@ class StackConfig:
     if self.position_at != "stem" and not self.position.embeds:
       raise ConfigError(f"position_at={self.position_at!r} is for positions that are added to"
                         f" embeddings, and {type(self.position).__name__} is not; leave it 'stem'")
+    if self.block.convolution.size and self.causal:
+      raise ConfigError(f"convolution.size={self.block.convolution.size} sees later places, and"
+                        " causal=True hides them")
     if not self.final_norm and self.block.norm.position == "post":
       raise ConfigError("final_norm=False goes with norm.position='pre', 'sandwich' or 'output';"
                         " 'post' has none behind the last layer")
@@ -122,11 +126,15 @@ class StackConfig:
 
   @property
   def segments(self) -> tuple[Segment, ...]:
-    """The layers; the first stands alone where it has no norm before its attention."""
+    """The layers; the first stands alone where it differs from the others.
+
+    It may have no norm before its attention, or a convolution beside it.
+    """
     norm = self.block.norm
-    if norm.attention:
+    if norm.attention and not self.block.convolution.size:
       return (Segment(self.block, self.num_layers, self.pattern),)
-    rest = dataclasses.replace(self.block, norm=dataclasses.replace(norm, attention=True))
+    rest = dataclasses.replace(self.block, norm=dataclasses.replace(norm, attention=True),
+                               convolution=ConvolutionConfig())
     turned = self.pattern[1:] + self.pattern[:1]
     first = Segment(self.block, 1, self.pattern[:1])
     if self.num_layers == 1:

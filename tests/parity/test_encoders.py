@@ -29,6 +29,9 @@ BERT = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=3, num_attention
 MODERN = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=5, num_attention_heads=3,
               intermediate_size=40, local_attention=6, pad_token_id=PAD, eos_token_id=2,
               bos_token_id=3, cls_token_id=3, sep_token_id=2)
+# Rows of 11 tokens are beyond the span.
+DEBERTA = BERT | dict(relative_attention=True, position_biased_input=False, pos_att_type="c2p|p2c",
+                      max_relative_positions=4)
 CONFIGS = {
     "Bert": BERT,
     "Roberta": BERT,
@@ -36,10 +39,15 @@ CONFIGS = {
     "DistilBert": dict(vocab_size=VOCAB, dim=24, n_layers=3, n_heads=3, hidden_dim=40,
                        max_position_embeddings=16, pad_token_id=PAD),
     "ModernBert": MODERN,
+    "Deberta": DEBERTA,
+    "DebertaV2": DEBERTA | dict(
+        share_att_key=True, position_buckets=4, max_relative_positions=8,
+        norm_rel_ebd="layer_norm", conv_kernel_size=3, conv_act="gelu"),
 }
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
          "ForQuestionAnswering", "ForMultipleChoice")
-CLASSES = [(family, head, {}) for family in CONFIGS for head in HEADS] + [
+CLASSES = [(family, head, {}) for family in CONFIGS for head in HEADS
+           if (family, head) != ("Deberta", "ForMultipleChoice")] + [
     ("Bert", "ForPreTraining", {}),
     ("Bert", "ForNextSentencePrediction", {}),
     ("Albert", "ForPreTraining", {}),
@@ -55,6 +63,14 @@ CLASSES = [(family, head, {}) for family in CONFIGS for head in HEADS] + [
                                  + ["sliding_attention"])),
     ("ModernBert", "Model", dict(num_hidden_layers=1)),
     ("ModernBert", "Model", dict(layer_types=["full_attention"] * 5)),
+    ("Deberta", "Model", dict(max_relative_positions=-1)),  # all within the span
+    ("Deberta", "Model", dict(pos_att_type="c2p")),
+    ("Deberta", "ForTokenClassification", dict(pos_att_type="p2c", type_vocab_size=0)),
+    ("DebertaV2", "Model", dict(position_buckets=-1, norm_rel_ebd="none", conv_kernel_size=0)),
+    ("DebertaV2", "Model", dict(position_buckets=8, max_relative_positions=16, conv_groups=3,
+                                conv_kernel_size=5, conv_act="tanh")),
+    ("DebertaV2", "ForSequenceClassification", dict(num_hidden_layers=1, pooler_hidden_act="relu",
+                                                    pos_att_type="p2c")),
 ]
 NAMES = [f"{family}{head}{''.join(f'-{k}' for k in extra)}" for family, head, extra in CLASSES]
 # Those with the most tensors.

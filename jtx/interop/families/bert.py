@@ -72,13 +72,9 @@ def head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   return {"pool": "first", "transform": "tanh", "dropout": dropout}
 
 
-def values(model: Encoder) -> dict[str, Any]:
-  """The inverse of `trunk` and `head`."""
+def values_of_layers(model: Encoder) -> dict[str, Any]:
+  """The inverse of `trunk`, without positions."""
   stack, block = model.stack, model.stack.block
-  need(isinstance(stack.position, Learned),
-       f"has learned positions, not {type(stack.position).__name__}")
-  need(model.embedding.types > 0, "has token types, and embedding.types=0")
-  has_rate = model.head.task in ("classes", "tags", "choice")
   return {
       "vocab_size": model.vocab_size,
       "hidden_size": stack.width,
@@ -88,11 +84,21 @@ def values(model: Encoder) -> dict[str, Any]:
       "hidden_act": activation_name(block.ffn.activation),
       "hidden_dropout_prob": block.dropout,
       "attention_probs_dropout_prob": block.attention.dropout,
-      "max_position_embeddings": stack.position.max_length,
       "type_vocab_size": model.embedding.types,
       "initializer_range": init_std(block),
       "layer_norm_eps": block.norm.eps,
-      "classifier_dropout": model.head.dropout if has_rate else None,
+  }
+
+
+def values(model: Encoder) -> dict[str, Any]:
+  """The inverse of `trunk` and `head`."""
+  position, head = model.stack.position, model.head
+  need(isinstance(position, Learned), f"has learned positions, not {type(position).__name__}")
+  need(model.embedding.types > 0, "has token types, and embedding.types=0")
+  has_rate = head.task in ("classes", "tags", "choice")
+  return values_of_layers(model) | {
+      "max_position_embeddings": position.max_length,
+      "classifier_dropout": head.dropout if has_rate else None,
   }
 
 
@@ -103,8 +109,7 @@ EMBEDDING_ROWS = (
     *norm("bert.embeddings.LayerNorm", "embed_norm"),
 )
 LAYER, OURS = "bert.encoder.layer.{i}", "encoder/{layers}"
-ROWS = (
-    *EMBEDDING_ROWS,
+LAYER_ROWS = (
     *dense(f"{LAYER}.attention.self.query", f"{OURS}/attention/query"),
     *dense(f"{LAYER}.attention.self.key", f"{OURS}/attention/key"),
     *dense(f"{LAYER}.attention.self.value", f"{OURS}/attention/value"),
@@ -114,6 +119,7 @@ ROWS = (
     *dense(f"{LAYER}.output.dense", f"{OURS}/ffn/out"),
     *norm(f"{LAYER}.output.LayerNorm", f"{OURS}/ffn_norm"),
 )
+ROWS = EMBEDDING_ROWS + LAYER_ROWS
 MLM_ROWS = (
     *dense("cls.predictions.transform.dense", "mlm_head/transform/dense"),
     *norm("cls.predictions.transform.LayerNorm", "mlm_head/transform/norm"),
