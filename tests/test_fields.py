@@ -27,6 +27,8 @@ from jtx.models.vit import GridStackConfig, ImageConfig, Vit
 from jtx.nn.activations import ACTIVATIONS
 from jtx.nn.attention import PROJECTIONS, QK_NORMS, Attention, AttentionConfig, LayerKind
 from jtx.nn.block import PARALLEL, POSITION_AT, BlockConfig, Context, Memory, ResidualConfig
+from jtx.nn.convolution import ConvolutionConfig
+from jtx.nn.disentangled import Disentangled
 from jtx.nn.grid_positions import (
     GRID_POSITIONS, GridPosition, Learned2d, LearnedGrid, RelativeBias, Rope2d, Sincos2d)
 from jtx.nn.layers import NORM_POSITIONS, FfnConfig, NormConfig
@@ -235,6 +237,7 @@ CHANGES = {
         "dropout": ({}, 0.5),
         "init_std": ({}, 0.02),
         "parallel": (dict(norm=PRE), "shared_norm"),
+        "convolution": ({}, ConvolutionConfig(size=3)),
     },
     AttentionConfig: {
         "num_heads": (dict(head_dim=4), 4),
@@ -247,6 +250,11 @@ CHANGES = {
         "soft_cap": ({}, 2.0),
         "qk_norm": ({}, "head"),
         "dropout": ({}, 0.5),
+    },
+    ConvolutionConfig: {
+        "size": ({}, 5),
+        "groups": ({}, 2),
+        "activation": ({}, "gelu"),
     },
     FfnConfig: {
         "dim": ({}, 12),
@@ -302,6 +310,9 @@ CHANGES = {
     Yarn: {"factor": ({}, 2.0), "original_length": ({}, 400), "fast": ({}, 4.0),
            "slow": ({}, 40.0), "attention": ({}, 2.0)},
     Alibi: {},
+    Disentangled: {"span": ({}, 8), "max_distance": ({}, 400), "terms": ({}, ("p2c",)),
+                   "shared": ({}, False), "norm": ({}, False), "norm_eps": ({}, 0.5),
+                   "init_std": ({}, 0.5)},
     T5Bias: {"num_buckets": ({}, 8), "max_distance": ({}, 64), "init_std": ({}, 0.5),
              "per_layer": ({}, True)},
     Classify: {"loss": ({}, "squared_error"), "label_smoothing": ({}, 0.1),
@@ -342,6 +353,7 @@ REQUIRED = {
     BlockConfig: dict(attention=BLOCK.attention, ffn=BLOCK.ffn),
     AttentionConfig: dict(num_heads=2),
     Llama3: dict(original_length=1000),  # so that a slow pair is between low and high
+    ConvolutionConfig: dict(size=3),
     FfnConfig: dict(dim=8),
     ExpertsConfig: dict(number=3),
     Attention: dict(config=AttentionConfig(num_heads=2)),
@@ -382,6 +394,12 @@ REFUSED = [
     (NormConfig, dict(kind="rmsnorm", bias=False), "norm.bias=False goes with norm.kind='layern"),
     (NormConfig, dict(unit_offset=True), "norm.unit_offset=True goes with norm.kind='rmsnorm'"),
     (NormConfig, dict(attention=False), "norm.attention=False goes with norm.position='pre'"),
+    (StackConfig, dict(block=dataclasses.replace(
+        BLOCK, convolution=ConvolutionConfig(size=3)), causal=True), "sees later places"),
+    (StackConfig, dict(block=dataclasses.replace(
+        PRE_BLOCK, convolution=ConvolutionConfig(size=3))), "goes with norm.position='post'"),
+    (ConvolutionConfig, dict(size=0, groups=2), "go with convolution.size"),
+    (Disentangled, dict(norm=False, norm_eps=0.5), "norm_eps=0.5 goes with position.norm=True"),
     (BlockConfig, dict(parallel="own_norms"), "goes with norm.position='pre' and"),
     (BlockConfig, dict(parallel="own_norms", norm=NormConfig(position="sandwich")),
      "goes with norm.position='pre' and"),
@@ -510,8 +528,11 @@ def program(instance) -> Lowered:
     case Seq2Seq():
       return model_program(EncDec(**TRANSLATOR), instance)
     case BlockConfig():
-      own = dict(block=dataclasses.replace(instance, parallel="none"))  # for cross-attention
+      own = dict(block=dataclasses.replace(  # for cross-attention
+          instance, parallel="none", convolution=ConvolutionConfig()))
       return model_program(translator(dict(block=instance), own), Seq2Seq(1))
+    case ConvolutionConfig():
+      return program(dataclasses.replace(BLOCK, convolution=instance))
     case FfnConfig():
       return program(dataclasses.replace(BLOCK, ffn=instance))
     case ExpertsConfig():

@@ -52,6 +52,7 @@ SKIPPED = {
     "jtx.nn.activations": "GELU and others by their names",
     "jtx.nn.bias": "biases of logits as functions of places, which these models have not",
     "jtx.nn.cache": "decoding",
+    "jtx.nn.convolution": "a convolution beside the first layer, which these models have not",
     "jtx.nn.dropout": "of the usual kind, from random bits that are cheap",
     "jtx.nn.encodings": "sines, ALiBi's slopes and buckets of distances",
     "jtx.nn.kept": "names of what the backward pass may keep",

@@ -15,6 +15,11 @@ def _roberta(width: int, num_layers: int) -> Config:
                 max_position_embeddings=514, layer_norm_eps=1e-5)
 
 
+DEBERTA = {"relative_attention": True, "position_biased_input": False, "pos_att_type": "c2p|p2c"}
+DEBERTA_V2 = DEBERTA | {"position_buckets": 256, "share_att_key": True,
+                        "norm_rel_ebd": "layer_norm"}
+CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu"}
+
 ENCODERS: dict[str, Config] = {
     # Devlin et al. 2019; the smaller ones are of Turc et al. 2019.
     "bert_tiny": _sizes("bert", 128, 2),
@@ -36,6 +41,16 @@ ENCODERS: dict[str, Config] = {
     # Warner et al. 2024
     "modernbert_base": {"model_type": "modernbert"},
     "modernbert_large": _sizes("modernbert", 1024, 28, intermediate_size=2624),
+    # He et al. 2020
+    "deberta_base": _sizes("deberta", 768, 12, **DEBERTA),
+    "deberta_large": _sizes("deberta", 1024, 24, **DEBERTA),
+    # The same with a convolution; He et al. 2021
+    "deberta_v2_xlarge": _sizes("deberta-v2", 1536, 24, **DEBERTA_V2, **CONVOLUTION),
+    "deberta_v2_xxlarge": _sizes("deberta-v2", 1536, 48, **DEBERTA_V2, **CONVOLUTION),
+    "deberta_v3_xsmall": _sizes("deberta-v2", 384, 12, **DEBERTA_V2),
+    "deberta_v3_small": _sizes("deberta-v2", 768, 6, **DEBERTA_V2),
+    "deberta_v3_base": _sizes("deberta-v2", 768, 12, **DEBERTA_V2),
+    "deberta_v3_large": _sizes("deberta-v2", 1024, 24, **DEBERTA_V2),
 }
 
 

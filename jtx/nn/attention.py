@@ -33,9 +33,7 @@ class AttentionConfig:
   head_dim: Size | None = None  # of queries and keys; None is width / num_heads
   v_head_dim: Size | None = None  # of values; None is head_dim
   biases: tuple[str, ...] = ()  # of `PROJECTIONS`, those that have one
-  # Of the logits; None is (products x head_dim)^-0.5, of the `products` that its position has: 1,
-  # but where that is 'disentangled'.
-  scale: Positive | None = None
+  scale: Positive | None = None  # of the logits; None is (head_dim x position.products)^-0.5
   score: str = "dot"  # of `SCORES`
   soft_cap: Positive | None = None  # c makes logits c tanh(logits / c) (Gemma 2)
   # Queries and keys are normed: "head" in every head (Qwen 3), "width" over all heads (OLMo 2).

@@ -1,6 +1,7 @@
 """Biases of attention's logits as functions of places, which kernels compute as they need them."""
 
-from typing import Callable, Mapping
+import dataclasses
+from typing import Any, Callable, Mapping
 
 import flax.struct
 import jax
@@ -36,3 +37,13 @@ class PairBias:
     of_head = lambda params: self.function(
         self.q_positions[:, :, None], self.k_positions[:, None, :], params)
     return jnp.moveaxis(jax.vmap(of_head)(self.params), 0, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfPositions:
+  """The `pair_bias` of a `jtx.nn.positions.Position`, as a function that can be compared."""
+  position: Any
+  causal: bool
+
+  def __call__(self, q: jax.Array, k: jax.Array, params: Mapping[str, jax.Array]) -> jax.Array:
+    return self.position.pair_bias(q, k, params, self.causal)

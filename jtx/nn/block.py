@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
-from jtx.nn.activations import activate
 from jtx.nn.attention import Attention, AttentionConfig, LayerKind
 from jtx.nn.cache import Projections, Slots
 from jtx.nn.convolution import Convolution, ConvolutionConfig
@@ -85,9 +84,6 @@ class BlockConfig:
     if self.parallel != "none" and (self.norm.position != "pre" or not self.norm.attention):
       raise ConfigError(f"block.parallel={self.parallel!r} goes with norm.position='pre' and"
                         " norm.attention=True")
-    if self.convolution.size and self.norm.position != "post":
-      raise ConfigError(f"convolution.size={self.convolution.size} goes with norm.position='post',"
-                        f" not {self.norm.position!r}")
 
   @property
   def out_init_std(self) -> float | None:
@@ -96,7 +92,7 @@ class BlockConfig:
 
 
 class Block(nn.Module):
-  """Self-attention, cross-attention where `cross` is set, feed-forward; and a convolution beside."""
+  """Self-attention, cross-attention where `cross` is set, feed-forward, a convolution beside."""
   config: BlockConfig
   kinds: tuple[LayerKind, ...]  # of layers in the stack
   position: Position = Position()
@@ -122,11 +118,8 @@ class Block(nn.Module):
     Returns:
       The output, the keys and values of the memory (None without cross-attention), and a
       dict of attention weights where the context asks for them.
-
-    Raises:
-      ConfigError: parallel sub-layers with cross-attention between them.
     """
-    c, attention, entered = self.config, {}, x
+    c, attention, start = self.config, {}, x
 
     def self_attention(y):
       y, _, attention["self"] = self.attention("attention")(
@@ -145,23 +138,16 @@ class Block(nn.Module):
           return_weights=ctx.return_weights)
       return y
 
-    def convolution(_):
-      layer = Convolution(c.convolution, c.init_std, self.dtype, name="convolution")
-      return activate(c.convolution.activation, layer(entered, ctx.segments))
-
     def feed_forward(y):
       kind = Experts if c.ffn.experts.number else FeedForward
       layer = kind(c.ffn, c.init_std, c.out_init_std, self.dtype, name="ffn")
       return layer(y, ctx.train, ctx.segments)
 
     if self.position_at != "stem":
-      params = ctx.embed_params
-      if self.position_at == "layers":
-        params = make_params(self, self.position.model_tables(x.shape[-1]))
+      params = ctx.embed_params if self.position_at == "shared" else make_params(
+          self, self.position.model_tables(x.shape[-1]))
       x = self.position.embed(x, ctx.places, params)
     if c.parallel != "none":
-      if self.cross:
-        raise ConfigError(f"block.parallel={c.parallel!r} has no place for cross-attention")
       x = self.parallel(x, self_attention, feed_forward, ctx, skipped)
     else:
       x = self.residual("attention_norm", x, self_attention, ctx, skipped)
@@ -169,7 +155,8 @@ class Block(nn.Module):
         x = self.residual("cross_attention_norm", x, cross_attention, ctx, skipped)
       x = self.residual("ffn_norm", x, feed_forward, ctx, skipped)
     if c.convolution.size:
-      x = self.residual("convolution_norm", x, convolution, ctx, skipped)
+      layer = Convolution(c.convolution, c.init_std, self.dtype, name="convolution")
+      x = self.residual("convolution_norm", x, lambda _: layer(start, ctx.segments), ctx, skipped)
     return x, memory, attention if ctx.return_weights else None
 
   def attention(self, name: str) -> Attention:
@@ -193,7 +180,13 @@ class Block(nn.Module):
 
   def parallel(self, x: jax.Array, self_attention: Callable, feed_forward: Callable, ctx: Context,
                skipped: jax.Array | None) -> jax.Array:
-    """x + attention(norm(x)) + feed-forward(norm(x)) (Chowdhery et al. 2022, section 2)."""
+    """x + attention(norm(x)) + feed-forward(norm(x)) (Chowdhery et al. 2022, section 2).
+
+    Raises:
+      ConfigError: there is cross-attention, which has no place in it.
+    """
+    if self.cross:
+      raise ConfigError(f"block.parallel={self.config.parallel!r} has no place for cross-attention")
     norm = self.config.norm.make
     y = norm("attention_norm")(x)
     z = norm("ffn_norm")(x) if self.config.parallel == "own_norms" else y

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
+from jtx.nn.activations import activate
 from jtx.nn.layers import param
 from jtx.ranges import Size, SizeOrNone
 
@@ -28,9 +29,18 @@ class ConvolutionConfig:
     if not self.size and (self.groups, self.activation) != (off.groups, off.activation):
       raise ConfigError("convolution.groups and convolution.activation go with convolution.size")
 
+  def check(self, causal: bool, norm_position: str) -> None:
+    """Raises ConfigError where the stack is not one that can have it."""
+    if self.size and causal:
+      raise ConfigError(f"convolution.size={self.size} sees later places, and causal=True hides"
+                        " them")
+    if self.size and norm_position != "post":
+      raise ConfigError(f"convolution.size={self.size} goes with norm.position='post', not"
+                        f" {norm_position!r}")
+
 
 class Convolution(nn.Module):
-  """Sums over the places around each, of its own text, of products with a kernel a place."""
+  """Activations of sums over the places around each, of its own text; a kernel a place."""
   config: ConvolutionConfig
   init_std: float | None = None  # None is Lecun normal
   dtype: jnp.dtype = jnp.float32
@@ -61,4 +71,4 @@ class Convolution(nn.Module):
       window = jnp.where((at(segments) == segments[..., None])[..., None], window, 0)
     y = jnp.einsum("btkgi,kigo->btgo", window.reshape(B, T, c.size, c.groups, inside),
                    kernel.reshape(c.size, inside, c.groups, inside).astype(self.dtype))
-    return y.reshape(B, T, D) + bias.astype(self.dtype)
+    return activate(c.activation, y.reshape(B, T, D) + bias.astype(self.dtype))

@@ -24,10 +24,10 @@ TERMS = ("c2p", "p2c")
 
 @dataclasses.dataclass(frozen=True)
 class Disentangled(Position):
-  """The published version 3 is the default; version 1 is (512, 0, shared=False, norm=False)."""
+  """Version 3 as published; version 1 is Disentangled(512, 0, shared=False, norm=False)."""
   span: Size = 256  # rows of the table to each side; distances beyond have its ends
-  max_distance: SizeOrNone = 512  # from span / 2 to this, rows are for logarithmic buckets; 0: every
-  # row is for one distance
+  # From span / 2 to this, rows are for logarithmic buckets; 0: every row is for one distance.
+  max_distance: SizeOrNone = 512
   terms: tuple[str, ...] = TERMS
   shared: bool = True  # distances are projected as tokens are
   norm: bool = True  # of the table, a layer norm

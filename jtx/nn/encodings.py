@@ -1,4 +1,4 @@
-"""Position encodings as pure functions: sinusoids, slopes, buckets, resized tables."""
+"""Position encodings as pure functions: sinusoids, ALiBi's slopes, buckets, resized tables."""
 
 import math
 
@@ -100,8 +100,8 @@ def relative_buckets(distance: jax.Array, *, num_buckets: int, max_distance: int
 def distance_rows(distance: jax.Array, *, span: int, max_distance: int) -> jax.Array:
   """The row of DeBERTa's table for query position minus key position, 0 to 2 span - 1.
 
-  Rows are for single distances, and with a `max_distance` above 0 only up to half of the span; beyond, they
-  grow logarithmically up to it (He et al. 2021, version 2). Those further away share the last ones.
+  Rows are for single distances; with a `max_distance`, only up to half of the span, beyond which
+  they grow logarithmically (He et al. 2021, version 2). What is further away has the last ones.
   """
   if not max_distance:
     return jnp.clip(distance + span, 0, 2 * span - 1)

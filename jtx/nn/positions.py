@@ -9,7 +9,7 @@ model counts so.
 
 import dataclasses
 import math
-from typing import Callable, Literal, Mapping, NamedTuple
+from typing import Callable, ClassVar, Literal, Mapping, NamedTuple
 
 import flax.linen as nn
 import flax.struct
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
-from jtx.nn.bias import PairBias
+from jtx.nn.bias import OfPositions, PairBias
 from jtx.nn.encodings import sinusoidal
 from jtx.nn.layers import param
 from jtx.ranges import CountOrNone, NotNegative, Positive, Size
@@ -65,6 +65,7 @@ class Project(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Position:
   """No position information; the base of all encodings, whose hooks do nothing."""
+  products: ClassVar[int] = 1  # of vectors, whose sum is a logit
 
   @staticmethod
   def registry() -> dict[str, Callable[..., "Position"]]:
@@ -96,11 +97,6 @@ class Position:
   def crosses(self) -> bool:
     """Whether the hooks act in cross-attention, too, on the memory's own positions."""
     return False
-
-  @property
-  def products(self) -> int:
-    """How many products of vectors make a logit: it is scaled by (products x H)^-0.5."""
-    return 1
 
   def check_kinds(self, windowed: bool) -> None:
     """Raises ConfigError where a field has no meaning without windowed layers, or with them."""
@@ -159,16 +155,6 @@ class Position:
       causal: whether later keys are hidden.
     """
     raise NotImplementedError
-
-
-@dataclasses.dataclass(frozen=True)
-class OfPositions:
-  """A position's `pair_bias`, as a function that can be compared."""
-  position: Position
-  causal: bool
-
-  def __call__(self, q: jax.Array, k: jax.Array, params: Params) -> jax.Array:
-    return self.position.pair_bias(q, k, params, self.causal)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,8 +225,7 @@ class Learned(Position):
                         f" tokens from position {self.first_position} on")
 
 
-# What a config's `position` names. `rope`, `relative` and `disentangled` of this
-# folder add theirs.
+# What a config's `position` names. `rope`, `relative` and `disentangled` add theirs.
 POSITIONS: dict[str, Callable[..., Position]] = {
     "none": Position,
     "sinusoidal": Sinusoidal,

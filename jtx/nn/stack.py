@@ -84,9 +84,7 @@ class StackConfig:
     if self.position_at != "stem" and not self.position.embeds:
       raise ConfigError(f"position_at={self.position_at!r} is for positions that are added to"
                         f" embeddings, and {type(self.position).__name__} is not; leave it 'stem'")
-    if self.block.convolution.size and self.causal:
-      raise ConfigError(f"convolution.size={self.block.convolution.size} sees later places, and"
-                        " causal=True hides them")
+    self.block.convolution.check(self.causal, self.block.norm.position)
     if not self.final_norm and self.block.norm.position == "post":
       raise ConfigError("final_norm=False goes with norm.position='pre', 'sandwich' or 'output';"
                         " 'post' has none behind the last layer")
@@ -126,10 +124,7 @@ class StackConfig:
 
   @property
   def segments(self) -> tuple[Segment, ...]:
-    """The layers; the first stands alone where it differs from the others.
-
-    It may have no norm before its attention, or a convolution beside it.
-    """
+    """The layers; the first stands alone where it lacks a norm or has a convolution."""
     norm = self.block.norm
     if norm.attention and not self.block.convolution.size:
       return (Segment(self.block, self.num_layers, self.pattern),)

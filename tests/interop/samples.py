@@ -8,6 +8,8 @@ from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError
 from jtx.interop.trunks import param_shapes
 from jtx.models.encoder import HeadConfig
+from jtx.nn.convolution import ConvolutionConfig
+from jtx.nn.disentangled import Disentangled
 from jtx.nn.positions import Learned
 from jtx.nn.rope import Rope
 from tests.helpers import block, encoder
@@ -32,8 +34,14 @@ MODERNBERT = encoder(
     position=Rope(160_000.0, local_base=10_000.0), pattern=("global", "local", "local"),
     head=HeadConfig(task="classes", outputs=4, transform="gelu", norm=True, use_bias=False,
                     dropout=0.0))
+DEBERTA = encoder(
+    BERT, num_token_types=0, position=Disentangled(5, 0, shared=False, norm=False),
+    block=block(BLOCK, biases=("query", "value", "out")))
+DEBERTA_V2 = encoder(
+    BERT, num_token_types=0, position=Disentangled(6, 12, norm_eps=1e-12),
+    block=block(BLOCK, convolution=ConvolutionConfig(size=3, activation="gelu")))
 MODELS_BY_TYPE = {"bert": BERT, "roberta": ROBERTA, "albert": ALBERT, "distilbert": DISTILBERT,
-                  "modernbert": MODERNBERT}
+                  "modernbert": MODERNBERT, "deberta": DEBERTA, "deberta-v2": DEBERTA_V2}
 TOKENIZER = wordpiece(iter(["the cat sat on the mat"] * 3), vocab_size=30, min_frequency=1)
 DROP = object()  # an attribute that is left out
 

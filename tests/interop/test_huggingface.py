@@ -86,6 +86,21 @@ PUBLISHED = {
         num_hidden_layers=22, pad_token_id=50283, position_embedding_type="absolute",
         sep_token_id=50282, tie_word_embeddings=True, torch_dtype="float32",
         transformers_version="4.47.0.dev0", vocab_size=50368)),
+    "DebertaModel": (138_601_728, dict(
+        architectures=["DebertaForMaskedLM"], attention_probs_dropout_prob=0.1, hidden_act="gelu",
+        hidden_dropout_prob=0.1, hidden_size=768, initializer_range=0.02, intermediate_size=3072,
+        layer_norm_eps=1e-7, max_position_embeddings=512, max_relative_positions=-1,
+        model_type="deberta", num_attention_heads=12, num_hidden_layers=12, padding_idx=0,
+        pooler_dropout=0, pooler_hidden_act="gelu", pos_att_type="c2p|p2c",
+        position_biased_input=False, relative_attention=True, type_vocab_size=0, vocab_size=50265)),
+    "DebertaV2Model": (183_831_552, dict(
+        architectures=["DebertaV2ForMaskedLM"], attention_probs_dropout_prob=0.1,
+        hidden_act="gelu", hidden_dropout_prob=0.1, hidden_size=768, initializer_range=0.02,
+        intermediate_size=3072, layer_norm_eps=1e-7, max_position_embeddings=512,
+        max_relative_positions=-1, model_type="deberta-v2", norm_rel_ebd="layer_norm",
+        num_attention_heads=12, num_hidden_layers=12, pos_att_type="p2c|c2p", position_buckets=256,
+        position_biased_input=False, relative_attention=True, share_att_key=True,
+        type_vocab_size=0, vocab_size=128100)),
 }
 
 
@@ -106,21 +121,24 @@ def test_published_configs_are_understood(name):
 
 
 def test_every_attribute_that_is_read_changes_the_model():
-  others = {"size": 10, "id": 7, "rate": 0.3, "positive": 0.25, "flag": True, "activation": "relu",
-            "pooling": "mean"}
+  others = {"size": 10, "id": 7, "rate": 0.3, "positive": 0.25, "flag": None, "activation": "relu",
+            "pooling": "mean", "size_or_minus_1": 20, "words": ["c2p"]}
   for model_type, model in MODELS_BY_TYPE.items():
     family = FAMILIES[model_type]
     base = export.hf_config(model)
     if model_type == "modernbert":  # the old spelling, which the new one overrules
       base = {k: v for k, v in base.items() if k not in ("layer_types", "rope_parameters")}
-    for name, (kind, _) in family.attributes.read.items():
+    for name, (kind, default) in family.attributes.read.items():
       if kind not in others:
         continue
+      other = others[kind]
+      if kind == "flag":
+        other = not (base[name] if name in base else default)
       seen = set()
       for heads in ({"mlm"}, *family.architectures.values()):
         make = lambda config: repr(configs.model_fields(family, config, heads, "c"))
         try:
-          seen.add(make(base) != make(base | {name: others[kind]}))
+          seen.add(make(base) != make(base | {name: other}))
         except ConfigError:  # the value does not fit the others: it is read
           seen.add(True)
       assert True in seen, (model_type, name)

@@ -60,6 +60,21 @@ def test_a_config_that_is_not_understood_is_refused_by_name(edit, expected, save
     ("modernbert", {"local_attention": 1}, "local_attention=1 is no window"),
     ("modernbert", {"classifier_activation": "relu", "architectures": ["ModernBertForMaskedLM"]},
      "in the head of a masked language model jtx has those of the layers"),
+    ("deberta", {"relative_attention": DROP}, "relative_attention=False and position_biased_input="
+     "False are not what jtx computes, which are True and False"),
+    ("deberta", {"pos_att_type": "c2p|p2p"}, "pos_att_type='c2p|p2p' must have c2p, p2c or both"),
+    ("deberta", {"pos_att_type": 3}, "pos_att_type=3 is not words in a list, or joined by '|'"),
+    ("deberta", {"max_relative_positions": 0}, "max_relative_positions=0 is not a whole number of"
+     " 1 or more, or -1"),
+    ("deberta", {"embedding_size": 7}, "embedding_size=7 must be hidden_size=12"),
+    ("deberta", {"talking_head": True}, "talking_head=True is not what jtx computes"),
+    ("deberta-v2", {"share_att_key": DROP}, "share_att_key=False: jtx has projections of"),
+    ("deberta-v2", {"attention_head_size": 8}, "attention_head_size=8 must be hidden_size=12 /"
+     " num_attention_heads=3"),
+    ("deberta-v2", {"norm_rel_ebd": "rms"}, "norm_rel_ebd='rms': valid are 'none' and"
+     " 'layer_norm'"),
+    ("deberta-v2", {"conv_kernel_size": 4}, "conv_kernel_size=4 must be odd, and conv_gr"),
+    ("deberta-v2", {"position_buckets": 7}, "position_buckets=7 must be even, and max_rel"),
 ])
 def test_what_a_family_lacks_is_refused_by_name(model_type, edit, expected, saved):
   directory, _ = saved(MODELS_BY_TYPE[model_type], config=edit)

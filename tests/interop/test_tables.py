@@ -111,6 +111,18 @@ def test_queries_are_fused_with_the_key_that_they_share(kv_heads):
   np.testing.assert_array_equal(tables.write(entry, params), matrix)
 
 
+def test_a_tensor_of_the_first_layer_alone():
+  rows = tables.norm("conv.norm", "e/{layers}/conv_norm")
+  for parts, segment in (((1, 2), "layers_0"), ((1,), "layers")):
+    shapes = {f"e/{segment}/conv_norm/scale": (1, D), f"e/{segment}/conv_norm/bias": (1, D)}
+    weight, bias = tables.entries(rows, stacks(e=parts), shapes)
+    assert weight.name == "conv.norm.weight" and bias.name == "conv.norm.bias"
+    assert weight.places == ((f"e/{segment}/conv_norm/scale", (0,)),)
+    params = {}
+    tables.read(weight, np.arange(D, dtype=np.float32), shapes, params)
+    np.testing.assert_array_equal(params[f"e/{segment}/conv_norm/scale"], [range(D)])
+
+
 def test_experts_have_tensors_of_their_own():
   """Expert e of layer i is the matrix [i, e] of one parameter [L, E, D, F]."""
   row = tables.Row("l.{i}.experts.{e}.weight", ("d/{layers}/kernel",), tables.matrix(1))

@@ -14,6 +14,8 @@ from jtx.interop.presets import ENCODERS
 from jtx.models import MODELS
 from jtx.models.encoder import BERT_STACK, Encoder
 from jtx.models.text_head import Head, HeadConfig, pool
+from jtx.nn.convolution import ConvolutionConfig
+from jtx.nn.disentangled import Disentangled
 from jtx.nn.layers import LayerNorm
 from jtx.nn.positions import Learned
 from jtx.nn.rope import Rope
@@ -85,6 +87,14 @@ def count(model):
     ("distilbert", "DistilBertModel", 66_362_880),
     ("modernbert_base", "ModernBertModel", 149_014_272),
     ("modernbert_large", "ModernBertModel", 394_781_696),
+    ("deberta_base", "DebertaModel", 138_601_728),
+    ("deberta_large", "DebertaModel", 405_163_008),
+    ("deberta_v2_xlarge", "DebertaV2Model", 884_593_152),
+    ("deberta_v2_xxlarge", "DebertaV2Model", 1_564_549_632),
+    ("deberta_v3_xsmall", "DebertaV2Model", 70_682_112),
+    ("deberta_v3_small", "DebertaV2Model", 141_304_320),
+    ("deberta_v3_base", "DebertaV2Model", 183_831_552),
+    ("deberta_v3_large", "DebertaV2Model", 434_012_160),
 ])
 def test_published_encoders_have_their_number_of_parameters(name, architecture, expected):
   fields = huggingface.model_fields(ENCODERS[name], architecture, name)
@@ -103,7 +113,9 @@ def test_every_published_encoder_is_counted():
           share_layers=True),
     small(num_layers=4, block=MODERN, position=Rope(local_base=10.0), num_token_types=0,
           pattern=("global", "local"), window=1),
-), ids=["bert", "albert", "modernbert"])
+    small(num_layers=2, position=Disentangled(2, 4), num_token_types=0,
+          block=block(convolution=ConvolutionConfig(size=3))),
+), ids=["bert", "albert", "modernbert", "deberta"])
 def test_packed_and_padded_texts_have_the_hidden_states_of_texts_alone(model):
   a, b = (3, 7, 1, 20), (9, 2, 2, 30, 8)
   together, rows = packed(a, b), batch_of(a, b)

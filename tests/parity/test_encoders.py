@@ -77,7 +77,8 @@ NAMES = [f"{family}{head}{''.join(f'-{k}' for k in extra)}" for family, head, ex
 RICH = ("BertForPreTraining", "RobertaForMaskedLM", "RobertaForSequenceClassification",
         "AlbertForPreTraining", "DistilBertForMaskedLM", "DistilBertForSequenceClassification",
         "ModernBertForMaskedLM-attention_bias-mlp_bias-norm_bias-classifier_bias",
-        "ModernBertForSequenceClassification")
+        "ModernBertForSequenceClassification", "DebertaForMaskedLM", "DebertaV2ForMaskedLM",
+        "DebertaV2ForSequenceClassification")
 
 
 def make_peer(name):
@@ -274,6 +275,12 @@ ODD = {
                    dict(vocab_size=101, num_hidden_layers=4, attention_bias=True)],
 }
 ODD["Roberta"] = ODD["Bert"]
+ODD["Deberta"] = [dict(hidden_size=30, num_attention_heads=5, num_hidden_layers=1),
+                  dict(intermediate_size=7, type_vocab_size=0, max_relative_positions=9),
+                  dict(vocab_size=101, num_hidden_layers=4, pos_att_type="p2c")]
+ODD["DebertaV2"] = [dict(hidden_size=30, num_attention_heads=5, num_hidden_layers=1, conv_groups=2),
+                    dict(intermediate_size=7, conv_kernel_size=5, position_buckets=-1),
+                    dict(vocab_size=101, num_hidden_layers=4, norm_rel_ebd="none")]
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -29,7 +29,6 @@ ATTRIBUTES = {
     "pooler_hidden_size": ("size", None),
     "pooler_hidden_act": ("activation", "gelu"),
     "cls_dropout": ("rate", None),
-    "legacy": ("flag", True),  # names of the masked language model's head
 }
 V2_ATTRIBUTES = ATTRIBUTES | {
     "vocab_size": ("size", 128100),
@@ -46,7 +45,8 @@ V2_ATTRIBUTES = ATTRIBUTES | {
     "conv_act": ("activation", "tanh"),
 }
 FIXED = {"pooler_dropout": (0, 0.0), "talking_head": (False,)}
-FREE = frozenset({"padding_idx", "pooler_size"})
+# `legacy` tells the names of the head of masked tokens, which are read whatever they are.
+FREE = frozenset({"padding_idx", "pooler_size", "legacy"})
 
 
 def words(value: Any) -> list[str]:
@@ -92,16 +92,20 @@ def trunk_of_v2(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   norms = set(words(values["norm_rel_ebd"])) - {"none"}
   need(norms <= {"layer_norm"}, f"norm_rel_ebd={values['norm_rel_ebd']!r}: valid are 'none' and"
        " 'layer_norm'")
-  reach = own["span"]
+  reach, size, groups = own["span"], values["conv_kernel_size"], values["conv_groups"]
+  need(buckets == -1 or buckets % 2 == 0 and reach >= buckets // 2 + 2,
+       f"position_buckets={buckets} must be even, and max_relative_positions={reach} at least half"
+       " of it and 2")
+  need(size == 0 or size % 2 == 1 and width % groups == 0,
+       f"conv_kernel_size={size} must be odd, and conv_groups={groups} divide hidden_size={width}")
   if not norms:
     del own["norm_eps"]
   fields["stack"]["position"] = section(POSITIONS, "disentangled", **own | {
       "span": reach if buckets == -1 else buckets,
       "max_distance": 0 if buckets == -1 else reach, "norm": bool(norms)})
-  if values["conv_kernel_size"]:
+  if size:
     fields["stack"]["block"]["convolution"] = {
-        "size": values["conv_kernel_size"], "groups": values["conv_groups"],
-        "activation": ACTIVATIONS[values["conv_act"]]}
+        "size": size, "groups": groups, "activation": ACTIVATIONS[values["conv_act"]]}
   return fields
 
 
@@ -120,11 +124,10 @@ def values_of_both(model: Encoder) -> dict[str, Any]:
   own = stack.position
   need(isinstance(own, Disentangled), f"has disentangled attention, not {type(own).__name__}")
   pooled = head.task in ("classes", "multi_label", "choice")
-  reach = own.max_distance or own.span
   return bert.values_of_layers(model) | {
       "type_vocab_size": model.embedding.types,
-      "max_position_embeddings": reach,
-      "max_relative_positions": reach,
+      "max_position_embeddings": own.max_distance or own.span,
+      "max_relative_positions": -1,
       "relative_attention": True,
       "position_biased_input": False,
       "pos_att_type": list(own.terms),

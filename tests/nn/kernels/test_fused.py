@@ -11,12 +11,11 @@ import pytest
 from jtx.errors import ConfigError
 from jtx.nn import masks
 from jtx.nn.attend import attend
-from jtx.nn.bias import PairBias
+from jtx.nn.bias import OfPositions, PairBias
 from jtx.nn.kernels import blocks, fused, plans
 from jtx.nn.kernels import choose as kernels_of
 from jtx.nn.kernels.tile import Variant
 from jtx.nn.masks import CAUSAL, FULL, Global, Prefix, Rows, window
-from jtx.nn.positions import OfPositions
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.parallel import sharding
 
