@@ -114,7 +114,7 @@ def test_every_published_encoder_is_counted():
     small(num_layers=4, block=MODERN, position=Rope(local_base=10.0), num_token_types=0,
           pattern=("global", "local"), window=1),
     small(num_layers=2, position=Disentangled(2, 4), num_token_types=0,
-          block=block(convolution=ConvolutionConfig(size=3))),
+          block=block(BLOCK, convolution=ConvolutionConfig(size=3))),
 ), ids=["bert", "albert", "modernbert", "deberta"])
 def test_packed_and_padded_texts_have_the_hidden_states_of_texts_alone(model):
   a, b = (3, 7, 1, 20), (9, 2, 2, 30, 8)
