@@ -260,6 +260,25 @@ def test_packed_documents_equal_documents_of_their_own(family, tmp_path):
       theirs["head"]).max()
 
 
+@pytest.mark.parametrize("family, length, more", [
+    ("Deberta", 300, {}), ("Deberta", 700, {}),  # within the span of 512, and beyond it
+    ("DebertaV2", 700, dict(position_buckets=128)), ("DebertaV2", 700, {})])
+def test_long_rows_of_deberta(family, length, more, tmp_path):
+  """Hidden states at published spans and buckets."""
+  config = getattr(transformers, f"{family}Config")(**CONFIGS[family] | dict(
+      num_hidden_layers=2, max_position_embeddings=512, max_relative_positions=-1) | (
+          dict(position_buckets=256) | more if family == "DebertaV2" else {}))
+  peer = redraw(getattr(transformers, f"{family}Model")(config).eval())
+  model, params = load_pretrained(saved(peer, tmp_path / "theirs"), dtype="float32")
+  tokens = np.random.default_rng(0).integers(4, VOCAB, (1, length)).astype(np.int32)
+  batch = {"text": tokens, "text_segment_ids": np.ones_like(tokens),
+           "text_positions": np.arange(length, dtype=np.int32)[None]}
+  ours = np.asarray(jax.jit(model.apply)({"params": params}, batch))
+  with torch.no_grad():
+    theirs = peer(torch.from_numpy(tokens).long()).last_hidden_state.numpy()
+  assert abs(ours - theirs).max() < TOLERANCE * abs(theirs).max()
+
+
 ODD = {
     "Bert": [dict(hidden_size=30, num_attention_heads=5, num_hidden_layers=1),
              dict(intermediate_size=7, type_vocab_size=1, max_position_embeddings=9),
