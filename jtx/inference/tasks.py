@@ -180,6 +180,14 @@ def orders(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
           for x in trained.run(of_text(trained, inputs))]
 
 
+def replaced(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+  """The probability of every token that another was in its place."""
+  examples = of_text(trained, inputs)
+  return [{"tokens": trained.tokenizer.tokens(e["text"]),
+           "replaced": (1 / (1 + np.exp(-np.float64(outputs[:len(e["text"]), 0])))).tolist()}
+          for e, outputs in zip(examples, trained.run(examples))]
+
+
 def masked_tokens(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
   """The likeliest tokens for each mask in a text."""
   mask = trained.tokenizer.mask_id
@@ -219,5 +227,6 @@ HEADS: dict[str, tuple[dict[str, type], Callable[[Trained, Sequence[Input]], lis
     "choice": ({"prompt": str, "choices": list}, choices),
     "next_sentence": (PAIR, orders),
     "sentence_order": (PAIR, orders),
+    "replaced": (TEXT, replaced),
     "mlm": (TEXT, masked_tokens),
 }

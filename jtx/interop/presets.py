@@ -41,6 +41,10 @@ ENCODERS: dict[str, Config] = {
     # Warner et al. 2024
     "modernbert_base": {"model_type": "modernbert"},
     "modernbert_large": _sizes("modernbert", 1024, 28, intermediate_size=2624),
+    # Clark et al. 2020: the discriminators
+    "electra_small": {"model_type": "electra"},
+    "electra_base": _sizes("electra", 768, 12, embedding_size=768),
+    "electra_large": _sizes("electra", 1024, 24, embedding_size=1024),
     # He et al. 2020
     "deberta_base": _sizes("deberta", 768, 12, **DEBERTA),
     "deberta_large": _sizes("deberta", 1024, 24, **DEBERTA),

@@ -28,6 +28,8 @@ TASKS: dict[str, Task] = {
     "next_sentence": Task(outputs=2),
     # class 0: the texts are in order; 1: they are swapped (ALBERT)
     "sentence_order": Task(outputs=2),
+    # one score a token: above 0, another was in its place (ELECTRA)
+    "replaced": Task(by_token=True, outputs=1),
 }
 
 

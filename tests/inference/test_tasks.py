@@ -140,6 +140,15 @@ def test_the_order_of_two_texts():
   assert found["in_order"] == pytest.approx(softmax(outputs(t, e)[0])[0], abs=1e-5)
 
 
+def test_replaced_tokens():
+  t = trained(HeadConfig(task="replaced", pool="none", transform="gelu"))
+  inputs = [{"text": TEXTS[1], "second": TEXTS[0]}, {"text": TEXTS[2], "second": TEXTS[2]}]
+  encodings = encode([TEXTS[1], TEXTS[2]], [TEXTS[0], TEXTS[2]])
+  for found, e in zip(predict(t, inputs), encodings, strict=True):
+    assert found["tokens"] == TOKENIZER.tokens(e.ids)
+    np.testing.assert_allclose(found["replaced"], 1 / (1 + np.exp(-outputs(t, e)[:, 0])), atol=1e-5)
+
+
 def test_masked_tokens():
   """A vocab.txt of BERT's form, which has a mask."""
   import pathlib

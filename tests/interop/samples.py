@@ -40,8 +40,11 @@ DEBERTA = encoder(
 DEBERTA_V2 = encoder(
     BERT, num_token_types=0, position=Disentangled(6, 12, norm_eps=1e-12),
     block=block(BLOCK, convolution=ConvolutionConfig(size=3, activation="gelu")))
+ELECTRA = encoder(BERT, embedding_width=8, head=HeadConfig(
+    task="classes", outputs=4, transform="gelu"))
 MODELS_BY_TYPE = {"bert": BERT, "roberta": ROBERTA, "albert": ALBERT, "distilbert": DISTILBERT,
-                  "modernbert": MODERNBERT, "deberta": DEBERTA, "deberta-v2": DEBERTA_V2}
+                  "modernbert": MODERNBERT, "deberta": DEBERTA, "deberta-v2": DEBERTA_V2,
+                  "electra": ELECTRA}
 TOKENIZER = wordpiece(iter(["the cat sat on the mat"] * 3), vocab_size=30, min_frequency=1)
 DROP = object()  # an attribute that is left out
 

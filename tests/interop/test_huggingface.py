@@ -86,6 +86,15 @@ PUBLISHED = {
         num_hidden_layers=22, pad_token_id=50283, position_embedding_type="absolute",
         sep_token_id=50282, tie_word_embeddings=True, torch_dtype="float32",
         transformers_version="4.47.0.dev0", vocab_size=50368)),
+    "ElectraForPreTraining": (13_549_057, dict(
+        architectures=["ElectraForPreTraining"], attention_probs_dropout_prob=0.1,
+        embedding_size=128, hidden_act="gelu", hidden_dropout_prob=0.1, hidden_size=256,
+        initializer_range=0.02, intermediate_size=1024, layer_norm_eps=1e-12,
+        max_position_embeddings=512, model_type="electra", num_attention_heads=4,
+        num_hidden_layers=12, pad_token_id=0, position_embedding_type="absolute",
+        summary_activation="gelu", summary_last_dropout=0.1, summary_type="first",
+        summary_use_proj=True, transformers_version="4.9.0.dev0", type_vocab_size=2,
+        vocab_size=30522)),
     "DebertaModel": (138_601_728, dict(
         architectures=["DebertaForMaskedLM"], attention_probs_dropout_prob=0.1, hidden_act="gelu",
         hidden_dropout_prob=0.1, hidden_size=768, initializer_range=0.02, intermediate_size=3072,

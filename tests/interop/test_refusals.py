@@ -60,6 +60,9 @@ def test_a_config_that_is_not_understood_is_refused_by_name(edit, expected, save
     ("modernbert", {"local_attention": 1}, "local_attention=1 is no window"),
     ("modernbert", {"classifier_activation": "relu", "architectures": ["ModernBertForMaskedLM"]},
      "in the head of a masked language model jtx has those of the layers"),
+    ("electra", {"hidden_act": "relu", "architectures": ["ElectraForMaskedLM"]},
+     "hidden_act='relu': the masked language model's head of ELECTRA has gelu"),
+    ("electra", {"summary_type": "mean"}, "summary_type='mean' is not what jtx computes"),
     ("deberta", {"relative_attention": DROP}, "relative_attention=False and position_biased_input="
      "False are not what jtx computes, which are True and False"),
     ("deberta", {"pos_att_type": "c2p|p2p"}, "pos_att_type='c2p|p2p' must have c2p, p2c or both"),

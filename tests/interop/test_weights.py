@@ -112,7 +112,7 @@ def test_a_converted_workdir_needs_no_tokenizer_or_labels(tmp_path):
 def test_a_family_gives_its_own_head_for_another_task(saved):
   heads = {"bert": ("tanh", False), "roberta": ("tanh", False), "distilbert": ("relu", False),
            "albert": ("tanh", False), "modernbert": ("gelu", True), "deberta": ("tanh", False),
-           "deberta-v2": ("tanh", False)}
+           "deberta-v2": ("tanh", False), "electra": ("gelu", False)}
   for model_type, (transform, norm) in heads.items():
     directory, _ = saved(MODELS_BY_TYPE[model_type], name=model_type)
     fields = huggingface.finetuned_fields(huggingface.open_source(directory), "classes")

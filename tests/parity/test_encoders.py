@@ -43,6 +43,7 @@ CONFIGS = {
     "DebertaV2": DEBERTA | dict(
         share_att_key=True, position_buckets=4, max_relative_positions=8,
         norm_rel_ebd="layer_norm", conv_kernel_size=3, conv_act="gelu"),
+    "Electra": BERT | dict(embedding_size=16),
 }
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
          "ForQuestionAnswering", "ForMultipleChoice")
@@ -63,6 +64,8 @@ CLASSES = [(family, head, {}) for family in CONFIGS for head in HEADS
                                  + ["sliding_attention"])),
     ("ModernBert", "Model", dict(num_hidden_layers=1)),
     ("ModernBert", "Model", dict(layer_types=["full_attention"] * 5)),
+    ("Electra", "ForPreTraining", {}),
+    ("Electra", "ForPreTraining", dict(hidden_act="relu", embedding_size=24)),
     ("Deberta", "Model", dict(max_relative_positions=-1)),  # all within the span
     ("Deberta", "Model", dict(pos_att_type="c2p")),
     ("Deberta", "ForTokenClassification", dict(pos_att_type="p2c", type_vocab_size=0)),
@@ -78,7 +81,8 @@ RICH = ("BertForPreTraining", "RobertaForMaskedLM", "RobertaForSequenceClassific
         "AlbertForPreTraining", "DistilBertForMaskedLM", "DistilBertForSequenceClassification",
         "ModernBertForMaskedLM-attention_bias-mlp_bias-norm_bias-classifier_bias",
         "ModernBertForSequenceClassification", "DebertaForMaskedLM", "DebertaV2ForMaskedLM",
-        "DebertaV2ForSequenceClassification")
+        "DebertaV2ForSequenceClassification", "ElectraForMaskedLM", "ElectraForPreTraining",
+        "ElectraForMultipleChoice")
 
 
 def make_peer(name):
@@ -142,6 +146,7 @@ def peer_outputs(peer):
       result["head"] = np.stack([value, out.end_logits.numpy()], -1)[MASK]
     elif key != "end_logits":
       value = value.reshape(-1, 1) if "MultipleChoice" in type(peer).__name__ else value
+      value = value[..., None] if value.shape == TOKENS.shape else value  # a score a token
       result["head"] = value[MASK] if value.shape[:2] == TOKENS.shape else value
   return result
 
@@ -294,6 +299,7 @@ ODD = {
                    dict(vocab_size=101, num_hidden_layers=4, attention_bias=True)],
 }
 ODD["Roberta"] = ODD["Bert"]
+ODD["Electra"] = ODD["Albert"]
 ODD["Deberta"] = [dict(hidden_size=30, num_attention_heads=5, num_hidden_layers=1),
                   dict(intermediate_size=7, type_vocab_size=0, max_relative_positions=9),
                   dict(vocab_size=101, num_hidden_layers=4, pos_att_type="p2c")]

@@ -1,8 +1,8 @@
 """The model families of Hugging Face, one a file, and the table of them."""
 
 from jtx.interop.families import (
-    albert, bart, bert, bloom, deberta, distilbert, gpt, llama, modernbert, neox, opt, roberta, t5,
-    vit)
+    albert, bart, bert, bloom, deberta, distilbert, electra, gpt, llama, modernbert, neox, opt,
+    roberta, t5, vit)
 from jtx.interop.family import Family
 
 # By `model_type`. A model is saved as the first that can express it.
@@ -14,6 +14,7 @@ FAMILIES: dict[str, Family] = {
     "modernbert": modernbert.FAMILY,
     "deberta": deberta.V1,
     "deberta-v2": deberta.V2,
+    "electra": electra.FAMILY,
     "openai-gpt": gpt.GPT1,
     "gpt2": gpt.GPT2,
     "llama": llama.LLAMA,
