@@ -16,6 +16,7 @@ from jtx import config
 from jtx.errors import ConfigError
 from jtx.models import MODELS, decoder, encdec, encoder
 from jtx.models.decoder import Decoder
+from jtx.models.electra import Electra, GeneratorConfig
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.features import FeatureConfig
@@ -44,6 +45,7 @@ from jtx.objectives.classify import Classify
 from jtx.objectives.distill import Distill
 from jtx.objectives.distill_classes import DistillClasses
 from jtx.objectives.dpo import Dpo
+from jtx.objectives.electra import ReplacedTokens
 from jtx.objectives.lm import Lm
 from jtx.objectives.mae import Mae
 from jtx.objectives.mlm import Mlm
@@ -73,6 +75,9 @@ TRANSLATOR = dict(vocab_size=11, encoder=StackConfig(**STACK, position=Sinusoida
                   decoder=StackConfig(**STACK, position=Sinusoidal(), causal=True))
 GPT = dict(vocab_size=11, stack=StackConfig(**STACK, causal=True))
 HEAD = dict(task="classes", outputs=1)
+REPLACED = dict(task="replaced", pool="none", transform="gelu")
+GENERATOR = dict(num_layers=1, width=8, num_heads=2, ffn_dim=8)
+ELECTRA = {**MODEL, "head": HeadConfig(**REPLACED), "generator": GeneratorConfig(**GENERATOR)}
 ENCODER = {**MODEL, "head": HeadConfig(**HEAD)}
 SINUSOIDAL = {"layout": ({}, "concatenated"), "inclusive": ({}, True), "base": ({}, 100.0),
               "first_position": ({}, 1)}
@@ -135,6 +140,21 @@ CHANGES = {
         "head": ({}, HeadConfig(task="classes", outputs=2)),
         "lora": ({}, LoraConfig(rank=2)),
         "dtype": ({}, "bfloat16"),
+    },
+    Electra: {
+        "vocab_size": ({}, 12),
+        "stack": ({}, StackConfig(**STACK, unroll=2)),
+        "embedding": ({}, encoder.EmbeddingConfig(scale=True)),
+        "head": ({}, HeadConfig(**{**REPLACED, "transform": "tanh"})),
+        "generator": ({}, GeneratorConfig(num_layers=2, width=8, num_heads=2, ffn_dim=8)),
+        "lora": ({}, LoraConfig(rank=2)),
+        "dtype": ({}, "bfloat16"),
+    },
+    GeneratorConfig: {
+        "num_layers": ({}, 2),
+        "width": ({}, 4),
+        "num_heads": ({}, 1),
+        "ffn_dim": ({}, 4),
     },
     encoder.EmbeddingConfig: {
         "types": ({}, 0),
@@ -327,6 +347,7 @@ CHANGES = {
     Lm: {"label_smoothing": ({}, 0.1), "z_loss": ({}, 1e-3), "logits_chunk": ({}, 4)},
     Mae: {},
     Mlm: {"pairs": ({}, False)},
+    ReplacedTokens: {"weight": ({}, 2.0)},
     MultiLabel: {"pos_weight": ({}, (2.0,)), "focal_gamma": ({}, 2.0), "lm_weight": ({}, 0.5)},
     MultipleChoice: {"lm_weight": ({}, 0.5)},
     Span: {"lm_weight": ({}, 0.5)},
@@ -340,6 +361,8 @@ REQUIRED = {
     Decoder: GPT,
     EncDec: TRANSLATOR,
     Encoder: ENCODER,
+    Electra: ELECTRA,
+    GeneratorConfig: GENERATOR,
     FeatureConfig: dict(layers=(1,)),
     LoraConfig: dict(rank=2),
     Vit: VIT,
@@ -368,6 +391,8 @@ EXEMPT = {
     (DistillClasses, "lm_weight"): "refused: see test_with_lm.py",
     (Classify, "mixup"): "of images: see DistillClasses",
     (Classify, "cutmix"): "of images: see DistillClasses",
+    (Electra, "mlm"): "refused: see REFUSED",
+    (Electra, "features"): "refused: see REFUSED",
     (HeadConfig, "threshold"): "of what is predicted: see test_tasks.py",
     (ImageHeadConfig, "threshold"): "likewise",
     (LearnedGrid, "trained"): "of the optimiser: see test_optim.py",
@@ -421,6 +446,10 @@ REFUSED = [
     (LoraConfig, dict(rank=0, alpha=2.0), "lora.alpha=2.0 goes with lora.rank above 0"),
     (LoraConfig, dict(rank=0, trained=("embed",)), "lora.trained=.* goes with lora.rank above 0"),
     (ResnetConfig, dict(stages=()), "stem.width and stem.groups go with stem.stages"),
+    (Electra, dict(mlm=True), "mlm and features are of model.name='encoder'"),
+    (Electra, dict(features=FeatureConfig((1,))), "mlm and features are of model.name='encoder'"),
+    (Electra, dict(stack=StackConfig(**STACK, position=Learned(), position_at="layers")),
+     "a generator shares the embeddings' positions"),
     (EncDec, dict(src_vocab_size=13), "needs one vocabulary, not 13 source and 11 target tokens"),
 ]
 
@@ -462,6 +491,13 @@ def program(instance) -> Lowered:
   match instance:
     case EncDec():
       return model_program(instance, Seq2Seq(1))
+    case Electra():
+      return text_program(instance, Total(ReplacedTokens(), instance))
+    case GeneratorConfig():
+      return program(Electra(**{**ELECTRA, "generator": instance}))
+    case ReplacedTokens():
+      model = Electra(**ELECTRA)
+      return text_program(model, Total(instance, model))
     case Encoder():
       return text_program(instance, Probe())
     case Decoder():

@@ -12,6 +12,7 @@ from jtx.errors import ConfigError
 from jtx.interop.tables import Shape
 from jtx.models import MODELS
 from jtx.models.decoder import Decoder
+from jtx.models.electra import Electra
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.heads import TASKS
@@ -109,9 +110,11 @@ def _resized_table(model: Vit, path: str, table: jax.Array, other: Vit) -> jax.A
   return jax.vmap(resize)(table) if table.ndim == 3 else resize(table)  # of every layer, or one
 
 
+OF_TEXT = "mlm", "head", "features"
 KINDS: dict[type, Kind] = {
     Decoder: Kind(text_in_one_way, ("lm", "head")),
-    Encoder: Kind(text_in_one_way, ("mlm", "head", "features")),
+    Encoder: Kind(text_in_one_way, OF_TEXT),
+    Electra: Kind(text_in_one_way, (*OF_TEXT, "generator")),
     EncDec: Kind(encdec_in_one_way),
     Vit: Kind(vit_in_one_way, ("head", "decoder"), ("image",), resized_vit),
 }

@@ -1,12 +1,14 @@
 """Model families, one a file. A config's `model.name` is a key of `MODELS`."""
 
 from jtx.models.decoder import Decoder
+from jtx.models.electra import Electra
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.vit import Vit
 
 MODELS = {
     "decoder": Decoder,
+    "electra": Electra,
     "encdec": EncDec,
     "encoder": Encoder,
     "vit": Vit,

@@ -1,4 +1,4 @@
-"""Text encoders, by config: BERT, RoBERTa, ALBERT, DistilBERT, ModernBERT and their like."""
+"""Text encoders, by config: BERT, RoBERTa, ALBERT, ModernBERT, DeBERTa and their like."""
 
 import dataclasses
 
@@ -148,8 +148,8 @@ class Encoder(Adapted):
     return Places(batch["text_positions"],
                   batch.get("text_types", jnp.zeros_like(batch["text"])))
 
-  def embed_tokens(self, batch: Batch, places: Places, train: bool) -> jax.Array:
-    """The input [B, T, D] of the stack."""
+  def embed_tokens(self, batch: Batch, places: Places, train: bool, wide: bool = True) -> jax.Array:
+    """The input [B, T, D] of the stack; where not `wide`, before its projection."""
     x = self.embed(batch["text"])
     if self.embedding.scale:
       x *= x.shape[-1] ** 0.5
@@ -159,6 +159,6 @@ class Encoder(Adapted):
     if self.embedding.norm:
       x = self.embed_norm(x)
     x = self.dropout(x, train)
-    if x.shape[-1] != self.stack.width:
+    if wide and x.shape[-1] != self.stack.width:
       x = self.embed_projection(x)
     return constrain(x, "batch", "length", None)

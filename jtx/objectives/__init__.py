@@ -4,6 +4,7 @@ from jtx.objectives.classify import Classify
 from jtx.objectives.distill import Distill
 from jtx.objectives.distill_classes import DistillClasses
 from jtx.objectives.dpo import Dpo
+from jtx.objectives.electra import ReplacedTokens
 from jtx.objectives.lm import Lm
 from jtx.objectives.mae import Mae
 from jtx.objectives.mlm import Mlm
@@ -18,6 +19,7 @@ OBJECTIVES = {
     "distill": Distill,
     "distill_classes": DistillClasses,
     "dpo": Dpo,
+    "electra": ReplacedTokens,
     "lm": Lm,
     "mae": Mae,
     "mlm": Mlm,

@@ -16,6 +16,7 @@ from jtx.config import ConfigDict, build
 from jtx.errors import CheckpointError, ConfigError
 from jtx.interop import trunks
 from jtx.models import MODELS
+from jtx.models.electra import discriminator
 from jtx.saved.checkpoint import Checkpointer
 from jtx.saved.checksums import digests
 
@@ -42,6 +43,7 @@ def fitted(directory: str, model: Any, theirs: Any, params: Any,
     params: of the folder's model.
     new_tokens: by how many the model's vocabulary may be larger.
   """
+  theirs, params = discriminator(theirs, params)
   if type(theirs) is not type(model):
     raise ConfigError(f"{directory} holds a {type(theirs).__name__}, not a {type(model).__name__}")
   model = trunks.with_vocabulary_of(model, theirs, new_tokens)

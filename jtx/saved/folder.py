@@ -18,6 +18,7 @@ from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.interop import configs, files, huggingface, originals, preprocessor, trunks
 from jtx.interop.originals import Originals
+from jtx.models import electra
 from jtx.models.heads import TASKS
 from jtx.nn import lora
 from jtx.saved import base, card, workdir
@@ -206,7 +207,8 @@ class Workdir(Saved):
   def fields(self):
     name = self.config.model.name
     fields = {key: value for key, value in self.config.model.items() if key != "name"}
-    return name, _plain(trunks.trunk_fields(name, fields))
+    left = "encoder" if name == "electra" else name  # as `load` has it
+    return left, _plain(trunks.trunk_fields(name, fields))
 
   def finetuned_fields(self, task, lm=False):
     name, fields = self.fields()
@@ -233,7 +235,7 @@ class Run(Workdir):
   def _load(self, step, average, merge=True):
     task, params, self.step = workdir.load_run(self.directory, step, average, merge=merge)
     self.average = average
-    return task.model, params
+    return electra.discriminator(task.model, params)
 
   def load_adapted(self, step: int | str | None = None,
                    average: int | None = None) -> tuple[Any, Any]:

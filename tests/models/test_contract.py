@@ -7,6 +7,7 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.models import MODELS
+from jtx.models.electra import Electra, GeneratorConfig
 from jtx.models.heads import TASKS
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
@@ -47,6 +48,9 @@ CASES = {
     "encoder of special tokens": (
         encoder(**SIZE, position=T5Bias(), pattern=("prefix", "global_tokens"), window=1,
                 head=HeadConfig(task="embedding")), {"embedding"}),
+    "electra": (Electra(vocab_size=V, stack=encoder(**SIZE).stack, head=HeadConfig(
+        task="replaced", pool="none", transform="gelu"), generator=GeneratorConfig(
+            num_layers=1, width=D, num_heads=2, ffn_dim=6)), {"replaced", "generator"}),
     "vit": (vit(**IMAGE), set()),
     "vit with a head": (vit(**IMAGE, head=CLASSES), {"classes"}),
     "vit of two segments": (
@@ -106,10 +110,12 @@ def test_shared_layers_are_one():
 def test_its_heads_are_named(name):
   model, heads = CASES[name]
   assert model.heads == heads
-  assert heads <= {*TASKS, "seq2seq", "lm", "mlm", "mae", "distilled"} - {"none"}
+  others = {"seq2seq", "lm", "mlm", "mae", "distilled", "generator"}
+  assert heads <= {*TASKS} - {"none"} | others
   params = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   assert ("mlm_head" in params) == ("mlm" in heads)
   assert ("mae_decoder" in params) == ("mae" in heads)
+  assert ("generator_head" in params) == ("generator" in heads)
   outputs = params.get("task_head", {})
   assert ("output" in outputs) == any(task in TASKS and TASKS[task].scored for task in heads)
   assert ("distillation_output" in outputs) == ("distilled" in heads)
