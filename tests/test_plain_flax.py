@@ -32,6 +32,7 @@ def test_as_many_parameters(name, arg, options, positions):
   assert number(plain_step.step_of(plain)[1][0]) == number(state.params) - positions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, arg, options", [
     ("bert", "tiny", {}), ("vit_b16", "tiny", dict(outputs=10)), ("nmt_base", "tiny", {}),
     ("mae", "ti,tiny", {}), ("modernbert", "tiny", {})])

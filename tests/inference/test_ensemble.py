@@ -60,6 +60,7 @@ def probabilities(member, text, target):
   return np.array(found)
 
 
+@pytest.mark.slow
 def test_targets_have_the_mean_of_probabilities(members):
   targets = ["ca", "b", "", "abcab"]
   models, params = zip(*members)

@@ -65,6 +65,7 @@ def test_draws_are_of_the_text_and_only_texts_are_searched(monkeypatch):
     assert key == jax.random.fold_in(jax.random.key(7), number)
 
 
+@pytest.mark.slow
 def test_predict_names_the_command_of_a_translator(trained):
   with pytest.raises(ConfigError, match=f"--workdir={trained} holds a translator, .* is translate"):
     run_command("predict", f"--workdir={trained}", "--step=newest")

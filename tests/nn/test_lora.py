@@ -80,6 +80,7 @@ def adapted(name, **fields):
   return CASES[name][0].clone(lora=config, dtype="float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["decoder", "encdec", "encoder of two segments",
                                   "encoder of special tokens", "vit with a head", "mae"])
 def test_models_begin_as_they_were_and_merge(name):

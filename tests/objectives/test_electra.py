@@ -71,6 +71,7 @@ def test_losses_are_the_formulas():
   assert weights == {"loss": 5, "replaced_loss": pytest.approx(11 / 20)}
 
 
+@pytest.mark.slow
 def test_gradients_meet_in_the_embeddings_alone():
   params, objective = drawn(MODEL), ReplacedTokens()
   moved = {}
@@ -123,6 +124,7 @@ def test_what_does_not_fit_is_refused(edits, message):
     param_shapes(MODEL.clone(**edits))
 
 
+@pytest.mark.slow
 def test_a_run_leaves_the_encoder(tmp_path):
   """Its workdir and the folder that is exported have the same one, without the generator."""
   c = config.get_config("tiny")

@@ -18,12 +18,14 @@ from jtx.interop.trunks import param_shapes
 from jtx.saved import speaking
 from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
-from tests.parity.test_decoders import error, own_tensors, redraw, same_files, saved
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: make test-parity installs it")
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: see make test-parity")
+
+# Which is itself skipped without them.
+from tests.parity.test_decoders import error, own_tensors, redraw, same_files, saved  # noqa: E402
 
 TOLERANCE = 5e-6  # of the largest value
 VOCAB, S, T, PAD, EOS = 61, 11, 9, 0, 1

@@ -108,6 +108,7 @@ def test_an_unknown_character_names_the_file(tmp_path):
     run(config, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_mixture_of_experts_is_trained_and_goes_on_with_prompts(tmp_path):
   config = config_of(tmp_path, **{"model.stack.block.ffn.experts.number": 4})
   run(config, tmp_path / "run")

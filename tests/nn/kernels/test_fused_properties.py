@@ -51,12 +51,14 @@ def plan_of(mask, T, S, rows=1):
 # ------------------------------------------------------------------------------- what is passed by
 
 
+@pytest.mark.slow
 @given(any_mask(), st.integers(1, 80), st.integers(1, 80))
 @CHEAP
 def test_the_most_keys_are_those_of_the_whole_mask(mask, T, S):
   assert blocks.most_keys(mask, T, S) == pairs_of(mask, T, S).sum(1).max()
 
 
+@pytest.mark.slow
 @given(any_mask(), st.integers(9, 80), st.integers(9, 80), st.data())
 @CHEAP
 def test_no_pair_is_passed_by_and_no_hidden_one_taken_for_seen(mask, T, S, data):
