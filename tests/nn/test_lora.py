@@ -80,9 +80,9 @@ def adapted(name, **fields):
   return CASES[name][0].clone(lora=config, dtype="float32")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["decoder", "encdec", "encoder of two segments",
-                                  "encoder of special tokens", "vit with a head", "mae"])
+@pytest.mark.parametrize("name", ["vit with a head", "mae", *(
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("decoder", "encdec", "encoder of two segments", "encoder of special tokens"))])
 def test_models_begin_as_they_were_and_merge(name):
   model = adapted(name, dropout=0.1)
   bare, batch = lora.plain(model), of_length(model, 4)
