@@ -38,7 +38,7 @@ from jtx.nn.attend import attend
 from jtx.nn.attention import Attention, AttentionConfig, LayerKind
 from jtx.nn.block import Block, BlockConfig, Context
 from jtx.nn.masks import Rows
-from jtx.nn.positions import POSITIONS, Places, Sizes
+from jtx.nn.positions import POSITIONS, Places, Project, Sizes
 from jtx.nn.stack import Stack, StackConfig
 from jtx.train import schedules
 
@@ -203,11 +203,12 @@ def hooks(position):
   x, heads, places = jnp.ones((1, 8, 16)), jnp.ones((1, 8, 4, 4)), Places(jnp.arange(8)[None])
   tables = position.model_tables(16) | position.stack_tables(Sizes(16, 4, 4))
   params = {name: jnp.ones(table.shape) for name, table in tables.items()}
+  project = Project(*2 * [lambda x: jnp.ones((*x.shape[:-1], 4, 4))])  # of a layer
   return [
       not np.array_equal(position.embed(x, places, params), x),
       not np.array_equal(position.add(x, places, params), x),
       not np.array_equal(position.rotate(heads, places, params), heads),
-      position.bias(heads, heads, places, places, params=params, project=None,
+      position.bias(heads, heads, places, places, params=params, project=project,
                     scale=0.5) is not None,
   ]
 

@@ -11,6 +11,7 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.inference import decode, generate
+from jtx.nn.disentangled import Disentangled
 from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sinusoidal
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import Rope
@@ -23,6 +24,7 @@ V, BOS = 11, 1
 ENCODINGS = {
     "none": Position(),
     "sinusoidal": Sinusoidal(first_position=1),
+    "disentangled": Disentangled(span=4, max_distance=6),
     "attached": Attached(layout="concatenated"),
     "learned": Learned(max_length=16, init_std=0.5),
     "rope": Rope(),
