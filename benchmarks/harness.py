@@ -57,6 +57,7 @@ class Worker:
     self.pipe, other = context.Pipe()
     self.process = context.Process(target=serve, args=(other, make, kwargs), daemon=True)
     self.process.start()
+    other.close()  # or an end of the process would leave the pipe open, and `answer` waiting
     self.waiting = 1  # answers that are due, the first when it is made
     try:
       self.answer()

@@ -47,6 +47,11 @@ def test_a_worker_that_can_not_be_made():
     harness.Worker(Counter, begin=5)
 
 
+def test_a_worker_that_dies_is_told():
+  with pytest.raises(harness.WorkerError, match="a worker ended with status -6"):
+    harness.Worker(os.abort)
+
+
 def test_the_highest_memory_is_that_in_between():
   size = 100_000_000
   with saving.highest() as found:
