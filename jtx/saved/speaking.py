@@ -1,13 +1,15 @@
 """Where texts that the model of a folder goes on with begin and end, and how talks are written."""
 
+import os
 from typing import Any
 
+from jtx import storage
 from jtx.config import ConfigDict, section
 from jtx.errors import ConfigError
 from jtx.inference.decode import METHODS, Ends
 from jtx.inference.rules import Rules
 from jtx.inference.translate import Writing
-from jtx.interop import generation
+from jtx.interop import generation, originals
 from jtx.saved.folder import HuggingFace, Run, Saved
 
 MAX_LENGTH = 256  # tokens of a source or a target, where nothing tells
@@ -38,11 +40,14 @@ def writing(saved: Saved, model: Any) -> tuple[ConfigDict, Writing | None]:
   options = ConfigDict({"method": section(METHODS, "beam"), "batch_size": 64,
                         "max_source_length": min(MAX_LENGTH, longest),
                         "max_target_length": min(MAX_LENGTH, longest)})
+  folder = saved.directory
   if not isinstance(saved, HuggingFace):
-    return options, None
-  found = generation.read_generation(saved.directory)
+    folder = os.path.join(folder, originals.FOLDER)  # of a model that was converted from one
+    if not storage.is_folder(folder):
+      return options, None
+  found = generation.read_generation(folder)
   if found.start is None:
-    raise ConfigError(f"{saved.directory} has no decoder_start_token_id, in {generation.FILE} or"
+    raise ConfigError(f"{folder} has no decoder_start_token_id, in {generation.FILE} or"
                       " config.json: a text begins behind it")
   if found.max_length is not None:  # the start token is one of them
     options.max_target_length = min(found.max_length - 1, longest)

@@ -74,6 +74,12 @@ def test_sources_have_the_tokens_of_the_template(folder):
   assert len(translate.translator.encoded("src", [TEXTS[0]], 4)[0][0]) == 4
 
 
+def test_a_converted_folder_writes_as_the_one_that_it_was(folder, tmp_path):
+  made = str(tmp_path / "made")
+  run_command("convert", f"--from_hf={folder}", f"--workdir={made}")
+  assert jtx.Translator(made).hypotheses(TEXTS) == jtx.Translator(str(folder)).hypotheses(TEXTS)
+
+
 def test_config_json_tells_what_the_other_file_does_not(folder, tmp_path):
   for name in folder.iterdir():
     (tmp_path / name.name).write_bytes(name.read_bytes())

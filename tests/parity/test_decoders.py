@@ -220,6 +220,22 @@ def own_tensors(directory, model):
   return shapes, wanted, {e.name: files.get(e.name) for e in wanted}
 
 
+def fitting(directory, model, batch, theirs, mask):
+  """The tensors of a folder, and whether the logits of some tensors are those that are expected."""
+  shapes, wanted, tensors = own_tensors(directory, model)
+  run = jax.jit(lambda p: model.apply(
+      {"params": p}, model.apply({"params": p}, batch), method="logits"))
+
+  def fits(tensors):
+    params = {}
+    for entry in wanted:
+      tables.read(entry, tensors[entry.name], shapes, params)
+    params = huggingface.unflatten_dict(params, sep="/")
+    return abs(np.asarray(run(params))[mask] - theirs).max() < TOLERANCE * abs(theirs).max()
+
+  return tensors, fits
+
+
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_changed_tensor_shows(family, tmp_path):
   """One that a table forgot, or mixed up with another, would not pass unnoticed."""
@@ -227,17 +243,7 @@ def test_a_changed_tensor_shows(family, tmp_path):
   directory = saved(peer, tmp_path / "theirs")
   model, params = load_pretrained(directory, dtype="float32")
   theirs = peer_outputs(peer)["lm"]
-  shapes, wanted, tensors = own_tensors(directory, model)
-  run = jax.jit(lambda p: model.apply(
-      {"params": p}, model.apply({"params": p}, BATCH), method="logits"))
-
-  def fits(tensors):
-    params = {}
-    for entry in wanted:
-      tables.read(entry, tensors[entry.name], shapes, params)
-    params = huggingface.unflatten_dict(params, sep="/")
-    return abs(np.asarray(run(params))[MASK] - theirs).max() < TOLERANCE * abs(theirs).max()
-
+  tensors, fits = fitting(directory, model, BATCH, theirs, MASK)
   assert fits(tensors)
   # A key's bias adds the same to all scores of a query where positions do not turn it; the output
   # biases of parallel sub-layers are added to one another.

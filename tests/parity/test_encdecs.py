@@ -13,7 +13,6 @@ import safetensors.numpy
 from jtx.config import build
 from jtx.inference import decode
 from jtx.inference.generate import generate
-from jtx.interop import huggingface, tables
 from jtx.interop.trunks import param_shapes
 from jtx.saved import speaking
 from jtx.saved.folder import open_saved
@@ -25,7 +24,7 @@ transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: see make test-parity")
 
 # Which is itself skipped without them.
-from tests.parity.test_decoders import error, own_tensors, redraw, same_files, saved  # noqa: E402
+from tests.parity.test_decoders import error, fitting, redraw, same_files, saved  # noqa: E402
 
 TOLERANCE = 5e-6  # of the largest value
 VOCAB, S, T, PAD, EOS = 61, 11, 9, 0, 1
@@ -158,17 +157,7 @@ def test_a_changed_tensor_shows(family, tmp_path):
   directory = saved(make_peer(family, 0), tmp_path / "theirs")
   model, params = load_pretrained(directory, dtype="float32")
   theirs = jtx_outputs(model, params)["logits"]
-  shapes, wanted, tensors = own_tensors(directory, model)
-  run = jax.jit(lambda p: model.apply(
-      {"params": p}, model.apply({"params": p}, BATCH), method="logits"))
-
-  def fits(tensors):
-    params = {}
-    for entry in wanted:
-      tables.read(entry, tensors[entry.name], shapes, params)
-    params = huggingface.unflatten_dict(params, sep="/")
-    return abs(np.asarray(run(params))[TGT_MASK] - theirs).max() < TOLERANCE * abs(theirs).max()
-
+  tensors, fits = fitting(directory, model, BATCH, theirs, TGT_MASK)
   assert fits(tensors)
   # A key's bias adds the same to all scores of a query.
   no_effect = {n for n in tensors if n.endswith("k_proj.bias")}
