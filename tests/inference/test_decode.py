@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.inference.decode import Beam, Ends, Sample, Start, decode, truncate
+from jtx.inference.decode import Beam, Ends, Sample, Start, decode, penalised, truncate
 from tests.helpers import one_fast
 
 V, EOS, PAD = 4, 3, 0
@@ -284,6 +284,8 @@ def test_at_temperature_0_the_likeliest_token_is_taken():
 @pytest.mark.parametrize("penalty", [1.0, 3.0])
 def test_tokens_seen_before_are_less_likely(penalty):
   """Against a loop over tokens: those of the prompt, and those that were decoded."""
+  logits, some = jnp.array([2.0, -2.0, 2.0, -2.0]), jnp.array([True, True, False, False])
+  np.testing.assert_allclose(penalised(logits, some, penalty), [2 / penalty, -2 * penalty, 2, -2])
   first, table = tables(5, 2)
   seen = np.zeros((2, V), bool)
   seen[0, 1] = seen[1, 2] = True
