@@ -1,6 +1,10 @@
-"""Runs the tests on eight CPU devices; the variables must be set before JAX is imported."""
+"""Runs the tests on eight CPU devices; the variables must be set before JAX is imported.
+
+Modules that a test calls are programs of their own: see `jitted`.
+"""
 
 import atexit
+import functools
 import gc
 import os
 import shutil
@@ -25,6 +29,43 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
   os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
   os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+import jax
+import numpy as np
+from flax import linen as nn
+
+
+def jitted(method):
+  """`apply` or `init_with_output` as one program of its arrays, as in `jtx.train` and users' code.
+
+  Without it every operation of every shape is a program: half of what such a test costs. What the
+  test traces itself, and what returns other than arrays, is called as it is.
+  """
+
+  @functools.wraps(method)
+  def call(self, *args, **kwargs):
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (jax.Array, np.ndarray))]
+    if self.scope is not None or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+      return method(self, *args, **kwargs)
+
+    def program(arrays):
+      args, kwargs = jax.tree.unflatten(tree, [
+          arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
+      return method(self, *args, **kwargs)
+
+    try:
+      return jax.jit(program)({i: leaves[i] for i in places})
+    except TypeError as e:
+      if "not a valid JAX type" not in str(e):
+        raise
+      return method(self, *args, **kwargs)
+
+  return call
+
+
+nn.Module.apply = jitted(nn.Module.apply)
+nn.Module.init_with_output = jitted(nn.Module.init_with_output)
 
 
 def pytest_collection_modifyitems(items):
