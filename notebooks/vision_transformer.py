@@ -117,7 +117,7 @@ common.apply(pretraining, {
     "model.head": {"task": "none", "zero": False, "pool": "first"},
     "model.decoder": {"num_layers": 2, "width": 32, "num_heads": 4, "ffn_dim": 64, "masked": 0.5,
                       "normalize": False},
-    "objective": common.objective("mae"), "epochs": 20.0,
+    "objective": common.objective("mae"), "epochs": 12.0,
     "evals.val": common.evaluator("loss", source=("embedded:digits:test",), every=200)})
 mae_workdir = os.path.join(folder, "mae")
 results = loop.run(pretraining.lock(), mae_workdir)

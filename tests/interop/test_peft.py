@@ -54,7 +54,9 @@ def test_names_and_shapes(tmp_path):
 
 @pytest.mark.parametrize("model, names", [
     (BERT, ("attention/", "ffn/")), (GPT2, ("attention/(query|value)$", "out$")),
-    (GPT2, ("attention/", "ffn/in")), (CASES["vit with a head"][0], ("attention/out", "ffn/out"))])
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        (GPT2, ("attention/", "ffn/in")),
+        (CASES["vit with a head"][0], ("attention/out", "ffn/out"))))])
 def test_products_are_those_that_are_merged(model, names):
   """W' - W of each tensor is alpha / rank B A, also where a tensor has several of our kernels."""
   model, params = of(model, *names)

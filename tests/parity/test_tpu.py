@@ -11,6 +11,11 @@ from tests.helpers import ROOT, compiled
 pytest.importorskip("libtpu")
 
 
+SMALL = ("--config.model.stack.num_layers=4", "--config.model.stack.width=256",
+         "--config.model.stack.block.attention.num_heads=4",
+         "--config.model.stack.block.ffn.dim=512")
+
+
 def report(*args):
   done, result = compiled(*args)
   assert done.returncode == 0, done.stderr
@@ -46,11 +51,11 @@ def test_what_does_not_fit_is_a_result():
 
 @pytest.mark.long
 def test_a_row_over_eight_chips_leaves_each_a_fifth_of_its_activations_or_less():
-  """ModernBERT Base at its full length, with the kernel that its masks are for."""
+  """A small ModernBERT at its full length, with the kernel that its masks are for."""
   kept = {}
   for rows, context in ((8, 1), (1, 8)):
     done, result = report(
-        "--config=configs/modernbert.py", "--topology=v5e:2x4", "--vocab_size=50368",
+        "--config=configs/modernbert.py", *SMALL, "--topology=v5e:2x4", "--vocab_size=1000",
         f"--config.batch_size={rows}", f"--config.phases=((1.0, 8192, {rows}),)",
         f"--config.mesh.data={rows}", f"--config.mesh.context={context}",
         "--config.optim.accumulate=1")
@@ -69,11 +74,6 @@ def test_a_mask_and_a_bias_of_an_own_repository_are_in_the_fused_kernel():
   assert "attention kernel fused for mask And(" in done.stderr and "Strided" in done.stderr
   for name in ("forward_program", "keys_program"):  # of each kind of layer
     assert result["kernels"][f"{name} (Pallas, Mosaic)"]["count"] == 2
-
-
-SMALL = ("--config.model.stack.num_layers=4", "--config.model.stack.width=256",
-         "--config.model.stack.block.attention.num_heads=4",
-         "--config.model.stack.block.ffn.dim=512")
 
 
 @pytest.mark.long
