@@ -36,7 +36,7 @@ from jtx.saved.folder import open_saved
 from . import arguments, common, glue
 
 PRESETS = ("", "tiny", "cola+stsb,files,temperature=2.0,limit=1000,length=64,batch=8,lr=1e-4",
-           "mnli,model=t5_small,epochs=1,beam=4,target=32")
+           "mnli,model=t5_small,epochs=1,beam=4,target=32,vocab=500")
 
 SENTENCES = dict(train="embedded:sentences:train", dev="embedded:sentences:val")
 ORDERS = {"mnli": ("hypothesis", "premise")}  # of the texts in the paper, where they differ

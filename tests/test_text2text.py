@@ -2,11 +2,16 @@
 
 import json
 
+import jax
+import numpy as np
 import pytest
 
-from configs import glue, text2text
+from configs import common, glue, text2text
+import jtx
 from jtx.data.ops.template import Template
 from jtx.errors import ConfigError
+from jtx.train import loop
+from tests.helpers import run_command
 
 TASK = {"train": "a.tsv", "dev": "b.jsonl", "input": "a: {x.y} {z}", "target": "{label}"}
 
@@ -83,3 +88,26 @@ def test_arguments_that_do_not_fit(arg, said):
   with pytest.raises(ConfigError) as e:
     text2text.get_config(arg)
   assert said in str(e.value)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_a_run_and_from_what_transformers_reads(tmp_path):
+  """Of 3 steps of 0 change: what a folder has is what is trained."""
+  first = str(tmp_path / "first")
+  results = loop.run(text2text.get_config("tiny").lock(), first)
+  assert {"sea/accuracy", "sea/f1", "town/squad_f1"} <= results.keys()
+  run_command("convert", f"--workdir={first}", f"--to_hf={tmp_path / 'hf'}")
+  (tmp_path / "a.tsv").write_text("x\tlabel\n" + "Ann met Bob in Rome .\tsea\n" * 40)
+  (tmp_path / "tasks.json").write_text(json.dumps({"mine": {
+      "train": "a.tsv", "dev": "a.tsv", "input": "sea sentence: {x}", "target": "{label}"}}))
+  said = {}
+  for init in (first, str(tmp_path / "hf")):
+    config = text2text.get_config(f"{tmp_path / 'tasks.json'},init={init},lr=0,length=32,batch=8")
+    common.apply(config, {"data.path": str(tmp_path), "epochs": None, "steps": 3})
+    workdir = f"{init}_more"
+    loop.run(config.lock(), workdir)
+    for ours, theirs in zip(*(jax.tree.leaves(jtx.load_pretrained(folder)[1])
+                              for folder in (workdir, first)), strict=True):
+      np.testing.assert_array_equal(ours, theirs)
+    said[init] = jtx.Translator(workdir)(["sea sentence: Ann met Bob in Rome ."])
+  assert len({repr(text) for text in said.values()}) == 1
