@@ -41,6 +41,7 @@ setuptools.setup(
         "orbax-checkpoint>=0.12.8",
         "pillow>=12.0",
         "pyarrow>=25.0",  # TFDS brings it, too
+        "rouge-score>=0.1.2",  # Google's own; ROUGE of papers is computed with it
         "sacrebleu>=2.6",
         "safetensors>=0.8",
         "scikit-learn>=1.7",

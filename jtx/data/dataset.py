@@ -267,7 +267,8 @@ class Dataset:
     prepared, recipe = self.prepared_train, self.recipe.with_length(length)
     if self.recipe.augment:
       self.check(self.data.train)
-    counts = order.mixture_sizes(prepared.sizes, self.data.weights, self.data.smoothing)
+    counts = order.mixture_sizes(prepared.sizes, self.data.weights, self.data.smoothing,
+                                 self.data.size_limit)
     return pipeline.Stream(prepared, recipe, seed=seed, batch_size=batch_size, counts=counts,
                            window=self.data.window, rows=rows, cursor=cursor)
 

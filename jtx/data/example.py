@@ -1,7 +1,7 @@
 """Examples: dicts that ops work on, whose "id" is a number."""
 
 import contextlib
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 from jtx.errors import DataError, ExampleError
 
@@ -15,6 +15,25 @@ def check_text(op: str, fields: Sequence[str], examples: Sequence[Example]) -> N
       if not isinstance(e.get(f), str):
         texts = ", ".join(k for k, v in e.items() if isinstance(v, str)) or "none"
         raise ExampleError(op, e["id"], f"has no text {f!r}; its texts are: {texts}")
+
+
+def follow(op: str, example: Example, path: str) -> Any:
+  """The value of a path in nested objects and lists, "translation.en" or "answers.0.text".
+
+  Raises:
+    ExampleError: it leads nowhere.
+  """
+  value: Any = example
+  for part in path.split("."):
+    if isinstance(value, Sequence) and not isinstance(value, str) and part.isdecimal() and (
+        int(part) < len(value)):
+      value = value[int(part)]
+    elif isinstance(value, Mapping) and part in value:
+      value = value[part]
+    else:
+      keys = ", ".join(k for k in value if k != "id") if isinstance(value, Mapping) else "no keys"
+      raise ExampleError(op, example["id"], f"has no {path!r}; it has {keys}")
+  return value
 
 
 @contextlib.contextmanager

@@ -15,25 +15,27 @@ def rng(seed: int, *path: str | int) -> np.random.Generator:
   return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *words])))
 
 
-def mixture_sizes(sizes: Sequence[int], weights: Sequence[float],
-                  smoothing: float | None) -> list[int]:
+def mixture_sizes(sizes: Sequence[int], weights: Sequence[float], smoothing: float | None,
+                  limit: int = 0) -> list[int]:
   """How many examples of each source an epoch of sum(sizes) examples has.
 
   Args:
     sizes: of the sources.
     weights: one a source, need not sum to 1; empty is by size.
-    smoothing: s takes sources by size^s instead (multilingual BERT uses 0.7).
+    smoothing: s takes sources by size^s instead (multilingual BERT uses 0.7). It is 1/T for the
+      temperature T of Raffel et al. 2020, section 3.5.2.
+    limit: sources count as no larger than this, the paper's K; 0 is as large as they are.
 
   Raises:
-    ConfigError: both are given, or weights of another number, negative, or all 0.
+    ConfigError: weights beside another, or of another number, negative, or all 0.
   """
-  if weights and smoothing is not None:
-    raise ConfigError("data.weights and data.smoothing exclude each other")
+  if weights and (smoothing is not None or limit):
+    raise ConfigError("data.weights excludes data.smoothing and data.size_limit")
   if weights and (len(weights) != len(sizes) or not 0 < sum(weights) < np.inf or min(weights) < 0):
     raise ConfigError(f"data.weights={tuple(weights)}: needs a weight of 0 or more for each of the"
                       f" {len(sizes)} sources")
   power = 1.0 if smoothing is None else smoothing
-  share = np.array(weights or [n ** power for n in sizes], float)
+  share = np.array(weights or [min(n, limit or n) ** power for n in sizes], float)
   exact = share / share.sum() * sum(sizes)
   counts = np.floor(exact).astype(int)
   # What rounding down left over goes to the largest remainders.

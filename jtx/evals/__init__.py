@@ -18,6 +18,7 @@ from jtx.evals.perplexity import Perplexity
 from jtx.evals.pictures import Pictures
 from jtx.evals.replies import Replies
 from jtx.evals.tagging import Tagging
+from jtx.evals.texts import Texts
 from jtx.evals.translation import Translation
 
 EVALS = {
@@ -33,6 +34,7 @@ EVALS = {
     "probes": Probes,
     "replies": Replies,
     "tagging": Tagging,
+    "texts": Texts,
     "throughput": Throughput,
     "translation": Translation,
 }

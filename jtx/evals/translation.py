@@ -1,14 +1,14 @@
 """Translates a split and scores it: BLEU and chrF by sacreBLEU, and exact match."""
 
 import dataclasses
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 import numpy as np
 
 from jtx.data.dataset import spread
 from jtx.evals.task import Task
 from jtx.figures.attention import attention_map
-from jtx.inference.translate import Translator
+from jtx.inference.translate import Hypothesis, Translator, run_writing
 from jtx.parallel import processes
 from jtx.ranges import CountOrNone
 
@@ -28,9 +28,7 @@ class Translation:
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float | str]]:
     examples = task.data.examples(self.source, self.limit)
     sources, references = [e["src"] for e in examples], [e["tgt"] for e in examples]
-    translator = Translator(task.model, params, task.data.tokenizers, task.config.decode,
-                            mesh=task.mesh)
-    best = [hypotheses[0] for hypotheses in translator(sources)]
+    best = best_texts(task, params, sources)
     outputs = [hypothesis.text for hypothesis in best]
     yield from score(outputs, references, self.lowercase)
     shown = spread(range(len(examples)), self.samples)
@@ -46,6 +44,15 @@ class Translation:
       with processes.alone(params) as params:
         figure = picture(task, params, sources[place], outputs[place])
       yield "attention", figure
+
+
+def best_texts(task: Task, params: Any, sources: Sequence[str]) -> list[Hypothesis]:
+  """The best text for each source, found as `config.decode` says."""
+  tokenizers = task.data.tokenizers
+  writing = run_writing(tokenizers["tgt"], task.objective.bos_id)
+  translator = Translator(task.model, params, tokenizers, task.config.decode, mesh=task.mesh,
+                          writing=writing)
+  return [hypotheses[0] for hypotheses in translator(sources)]
 
 
 def picture(task: Task, params: Any, source: str, target: str) -> Any:

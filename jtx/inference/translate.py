@@ -10,6 +10,7 @@ import numpy as np
 
 from jtx.config import ConfigDict, build
 from jtx.data import batching
+from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.inference.decode import METHODS, Ends, Sample
 from jtx.inference.generate import generate
@@ -23,12 +24,20 @@ class Hypothesis(NamedTuple):
 
 
 class Writing(NamedTuple):
-  """How a model of another library reads and writes, with one tokenizer for both sides.
+  """How a model reads and writes.
 
-  Sources have the special tokens of the tokenizer's template.
+  One of another library has one tokenizer for both sides, by whose template sources have special
+  tokens; one of a run of jtx has an end token behind each.
   """
   start: int  # the token before the first of a target
   ends: Ends
+  by_template: bool = True
+
+
+def run_writing(tokenizer: Tokenizer, start: int | None = None) -> Writing:
+  """That of a run, by the tokenizer of its targets; without `start` they follow its begin token."""
+  return Writing(tokenizer.bos_id if start is None else start,
+                 Ends((tokenizer.eos_id,), tokenizer.pad_id), by_template=False)
 
 
 class Translator:
@@ -40,7 +49,7 @@ class Translator:
     tokenizers: of `src` and `tgt`; or of `text`, of both, for a model that comes with `writing`.
     options: the config's `decode` section.
     mesh: to split batches over; None is one device.
-    writing: of a model of another library.
+    writing: the model's; None is that of a run whose targets follow the begin token.
 
   Raises:
     ConfigError: the tokenizers are of other fields.
@@ -48,15 +57,14 @@ class Translator:
 
   def __init__(self, model: nn.Module, params, tokenizers: Mapping, options: ConfigDict, mesh=None,
                writing: Writing | None = None):
-    if writing is not None and len(tokenizers) == 1:
+    if writing is not None and writing.by_template and len(tokenizers) == 1:
       tokenizers = dict.fromkeys(("src", "tgt"), *tokenizers.values())
     if not {"src", "tgt"} <= tokenizers.keys():
       raise ConfigError(f"the model's data has texts of {', '.join(tokenizers)}, and no 'src' that"
                         " is translated to 'tgt': fine-tune it on pairs first")
     self.model, self.params, self.tokenizers, self.options = model, params, tokenizers, options
     self.method = build(METHODS, options.method, what="decode.method")
-    target, self.writing = tokenizers["tgt"], writing
-    self.start, self.ends = writing or (target.bos_id, Ends((target.eos_id,), target.pad_id))
+    self.writing = writing or run_writing(tokenizers["tgt"])
     self.batch_size, self.sharding = options.batch_size, None
     if mesh is not None:
       self.batch_size = sharding.padded_batch(options.batch_size, mesh)
@@ -71,7 +79,7 @@ class Translator:
       limit: of tokens.
     """
     tokenizer = self.tokenizers[side]
-    if self.writing is not None:
+    if self.writing.by_template:
       found = tokenizer.encode_texts(list(texts), max_length=limit)
       return [(e.ids, bool((e.text >= 0).any())) for e in found]
     return [(np.append(ids[:limit - 1], tokenizer.eos_id), len(ids) > 0)
@@ -105,15 +113,15 @@ class Translator:
     if isinstance(self.method, Sample):
       seeds = jnp.array([*numbers, *[0] * (size - len(numbers))])
       keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self.method.seed), seeds)
-    batch["prompt"] = np.full((size, 1), self.start, np.int32)
+    batch["prompt"] = np.full((size, 1), self.writing.start, np.int32)
     batch["present"] = batch["src_segment_ids"].any(1)
     if self.sharding is not None:
       batch = sharding.spread(batch, size, self.sharding)
     target_length = self.options.max_target_length
-    if self.writing is None:
+    if not self.writing.by_template:
       target_length = min(2 * length + batching.MIN_BUCKET, target_length)
     out = processes.to_host(generate(
-        self.model, self.method, target_length, self.ends,
+        self.model, self.method, target_length, self.writing.ends,
         params=self.params, prompt=batch.pop("prompt"), present=batch.pop("present"), batch=batch,
         keys=keys))
     return [[self.hypothesis(ids, score) for ids, score in zip(*row)]
@@ -144,7 +152,8 @@ class Translator:
         length = batching.bucket(max(map(len, some)), longest)
         batch |= batching.pad(side, some, self.batch_size, length,
                               pad_id=self.tokenizers[side].pad_id)
-      batch["tgt_in"] = np.pad(batch["tgt"][:, :-1], ((0, 0), (1, 0)), constant_values=self.start)
+      batch["tgt_in"] = np.pad(batch["tgt"][:, :-1], ((0, 0), (1, 0)),
+                               constant_values=self.writing.start)
       if self.sharding is not None:
         batch = sharding.spread(batch, self.batch_size, self.sharding)
       found = processes.to_host(target_scores(self.model, self.params, batch))
@@ -153,7 +162,7 @@ class Translator:
     return results
 
   def hypothesis(self, ids: np.ndarray, score: np.ndarray) -> Hypothesis:
-    ends = np.flatnonzero(np.isin(ids, self.ends.ids))
+    ends = np.flatnonzero(np.isin(ids, self.writing.ends.ids))
     ids = ids[:ends[0]] if len(ends) else ids
     return Hypothesis(self.tokenizers["tgt"].decode(ids), float(score), tuple(ids.tolist()))
 

@@ -8,7 +8,7 @@ from jtx.config import ConfigDict, section
 from jtx.errors import ConfigError
 from jtx.inference.decode import METHODS, Ends
 from jtx.inference.rules import Rules
-from jtx.inference.translate import Writing
+from jtx.inference.translate import Writing, run_writing
 from jtx.interop import generation, originals
 from jtx.saved.folder import HuggingFace, Run, Saved
 
@@ -29,13 +29,21 @@ def end_ids(saved: Saved) -> tuple[int, ...]:
 
 
 def writing(saved: Saved, model: Any) -> tuple[ConfigDict, Writing | None]:
-  """How an encoder-decoder decodes: a config's `decode` section, and what else its folder tells.
+  """How an encoder-decoder decodes: a config's `decode` section, and how it reads and writes.
+
+  The latter is None of a model without a run whose folder tells nothing.
 
   Raises:
     ConfigError: settings of generation that can't be used.
   """
   if isinstance(saved, Run):
-    return saved.config.decode.copy_and_resolve_references(), None
+    start = saved.config.objective.get("bos_id")
+    tokenizers = saved.tokenizers()
+    if "tgt" not in tokenizers:
+      return saved.config.decode.copy_and_resolve_references(), None
+    start = saved.data.info["bos_id"] if start is None else start
+    return (saved.config.decode.copy_and_resolve_references(),
+            run_writing(tokenizers["tgt"], start))
   longest = model.longest or MAX_LENGTH
   options = ConfigDict({"method": section(METHODS, "beam"), "batch_size": 64,
                         "max_source_length": min(MAX_LENGTH, longest),

@@ -74,6 +74,7 @@ class DataKeys:
   train: tuple[str, ...] = ()  # sources; see jtx/data/sources/registry.py
   weights: tuple[NotNegative, ...] = ()  # one a source; () is by size
   smoothing: NotNegative | None = None  # by size^smoothing instead
+  size_limit: CountOrNone = 0  # examples that a source counts as at most, by size; 0 is no limit
   ops: tuple[Annotated[ConfigDict, OneOf(OPS)], ...] = ()
   window: SizeOrNone = 8192  # examples that are shuffled into rows together; 0 is an epoch
   threads: Annotated[int, Within("[0, 1024]")] = 2  # that read ahead

@@ -91,6 +91,18 @@ def test_mixture_sizes(sizes, weights, smoothing, expected):
   assert mixture_sizes(sizes, weights, smoothing) == expected
 
 
+@pytest.mark.parametrize("sizes, smoothing, limit, expected", [
+    ([10, 30], None, 0, [10, 30]),
+    ([10, 30], None, 20, [13, 27]),  # of 40, a third and two thirds
+    ([10, 30], None, 5, [20, 20]),
+    ([10, 30], 0.5, 20, [17, 23]),  # 3.162 and 4.472
+    ([10, 30], None, 100, [10, 30]),
+])
+def test_sizes_have_a_limit(sizes, smoothing, limit, expected):
+  """Raffel et al. 2020, section 3.5.2: min(e, K)^(1/T)."""
+  assert mixture_sizes(sizes, (), smoothing, limit) == expected
+
+
 def test_mixture_sizes_follow_the_smoothing_formula():
   sizes = [4_500_000, 200_000, 31_014, 7]
   for s in (0.1, 0.3, 0.5, 0.7, 0.99):
@@ -110,9 +122,10 @@ def test_bad_weights(weights):
       f"data.weights={weights}: needs a weight of 0 or more for each of the 2 sources")
 
 
-def test_weights_and_smoothing_exclude_each_other():
-  with pytest.raises(ConfigError, match="data.weights and data.smoothing exclude each other"):
-    mixture_sizes([10, 30], (1.0, 1.0), 0.7)
+@pytest.mark.parametrize("smoothing, limit", [(0.7, 0), (None, 5)])
+def test_weights_exclude_sizes(smoothing, limit):
+  with pytest.raises(ConfigError, match="data.weights excludes data.smoothing and data.size_limit"):
+    mixture_sizes([10, 30], (1.0, 1.0), smoothing, limit)
 
 
 # ------------------------------------------------------------------------------ preparation

@@ -19,6 +19,7 @@ from jtx.data.ops import (
     preferences,
     pretrain,
     sentences,
+    template,
     text,
     text_pairs,
     windows,
@@ -27,6 +28,7 @@ from jtx.data.ops import (
 OPS: dict[str, Callable[..., Op]] = {
     # Texts and their tokens, once.
     "fields": text.Fields,
+    "template": template.Template,
     "clean": text.Clean,
     "lowercase": text.Lowercase,
     "tokenize": text.Tokenize,

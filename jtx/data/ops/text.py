@@ -1,16 +1,15 @@
 """Ops on texts before and after they become tokens: fields, cleaning, tokens, lengths."""
 
 import dataclasses
-from typing import Any, Mapping
 import unicodedata
 
 import numpy as np
 
-from jtx.data.example import Example, check_text
+from jtx.data.example import Example, check_text, follow
 from jtx.data.op import Column, ExampleOp
 from jtx.data.tokenizers.characters import UnknownCharacters
 from jtx.errors import ConfigError, ExampleError
-from jtx.ranges import CountOrNone, NotNegative
+from jtx.ranges import CountOrNone, NotNegative, Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,17 +26,8 @@ class Fields(ExampleOp):
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
     pairs = [entry.split("=") for entry in self.keep]
-    return [{"id": e["id"], **{new: _follow(e, old) for new, old in pairs}} for e in examples]
-
-
-def _follow(example: Example, path: str) -> Any:
-  value = example
-  for part in path.split("."):
-    if not isinstance(value, Mapping) or part not in value:
-      keys = ", ".join(k for k in value if k != "id") if isinstance(value, Mapping) else "no keys"
-      raise ExampleError("fields", example["id"], f"has no {path!r}; it has {keys}")
-    value = value[part]
-  return value
+    return [{"id": e["id"], **{new: follow("fields", e, old) for new, old in pairs}}
+            for e in examples]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +61,22 @@ class Tokenize(ExampleOp):
   fields: tuple[str, ...] = ("src", "tgt")
   begin: bool = False
   end: bool = True
+  lengths: tuple[Size, ...] = ()  # tokens that each field is cut to, these two too; () cuts none
+
+  def __post_init__(self):
+    if self.lengths and (len(self.lengths) != len(self.fields)
+                         or min(self.lengths) <= self.begin + self.end):
+      raise ConfigError(f"op tokenize: lengths={self.lengths} needs a number above"
+                        f" {self.begin + self.end} for each of fields={self.fields}")
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
     check_text("tokenize", self.fields, examples)
-    for f in self.fields:
+    for i, f in enumerate(self.fields):
       before = np.array([tokenizers[f].bos_id] if self.begin else [], np.int32)
       after = np.array([tokenizers[f].eos_id] if self.end else [], np.int32)
+      room = self.lengths[i] - len(before) - len(after) if self.lengths else None
       for e, ids in zip(examples, _encoded("tokenize", examples, f, tokenizers[f])):
-        e[f] = np.concatenate([before, np.asarray(ids, np.int32), after])
+        e[f] = np.concatenate([before, np.asarray(ids[:room], np.int32), after])
     return examples
 
   @property

@@ -73,8 +73,9 @@ def open_source(spec: str, path: str = "") -> Source:
                                          sentences, pydocs, instructions,
                                          preferences; of images: digits
       where SPLIT is "train" if absent. jsonl, csv, tsv, table, parquet, arrow and wds take
-      :rows[:90%], and all of these but wds :columns[text=review+label], which are the columns
-      "review", as "text", and "label". Files and folders may be in a bucket, gs://BUCKET/....
+      :rows[:90%], and all of these but wds :columns[text=review+label+task='mine'], which are the
+      columns "review", as "text", and "label", and "mine" as each example's "task". So do squad,
+      text, tfds and embedded. Files and folders may be in a bucket, gs://BUCKET/....
     path: the folder that relative file names are relative to; TFDS's data_dir, if given.
 
   Raises:
@@ -116,6 +117,15 @@ def _of_rows(make: Callable[[str, str, specs.Options], Source],
     if options.rows is None and options.columns is None:
       return source
     return View(source, options.columns, options.rows)
+  return opener
+
+
+def _with_columns(make: Callable[[str, str, str], Source]) -> Callable[[str, str, str], Source]:
+  """The opener of a source of which some columns are taken."""
+  def opener(spec: str, rest: str, path: str) -> Source:
+    rest, columns = specs.cut_columns(spec, rest)
+    source = make(spec, rest, path)
+    return source if columns is None else View(source, columns, None)
   return opener
 
 
@@ -180,7 +190,7 @@ def _open_embedded(spec: str, rest: str, path: str) -> Source:
 
 
 KINDS: dict[str, Callable[[str, str, str], Source]] = {
-    "text": _open_text,
+    "text": _with_columns(_open_text),
     "jsonl": _of_rows(lambda spec, file, options: JsonlSource(spec, file)),
     "csv": _of_rows(CsvSource, ("rows", "columns", "delimiter", "header")),
     "tsv": _of_rows(lambda spec, file, options: TsvSource(spec, file)),
@@ -189,13 +199,13 @@ KINDS: dict[str, Callable[[str, str, str], Source]] = {
     "arrow": _of_rows(lambda spec, file, options: ArrowSource(spec, file, options.paths)),
     "conll": _open_conll,
     "conllu": _open_conllu,
-    "squad": _open_squad,
+    "squad": _with_columns(_open_squad),
     "documents": _open_documents,
     "blank_lines": _open_blank_lines,
     "images": _open_images,
     "wds": _of_rows(lambda spec, file, options: WebDatasetSource(spec, file), ("rows",)),
     "npz": _open_npz,
     "prepared": _open_prepared,
-    "tfds": _open_tfds,
-    "embedded": _open_embedded,
+    "tfds": _with_columns(_open_tfds),
+    "embedded": _with_columns(_open_embedded),
 }

@@ -40,7 +40,9 @@ class Options(NamedTuple):
   @property
   def paths(self) -> tuple[str, ...] | None:
     """The columns that are read."""
-    return None if self.columns is None else tuple(self.columns.values())
+    if self.columns is None:
+      return None
+    return tuple(old for old in self.columns.values() if literal(old) is None)
 
 
 def without_options(rest: str) -> str:
@@ -103,13 +105,29 @@ def options(spec: str, rest: str, path: str, valid: Sequence[str]) -> tuple[str,
   return storage.join(path, file), result
 
 
+def literal(column: str) -> str | None:
+  """The text of a column 'TEXT', which every example has; None of another."""
+  quoted = len(column) > 1 and column[0] == column[-1] == "'"
+  return column[1:-1] if quoted else None
+
+
+def cut_columns(spec: str, rest: str) -> tuple[str, dict[str, str] | None]:
+  """What stands before `:columns[...]` at the end of what follows KIND:, and the columns.
+
+  It is for sources without other options.
+  """
+  found = re.fullmatch(r"(.*):columns\[([^\]]*)\]", rest, re.DOTALL)
+  return (rest, None) if found is None else (found.group(1), _columns(spec, found.group(2)))
+
+
 def _columns(spec: str, text: str) -> dict[str, str]:
-  """The columns of "new=old+same", by their new names."""
+  """The columns of "new=old+same+other='text'", by their new names."""
   result: dict[str, str] = {}
   for entry in text.split("+"):
     new, equals, old = entry.partition("=")
-    if not new or equals and not old or new in result:
+    if not new or equals and not old or new in result or literal(new) is not None:
       raise ConfigError(f"source: {spec!r} has columns[{text}]; write the names of columns joined"
-                        " by +, each once, and NEW=OLD for one that shall have another name")
+                        " by +, each once, and NEW=OLD for one that shall have another name, or"
+                        " NEW='TEXT' for one that is the same in all examples")
     result[new] = old or new
   return result

@@ -3,6 +3,7 @@
 from typing import Any, Iterator, Mapping
 
 from jtx.data.sources.parts import Part
+from jtx.data.sources.specs import literal
 from jtx.errors import DataError, nearest
 
 
@@ -11,8 +12,8 @@ class View:
 
   Args:
     source: the other. Where it has `columns`, the names of its columns, they are checked.
-    columns: new name -> the other's, which may be a path into nested objects, "translation.en".
-      None is all.
+    columns: new name -> the other's, which may be a path into nested objects, "translation.en", or
+      a text in quotes, "'mine'", that all examples have. None is all.
     part: of the rows; None is all.
 
   Raises:
@@ -27,7 +28,7 @@ class View:
       self.numbered = source.numbered  # see `jtx.data.sources.images.check_classes`
     known = getattr(source, "columns", None)
     for path in (columns or {}).values() if known is not None else ():
-      if path not in known and path.partition(".")[0] not in known:
+      if literal(path) is None and path not in known and path.partition(".")[0] not in known:
         raise DataError(f"{source.name}: has no column {path!r}; {nearest(path, known)}")
 
   def __len__(self) -> int:
@@ -41,6 +42,8 @@ class View:
     return {new: self._follow(example, old, number) for new, old in self._columns.items()}
 
   def _follow(self, example: Mapping[str, Any], path: str, number: int) -> Any:
+    if (text := literal(path)) is not None:
+      return text
     if path in example:
       return example[path]
     value = example

@@ -3,11 +3,13 @@
 import json
 import pickle
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from jtx.data.sources.registry import open_source
 from jtx.data.sources.specs import spec_of, split
-from jtx.errors import DataError
+from jtx.errors import ConfigError, DataError
 from tests.data.sources.text_files import all_of, write
 
 
@@ -32,6 +34,35 @@ def test_a_column_that_a_table_lacks(tmp_path):
   with pytest.raises(DataError, match=r"\]: has no column 'lable'; did you mean 'label'\?"):
     open_source("table:a.tsv:columns[text+lable]", str(tmp_path))
   assert open_source("tsv:a.tsv:columns[1]", str(tmp_path))[1] == {"1": "1"}
+
+
+def test_a_column_that_all_examples_share(tmp_path):
+  table = pyarrow.table({"a": ["x", "y"], "b": [1, 2]})
+  pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+  write(tmp_path, "a.jsonl", '{"a": "x", "b": 1}\n{"a": "y", "b": 2}\n')
+  for kind in ("parquet", "jsonl"):
+    source = open_source(f"{kind}:a.{kind}:columns[t='my task'+b+a]", str(tmp_path))
+    assert all_of(source) == [{"t": "my task", "b": 1, "a": "x"},
+                              {"t": "my task", "b": 2, "a": "y"}]
+    assert list(source.column("t")) == ["my task"] * 2 and list(source.column("b")) == [1, 2]
+  with pytest.raises(ConfigError, match="or NEW='TEXT' for one that is the same in all examples"):
+    open_source("jsonl:a.jsonl:columns['x']", str(tmp_path))
+
+
+def test_columns_of_sources_without_other_options(tmp_path):
+  write(tmp_path, "a.en", "one\ntwo\n")
+  write(tmp_path, "a.de", "eins\nzwei\n")
+  source = open_source("text:a.en,a.de:columns[x=tgt+task='t']", str(tmp_path))
+  assert all_of(source) == [{"x": "eins", "task": "t"}, {"x": "zwei", "task": "t"}]
+  assert source.name == "text:a.en,a.de:columns[x=tgt+task='t']"
+  sentences = open_source("embedded:sentences:val:columns[task='t'+text]")
+  whole = open_source("embedded:sentences:val")
+  assert len(sentences) == 200 and sentences[3] == {"task": "t", "text": whole[3]["text"]}
+  question = {"id": "q", "question": "who?", "answers": [{"text": "b", "answer_start": 2}]}
+  article = {"title": "T", "paragraphs": [{"context": "a b", "qas": [question]}]}
+  write(tmp_path, "s.json", json.dumps({"data": [article]}))
+  source = open_source("squad:s.json:titles[:1]:columns[task='qa'+question+answers]", str(tmp_path))
+  assert all_of(source) == [{"task": "qa", "question": "who?", "answers": question["answers"]}]
 
 
 @pytest.mark.parametrize("file, spec", [
