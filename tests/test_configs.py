@@ -234,7 +234,7 @@ def test_the_decoded_length_fits_learned_positions():
     config = config_of(name, preset, sweep, item)
     stack = config.model.decoder if config.model.name == "encdec" else config.model.stack
     if config.model.name != "vit" and stack.position.name == "learned":
-      layout, = (op for op in config.data.ops if "lengths" in op)
+      layout, = (op for op in config.data.ops if OPS[op.name].stage is Stage.LAYOUT)
       asked = max([*layout.lengths, *(length for _, length, _ in config.phases)])
       if "tgt" in layout.fields:
         asked = max(asked, config.decode.max_source_length, config.decode.max_target_length)
