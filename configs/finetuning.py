@@ -72,8 +72,9 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
     c.tokenizer.delimiters = () if args.lora else ("<start>", "<delimiter>", "<extract>")
   c.optim.lr_mults = layer_mults(c.model, args.freeze, args.decay)
   if args.features:
-    if decodes:
-      raise ConfigError("config argument features is of encoders, and the model is a decoder")
+    if c.model.name != "encoder":
+      raise ConfigError("config argument features is of encoders, and the model is"
+                        f" {'a decoder' if decodes else 'an encoder-decoder'}")
     if c.optim.lr_mults:
       raise ConfigError("config arguments freeze and decay have no place beside features, for which"
                         " the encoder is not trained at all")
@@ -148,8 +149,12 @@ def layer_mults(model: ConfigDict, freeze: int, decay: float) -> tuple[tuple[str
 
   The embeddings are below layer 0 (Howard and Ruder 2018; Clark et al. 2020, ELECTRA).
   """
+  if not freeze and decay == 1:
+    return ()
+  if model.name == "encdec":
+    raise ConfigError("config arguments freeze and decay are of one stack, and the model has two")
   L = model.stack.num_layers
-  if model.stack.share and (freeze or decay != 1):
+  if model.stack.share:
     raise ConfigError("freeze and decay are for layers of their own, and these are shared")
   paths = [f"{model.name}/layers/{i}/" for i in range(L)]
   if not model.stack.block.norm.attention:  # the first is a segment of its own

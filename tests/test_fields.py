@@ -73,6 +73,7 @@ MAE = {**IMAGE, "decoder": DecoderConfig(**DECODER)}
 MODEL = dict(vocab_size=11, stack=StackConfig(**STACK))
 TRANSLATOR = dict(vocab_size=11, encoder=StackConfig(**STACK, position=Sinusoidal()),
                   decoder=StackConfig(**STACK, position=Sinusoidal(), causal=True))
+READER = dict(head=HeadConfig(task="classes", outputs=1, pool="last"), head_start=1)
 GPT = dict(vocab_size=11, stack=StackConfig(**STACK, causal=True))
 HEAD = dict(task="classes", outputs=1)
 REPLACED = dict(task="replaced", pool="none", transform="gelu")
@@ -119,6 +120,9 @@ CHANGES = {
         "encoder": ({}, StackConfig(**STACK, position=Sinusoidal(), unroll=2)),
         "decoder": ({}, StackConfig(**STACK, position=Sinusoidal(), unroll=2)),
         "embedding": ({}, encdec.EmbeddingConfig(scale=False)),
+        "seq2seq": (READER | dict(embedding=encdec.EmbeddingConfig(tie=("source",))), False),
+        "head": (READER, HeadConfig(task="classes", outputs=2, pool="last")),
+        "head_start": (READER, 2),
         "lora": ({}, LoraConfig(rank=2)),
         "dtype": ({}, "bfloat16"),
     },
@@ -450,6 +454,8 @@ REFUSED = [
     (Electra, dict(features=FeatureConfig((1,))), "mlm and features are of model.name='encoder'"),
     (Electra, dict(stack=StackConfig(**STACK, position=Learned(), position_at="layers")),
      "a generator shares the embeddings' positions"),
+    (EncDec, dict(head_start=1), "head_start=1 goes with a head, and head.task is 'none'"),
+    (EncDec, dict(head=HeadConfig(task="classes", outputs=2)), "head_start=None goes with a head"),
     (EncDec, dict(src_vocab_size=13), "needs one vocabulary, not 13 source and 11 target tokens"),
 ]
 
@@ -490,6 +496,8 @@ def program(instance) -> Lowered:
   """What `instance` configures."""
   match instance:
     case EncDec():
+      if instance.head.task != "none":
+        return text_program(instance, Probe())
       return model_program(instance, Seq2Seq(1))
     case Electra():
       return text_program(instance, Total(ReplacedTokens(), instance))

@@ -62,7 +62,10 @@ def text_in_one_way(model: Decoder | Encoder) -> Decoder | Encoder:
 
 
 def encdec_in_one_way(model: EncDec) -> EncDec:
-  return model.clone(encoder=stack_in_one_way(model.encoder),
+  head = model.head if model.head.task != "none" else HeadConfig()
+  head = dataclasses.replace(head, both_orders=bool(head.both_orders))
+  return model.clone(head=head,
+                     encoder=stack_in_one_way(model.encoder),
                      decoder=stack_in_one_way(model.decoder),
                      src_vocab_size=model.src_vocab_size or model.vocab_size)
 
@@ -115,7 +118,7 @@ KINDS: dict[type, Kind] = {
     Decoder: Kind(text_in_one_way, ("lm", "head")),
     Encoder: Kind(text_in_one_way, OF_TEXT),
     Electra: Kind(text_in_one_way, (*OF_TEXT, "generator")),
-    EncDec: Kind(encdec_in_one_way),
+    EncDec: Kind(encdec_in_one_way, ("seq2seq", "head", "head_start")),
     Vit: Kind(vit_in_one_way, ("head", "decoder"), ("image",), resized_vit),
 }
 

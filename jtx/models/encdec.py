@@ -9,15 +9,19 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError, nearest
 from jtx.models.contract import flags_of
 from jtx.models.generative import Generative
+from jtx.models.heads import heads_of
+from jtx.models.text_head import Head, HeadConfig
 from jtx.nn import layers
 from jtx.nn.block import Context, Memory
 from jtx.nn.cache import DecodeState
 from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Places, Sinusoidal
+from jtx.nn.shift import shift_right
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
-from jtx.ranges import Positive, Size
+from jtx.ranges import CountOrNone, Positive, Size
 
+SUFFIXES = ("_segment_ids", "_positions")
 TIES = ("source", "output", "positions")
 ENCODER = StackConfig(position=Sinusoidal())
 DECODER = StackConfig(position=Sinusoidal(), causal=True)
@@ -46,12 +50,19 @@ class EncDec(Generative):
   Batch keys, all int32: `src [B, S]`, `src_segment_ids [B, S]`, `src_positions [B, S]`, and
   the same for `tgt_in [B, T]` with `tgt_segment_ids` and `tgt_positions`. Target segment i
   attends to source segment i; segment 0 is padding.
+
+  A head for texts takes batches of `text`, as an encoder's does. Both stacks read a text, the
+  decoder behind `head_start`, and the head gets the decoder's hidden states, of which the last has
+  seen all (Lewis et al. 2020, section 4.1).
   """
   vocab_size: Size
   src_vocab_size: Size | None = None  # None: the target's vocabulary
   encoder: StackConfig = ENCODER
   decoder: StackConfig = DECODER
   embedding: EmbeddingConfig = EmbeddingConfig()
+  seq2seq: bool = True  # has scores of target tokens
+  head: HeadConfig = HeadConfig(pool="last")
+  head_start: CountOrNone | None = None  # the token before a text's first, that a head needs
   dtype: str = "auto"
 
   def setup(self):
@@ -70,10 +81,10 @@ class EncDec(Generative):
       self.src_params = self.encoder.embed_params(self, prefix="src_")
     if c.norm:
       self.src_norm, self.tgt_norm = (s.block.norm.make(None) for s in (self.encoder, self.decoder))
-    if "output" not in c.tie:
+    if self.seq2seq and "output" not in c.tie:
       self.output = layers.Dense((self.vocab_size,), ("embed", "vocab"), use_bias=False,
                                  dtype=dtype)
-    if c.output_bias:
+    if self.seq2seq and c.output_bias:
       self.bias = layers.param(self, "output_bias", nn.initializers.zeros, (self.vocab_size,),
                                ("vocab",))
     self.dropout = self.tgt_dropout = Dropout(self.encoder.block.dropout)
@@ -81,6 +92,8 @@ class EncDec(Generative):
       self.tgt_dropout = Dropout(self.decoder.block.dropout)
     self.encoder_stack = Stack(self.encoder, dtype=dtype, name="encoder")
     self.decoder_stack = Stack(self.decoder, cross=True, dtype=dtype, name="decoder")
+    if self.head.task != "none":
+      self.task_head = Head(self.head, self.decoder.block, dtype)
 
   def check(self) -> None:
     """Raises ConfigError where fields do not fit together."""
@@ -92,6 +105,9 @@ class EncDec(Generative):
     if "source" in tie and self.encoder.width != self.decoder.width:
       raise ConfigError(f"embedding.tie={tie} needs encoder.width={self.encoder.width} and"
                         f" decoder.width={self.decoder.width} to be one; leave out 'source'")
+    if (self.head.task == "none") != (self.head_start is None):
+      raise ConfigError(f"head_start={self.head_start} goes with a head, and head.task is"
+                        f" {self.head.task!r}")
     same = all(getattr(self.encoder, key) == getattr(self.decoder, key)
                for key in ("width", "position", "position_at"))
     tables = any(s.position.model_tables(s.width) for s in (self.encoder, self.decoder))
@@ -105,20 +121,43 @@ class EncDec(Generative):
 
   @property
   def heads(self) -> frozenset[str]:
-    return frozenset({"seq2seq"})
+    return frozenset({"seq2seq"} if self.seq2seq else ()) | heads_of(self.head.task)
 
   def example(self) -> Batch:
-    keys = [f"{field}{suffix}" for field in ("src", "tgt")
-            for suffix in ("_segment_ids", "_positions")]
-    return {key: jnp.zeros((1, 1), jnp.int32) for key in ("src", "tgt_in", *keys)}
+    fields = ("src", "tgt") if self.seq2seq else ("text",)
+    keys = [f"{field}{suffix}" for field in fields for suffix in SUFFIXES]
+    rows = 2 if self.head.both_orders else 1
+    tokens = ("src", "tgt_in") if self.seq2seq else ("text",)
+    return {key: jnp.zeros((rows, 1), jnp.int32) for key in (*tokens, *keys)}
 
   def __call__(self, batch: Batch, train: bool = False) -> jax.Array:
     """The decoder's hidden states [B, T, D]; `logits` maps them to the vocabulary."""
-    memory, _ = self.encode(batch, train)
-    hidden, _ = self.decode(batch, memory, train)
-    if self.is_initializing():
-      self.logits(hidden)  # creates the output kernel, which a call does not use
+    pairs = self.pairs_of(batch)
+    memory, _ = self.encode(pairs, train)
+    hidden, _ = self.decode(pairs, memory, train)
+    if self.is_initializing():  # creates the parameters that a call does not use
+      if self.seq2seq:
+        self.logits(hidden)
+      if self.head.task != "none":
+        self.outputs(hidden, {f"text{key}": pairs[f"tgt{key}"] for key in SUFFIXES})
     return hidden
+
+  def pairs_of(self, batch: Batch) -> Batch:
+    """A batch of texts as one of sources and targets, which are the same; another as it is."""
+    if "src" in batch:
+      return batch
+    text, segments = batch["text"], batch["text_segment_ids"]
+    same = {f"{field}{key}": batch[f"text{key}"] for field in ("src", "tgt") for key in SUFFIXES}
+    return same | {"src": text, "tgt_in": shift_right(text, segments, self.head_start)}
+
+  def outputs(self, hidden: jax.Array, batch: Batch, num_texts: int = 1,
+              train: bool = False) -> jax.Array:
+    """The task head's outputs for the decoder's hidden states of texts; see `Head`."""
+    return self.task_head(hidden, batch, num_texts, train)
+
+  def predict(self, batch: Batch, num_texts: int = 1, train: bool = False) -> jax.Array:
+    """From the tokens of texts to the task head's outputs."""
+    return self.outputs(self(batch, train), batch, num_texts, train)
 
   def encode(self, batch: Batch, train: bool = False, return_weights: bool = False):
     """Source [B, S] to its memory [B, S, D], and attention weights where asked for."""
@@ -144,6 +183,7 @@ class EncDec(Generative):
 
   def attention_weights(self, batch: Batch) -> dict[str, jax.Array]:
     """Weights of all layers, each [layers, B, N, query, key], for pictures."""
+    batch = self.pairs_of(batch)
     memory, encoder = self.encode(batch, return_weights=True)
     _, decoder = self.decode(batch, memory, return_weights=True)
     joined = lambda weights, name: jnp.concatenate([w[name] for w in weights])

@@ -7,16 +7,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jtx.nn.shift import shift_right
 from jtx.objectives.cross_entropy import token_sums
 from jtx.objectives.sums import Sums
 from jtx.ranges import CountOrNone, NotNegative, Rate, SizeOrNone
-
-
-def shift_right(tokens: jax.Array, segment_ids: jax.Array, bos_id: int) -> jax.Array:
-  """Decoder inputs [B, T]: each token's predecessor in its segment, bos_id at the start."""
-  before = jnp.pad(tokens, ((0, 0), (1, 0)))[:, :-1]
-  segment_before = jnp.pad(segment_ids, ((0, 0), (1, 0)))[:, :-1]
-  return jnp.where(segment_before == segment_ids, before, bos_id) * (segment_ids > 0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -214,6 +214,11 @@ class Workdir(Saved):
     name, fields = self.fields()
     if name == "decoder":
       return name, {**fields, "lm": lm, "head": trunks.decoder_head(task)}
+    if name == "encdec":  # whose head is as T5's and BART's, behind the begin token
+      tokenizer, = set(self.tokenizers().values())
+      own = {"task": task, "pool": "none"} if TASKS[task].by_token else {
+          "task": task, "pool": "last", "transform": "tanh"}
+      return name, {**fields, "seq2seq": False, "head": own, "head_start": tokenizer.bos_id}
     # After pretraining without a second task [CLS] is not trained: texts are pooled by their mean,
     # and the head is one linear layer.
     head = {"task": task, "pool": "none" if TASKS[task].by_token else "mean"}

@@ -37,6 +37,10 @@ CASES = {
     "encdec of other depths": (encdec(**SIZE, num_decoder_layers=3, share_embeddings="none"),
                                {"seq2seq"}),
     "encdec of tables": (encdec(**SIZE, position=Learned(max_length=5)), {"seq2seq"}),
+    "encdec with a head": (
+        encdec(**SIZE, seq2seq=False, output_bias=True, head_start=1,
+               head=HeadConfig(task="classes", outputs=3, pool="last", transform="tanh")),
+        {"classes"}),
     "encoder": (encoder(**SIZE), set()),
     "encoder with heads": (
         encoder(**SIZE, position=Learned(max_length=6, first_position=2), mlm=True,

@@ -11,6 +11,7 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.inference import decode, generate
+from jtx.models.text_head import HeadConfig
 from jtx.nn.disentangled import Disentangled
 from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sinusoidal
 from jtx.nn.relative import Alibi, T5Bias
@@ -196,6 +197,27 @@ def test_embeddings_are_scaled_and_dropped():
   assert (other.dropout.rate, other.tgt_dropout.rate) == (0.5, 0.75)
   assert other.tgt_embed.init_std == pytest.approx(8**-0.5)
   np.testing.assert_allclose(other.logits(jnp.ones((1, 8))), np.full((1, V), 4.0), rtol=1e-6)
+
+
+def test_a_head_reads_what_the_decoder_makes_of_a_text():
+  """The state of a text's last token, behind a start token; two texts of a row are each alone."""
+  reader = model(seq2seq=False, head_start=2, output_bias=True, head=HeadConfig(
+      task="classes", outputs=3, pool="last", transform="tanh"))
+  texts = [[3, 4, 5], [6, 7]]
+  boxed = jax.eval_shape(reader.init, jax.random.key(0), reader.example())["params"]
+  leaves, tree = jax.tree.flatten(unbox(boxed))
+  draws = np.random.default_rng(0)
+  params = tree.unflatten([draws.normal(size=x.shape).astype(np.float32) / 2 for x in leaves])
+  assert "output_bias" not in params
+  found = reader.apply({"params": params}, rows("text", [texts], 7), 2, method="predict")[0]
+  head = jax.tree.map(np.float64, params["task_head"])
+  dense, output = head["transform"]["dense"], head["output"]
+  for outputs, ids in zip(found, texts, strict=True):
+    pair = {**rows("src", [[ids]], len(ids)), **rows("tgt", [[[2, *ids[:-1]]]], len(ids))}
+    pair["tgt_in"] = pair.pop("tgt")
+    last = np.float64(reader.apply({"params": params}, pair))[0, -1]
+    pooled = np.tanh(last @ dense["kernel"] + dense["bias"])
+    close(outputs, pooled @ output["kernel"] + output["bias"])
 
 
 @pytest.mark.parametrize("share, tables", [

@@ -59,12 +59,12 @@ SINUSOIDS = ("Marian", "Pegasus")
 NORMS = {"Bart": 3.0, "Marian": 3.0}
 
 
-def make_peer(family, case, **edits):
+def make_peer(family, case, kind="ConditionalGeneration", **edits):
   """A model of `transformers`, every tensor of it redrawn but sinusoids."""
-  name = family + ("MTModel" if family == "Marian" else "ForConditionalGeneration")
+  name = family + ("MTModel" if family == "Marian" else f"For{kind}")
   config = getattr(transformers, f"{family}Config")(**CONFIGS[family][case] | edits)
   peer = getattr(transformers, name)(config).eval()
-  if (family, case) in UNTIED:
+  if (family, case) in UNTIED and hasattr(peer, "lm_head"):
     peer.lm_head.weight = torch.nn.Parameter(peer.lm_head.weight.clone())
   fixed = {n: p.clone() for n, p in peer.named_parameters() if family in SINUSOIDS and FIXED in n}
   redraw(peer)
@@ -149,6 +149,45 @@ def test_outputs_and_files_are_those_of_transformers(family, case, tmp_path):
   assert not any(info[k] for k in ("unexpected_keys", "mismatched_keys"))
   assert all(FIXED in k for k in info["missing_keys"])
   assert error(peer_outputs(again.eval()), theirs) < TOLERANCE / 5
+
+
+TEXT = np.where(np.arange(S) == SRC_MASK.sum(1, keepdims=True) - 1, EOS, SRC)
+HEADED = [(family, kind, case) for family in ("T5", "MT5", "UMT5", "Bart")
+          for kind, case in (("SequenceClassification", 0), ("QuestionAnswering", 1),
+                             ("SequenceClassification", 2))]
+
+
+def headed_outputs(peer):
+  long = lambda x: torch.from_numpy(np.array(x)).long()
+  with torch.no_grad():
+    out = peer(input_ids=long(TEXT), attention_mask=long(SRC_MASK))
+  if "start_logits" in out:
+    return {"span": np.stack([out.start_logits, out.end_logits], -1)[SRC_MASK]}
+  return {"classes": out.logits.numpy()}
+
+
+@pytest.mark.parametrize("family, kind, case", HEADED)
+def test_heads_of_texts_are_those_of_transformers(family, kind, case, tmp_path):
+  peer = make_peer(family, case, kind=kind, num_labels=3)
+  directory = saved(peer, tmp_path / "theirs")
+  model, params = load_pretrained(directory, dtype="float32")
+  theirs = headed_outputs(peer)
+  task, = theirs
+  assert model.heads == {task} and "output" not in params and "output_bias" not in params
+
+  def ours_of(model, params):
+    found = model.apply({"params": params}, rows("text", TEXT, SRC_MASK), method="predict")
+    return {task: np.asarray(found)[SRC_MASK] if task == "span" else np.asarray(found)[:, 0]}
+
+  assert error(ours_of(model, params), theirs) < TOLERANCE
+  ours = str(tmp_path / "ours")
+  save_pretrained(ours, model, params, like=directory)
+  same_files(directory, ours)
+  again, info = type(peer).from_pretrained(ours, output_loading_info=True)
+  assert again.config.decoder_start_token_id == PAD
+  assert not any(info[k] for k in ("unexpected_keys", "mismatched_keys", "missing_keys"))
+  assert error(headed_outputs(again.eval()), theirs) < TOLERANCE / 5
+  assert error(ours_of(*load_pretrained(ours, dtype="float32")), theirs) < TOLERANCE
 
 
 @pytest.mark.parametrize("family", CONFIGS)

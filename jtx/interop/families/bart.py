@@ -1,5 +1,6 @@
 """BART, mBART, Marian and Pegasus: `...ForConditionalGeneration`, and `MarianMTModel`.
 
+BART has `...ForSequenceClassification` and `...ForQuestionAnswering`, too.
 Lewis et al. 2020; Liu et al. 2020; Junczys-Dowmunt et al. 2018; Zhang et al. 2020. They differ in
 positions, in where their norms are, and in what is shared. The positions of Marian and Pegasus are
 sinusoids, which some files hold and none needs. `final_logits_bias`, a constant there, is a
@@ -11,6 +12,7 @@ from typing import Any, Mapping
 
 from jtx.config import section
 from jtx.interop.attributes import ACTIVATIONS, activation_name, need
+from jtx.interop.families.t5 import HEADS, architectures, head, start_of, values_of_head
 from jtx.interop.family import Attributes, Family, Heads, Names
 from jtx.interop.tables import Layout, Row, dense, norm, table
 from jtx.models.encdec import EncDec
@@ -35,8 +37,13 @@ ATTRIBUTES = {
     "init_std": ("positive", 0.02),
     "scale_embedding": ("flag", False),
 }
+HEAD_ATTRIBUTES = {
+    "classifier_dropout": ("rate", 0.0),
+    "decoder_start_token_id": ("id", None),
+}
+START = 2  # the end token
 FREE = frozenset({
-    "encoder_layerdrop", "decoder_layerdrop", "classifier_dropout", "classif_dropout",
+    "encoder_layerdrop", "decoder_layerdrop", "classif_dropout",
     "num_hidden_layers", "force_bos_token_to_be_generated", "max_length", "add_bias_logits",
     "num_beams"})
 # [1, V] in the file, [V] here.
@@ -70,6 +77,7 @@ class Kin:
   norm_first: bool = False
   embedding_norm: bool = True
   two_vocabularies: bool = False  # it may have them
+  with_heads: bool = False  # for texts; mBART's begin with their last token, and jtx's do not
   fixed: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
 
   @property
@@ -78,10 +86,9 @@ class Kin:
     if self.two_vocabularies:
       own |= {"vocab_size": ("size", 58101), "decoder_vocab_size": ("size", None),
               "share_encoder_decoder_embeddings": ("flag", True)}
-    return ATTRIBUTES | own
+    return ATTRIBUTES | own | (HEAD_ATTRIBUTES if self.with_heads else {})
 
   def trunk(self, values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
-    del heads
     std, sizes, shares = values["init_std"], {"vocab_size": values["vocab_size"]}, True
     if self.two_vocabularies:
       shares, target = values["share_encoder_decoder_embeddings"], values["decoder_vocab_size"]
@@ -114,6 +121,8 @@ class Kin:
                       "output_bias": True, "init_std": std},
         "encoder": stack("encoder"),
         "decoder": stack("decoder"),
+        "seq2seq": "seq2seq" in heads,
+        "head_start": start_of(values, heads, START) if self.with_heads else None,
     }
 
   def values(self, model: EncDec) -> dict[str, Any]:
@@ -144,7 +153,7 @@ class Kin:
       length = model.decoder.position.max_length
       need(length > OFFSET, f"has learned positions for more than {OFFSET} tokens")
       result["max_position_embeddings"] = length - OFFSET
-    return result
+    return result | values_of_head(model)
 
   @property
   def names(self) -> Names:
@@ -162,7 +171,8 @@ class Kin:
         prefix="model",
         trunk=(*table(shared, "tgt_embed/embedding"), *table(source, "src_embed/embedding"),
                *places, *rows_of("encoder"), *rows_of("decoder")),
-        heads={"seq2seq": (Row("final_logits_bias", ("output_bias",), BIAS),)},
+        heads={"seq2seq": (Row("final_logits_bias", ("output_bias",), BIAS),),
+               **(HEADS if self.with_heads else {})},
         # The last one that is there stands for one that is not.
         copies={source: shared, "lm_head.weight": shared, target: shared},
         buffers=frozenset(buffers),
@@ -176,13 +186,20 @@ class Kin:
              "add_final_layer_norm": (self.norm_first,),
              "static_position_embeddings": (not self.learned,), "extra_pos_embeddings": (OFFSET,)}
     free = FREE if self.learned else FREE | {"max_position_embeddings", "extra_pos_embeddings"}
+    free = free if self.with_heads else free | {"classifier_dropout"}
+    own = {self.architecture: frozenset({"seq2seq"})}
     return Family(
-        architectures={self.architecture: frozenset({"seq2seq"})},
+        architectures=architectures(self.name) if self.with_heads else own,
         attributes=Attributes(self.attributes, fixed, free),
-        names=self.names, trunk=self.trunk, values=self.values, model="encdec", generates=True)
+        names=self.names, trunk=self.trunk, values=self.values, model="encdec", generates=True,
+        head=head if self.with_heads else None)
+
+  @property
+  def name(self) -> str:
+    return self.architecture.removesuffix("ForConditionalGeneration")
 
 
-BART = Kin("BartForConditionalGeneration").family
+BART = Kin("BartForConditionalGeneration", with_heads=True).family
 MBART = Kin("MBartForConditionalGeneration", norm_first=True).family
 MARIAN = Kin("MarianMTModel", learned=False, embedding_norm=False, two_vocabularies=True).family
 PEGASUS = Kin("PegasusForConditionalGeneration", learned=False, norm_first=True,

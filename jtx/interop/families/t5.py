@@ -1,5 +1,6 @@
-"""T5, its v1.1 and ByT5 (one model type), mT5 and UMT5: `...ForConditionalGeneration`.
+"""T5, its v1.1 and ByT5 (one model type), mT5 and UMT5.
 
+They are `...ForConditionalGeneration`, `...ForSequenceClassification` and `...ForQuestionAnswering`.
 Raffel et al. 2020; Xue et al. 2021, 2022; Chung et al. 2023. `dropout_rate` is that of all places.
 The first version multiplies the decoder's output by width^-0.5, and its output weights are the
 embedding. Whether a model does the former is said by `scale_decoder_outputs`, or before that key by
@@ -11,7 +12,7 @@ from typing import Any, Callable, Mapping
 
 from jtx.config import section
 from jtx.interop.attributes import ACTIVATIONS, activation_name, need
-from jtx.interop.family import Attributes, Family, Heads, Names
+from jtx.interop.family import Attributes, Family, Heads, Names, stored, task_of
 from jtx.interop.tables import dense, norm, table
 from jtx.models.encdec import EncDec
 from jtx.nn.block import BlockConfig
@@ -34,6 +35,8 @@ ATTRIBUTES = {
     "feed_forward_proj": ("feed_forward", "relu"),
     "tie_word_embeddings": ("flag", True),
     "scale_decoder_outputs": ("flag", None),
+    "classifier_dropout": ("rate", 0.0),
+    "decoder_start_token_id": ("id", None),  # of a head
 }
 M_ATTRIBUTES = ATTRIBUTES | {
     "vocab_size": ("size", 250112),
@@ -42,8 +45,9 @@ M_ATTRIBUTES = ATTRIBUTES | {
     "num_heads": ("size", 6),
     "feed_forward_proj": ("feed_forward", "gated-gelu"),
 }
-FREE = frozenset({"dense_act_fn", "is_gated_act", "classifier_dropout", "n_positions",
-                  "output_past", "max_new_tokens"})
+FREE = frozenset({"dense_act_fn", "is_gated_act", "n_positions", "output_past",
+                  "max_new_tokens"})
+START = 0  # the padding
 OUTPUT, SHARED = "lm_head.weight", "shared.weight"
 
 
@@ -85,7 +89,6 @@ def trunk_of(per_layer: bool, scales: bool) -> Callable[[Mapping[str, Any], Head
     scales: it has models whose output is scaled.
   """
   def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
-    del heads
     ties, scaled = values["tie_word_embeddings"], values["scale_decoder_outputs"]
     scaled = scales and (ties if scaled is None else scaled)
     width, std = values["d_model"], values["initializer_factor"]
@@ -113,8 +116,44 @@ def trunk_of(per_layer: bool, scales: bool) -> Callable[[Mapping[str, Any], Head
                       "final_dropout": True},
         "encoder": stack,
         "decoder": stack | {"num_layers": values["num_layers"] if number is None else number},
+        "seq2seq": "seq2seq" in heads,
+        "head_start": start_of(values, heads, START),
     }
   return trunk
+
+
+def start_of(values: Mapping[str, Any], heads: Heads, default: int) -> int | None:
+  """The field `head_start` of a model."""
+  start = values["decoder_start_token_id"]
+  return None if task_of(heads) == "none" else default if start is None else start
+
+
+def head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  if "span" in heads:
+    return {"pool": "none", "dropout": 0.0}
+  return {"pool": "last", "transform": "tanh", "dropout": values["classifier_dropout"]}
+
+
+def values_of_head(model: EncDec) -> dict[str, Any]:
+  """The inverse of `start_of` and `head`."""
+  if model.head.task == "none":
+    return {}
+  return {"decoder_start_token_id": model.head_start,
+          "classifier_dropout": 0.0 if model.head.task == "span" else model.head.dropout}
+
+
+# Of `...ForSequenceClassification` and `...ForQuestionAnswering`.
+HEADS = {
+    "classes": (*dense("classification_head.dense", "task_head/transform/dense"),
+                *dense("classification_head.out_proj", "task_head/output")),
+    "span": dense("qa_outputs", "task_head/output"),
+}
+
+
+def architectures(name: str) -> dict[str, Heads]:
+  return {f"{name}ForConditionalGeneration": frozenset({"seq2seq"}),
+          f"{name}ForSequenceClassification": frozenset({"classes"}),
+          f"{name}ForQuestionAnswering": frozenset({"span"})}
 
 
 def values(model: EncDec) -> dict[str, Any]:
@@ -138,7 +177,7 @@ def values(model: EncDec) -> dict[str, Any]:
       "feed_forward_proj": feed_forward_name(block),
       "tie_word_embeddings": "output" in embedding.tie,
       "scale_decoder_outputs": embedding.output_scale != 1.0,
-  }
+  } | values_of_head(model)
 
 
 def rows_of(stack: str, per_layer: bool) -> tuple[Any, ...]:
@@ -164,23 +203,31 @@ def rows_of(stack: str, per_layer: bool) -> tuple[Any, ...]:
   return (*rows, *norm(f"{stack}.final_layer_norm", f"{stack}/final_norm"))
 
 
+def written(model: EncDec) -> dict[str, str]:
+  """Parts of names: of a gated feed-forward, and of all but the head of a classifier."""
+  parts = {".wi.": ".wi_1."} if model.encoder.block.ffn.gated else {}
+  if "classes" in stored(model.heads):
+    parts |= {part: f"transformer.{part}" for part in (
+        SHARED, "encoder.block.", "encoder.final_", "decoder.block.", "decoder.final_")}
+  return parts
+
+
 def family(name: str, attributes: Mapping[str, tuple[str, Any]], *, per_layer: bool = False,
            scales: bool = True) -> Family:
   rows = (*table(SHARED, "tgt_embed/embedding"), *rows_of("encoder", per_layer),
           *rows_of("decoder", per_layer))
   copies = {f"{stack}.embed_tokens.weight": SHARED for stack in ("encoder", "decoder")}
   return Family(
-      architectures={f"{name}ForConditionalGeneration": frozenset({"seq2seq"})},
+      architectures=architectures(name),
       attributes=Attributes(attributes, {"is_encoder_decoder": (True,)}, FREE),
       names=Names(
-          prefix="", trunk=rows, heads={"seq2seq": dense("lm_head", "output")}, copies=copies,
+          prefix="", trunk=rows, heads={"seq2seq": dense("lm_head", "output"), **HEADS},
+          copies=copies,
           tied={OUTPUT: SHARED},
-          # Where it is gated.
-          spellings={r"\.wi_1\.": ".wi."},
-          written=lambda model: {".wi.": ".wi_1."} if model.encoder.block.ffn.gated else {},
+          spellings={r"\.wi_1\.": ".wi.", r"^transformer\.": ""}, written=written,
           buffers=frozenset(
               {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"})),
-      trunk=trunk_of(per_layer, scales), values=values, model="encdec", generates=True,
+      trunk=trunk_of(per_layer, scales), values=values, head=head, model="encdec", generates=True,
       resolved=resolved)
 
 
