@@ -18,7 +18,8 @@ from jtx.objectives import OBJECTIVES
 Section = dict[str, Any]
 
 LATER = {"imports": [], "trackers": ["tensorboard"], "profile": [],
-         "checkpoint": {"best": "", "patience": 0}, "tokenizer": {"delimiters": []}}
+         "checkpoint": {"best": "", "patience": 0}, "tokenizer": {"delimiters": []},
+         "data": {"size_limit": 0}}
 
 STACK = ("width", "num_layers", "block", "position", "position_at", "pattern", "window", "unroll",
          "remat")
