@@ -72,12 +72,15 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
 
 
 def with_later(config: Mapping[str, Any]) -> Section:
-  """A config with the keys that it lacks, and those of a section that it has."""
+  """A config with the keys that it lacks, and those of a section that it has.
+
+  A folder without a run has no section of data, by which it is known.
+  """
   result = {**LATER, **config}
   for name, section in LATER.items():
     if isinstance(section, dict) and name in config:
       result[name] = {**section, **config[name]}
-  return result
+  return {key: value for key, value in result.items() if key != "data" or key in config}
 
 
 def with_moved(config: Mapping[str, Any]) -> Section:
