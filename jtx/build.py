@@ -62,7 +62,7 @@ def check_heads(config: ConfigDict, model: Any, heads: frozenset[str], what: str
   """Raises ConfigError where the model lacks one of the heads that `what` needs."""
   for head in sorted(heads - model.heads):
     edits = HEAD_EDITS.get(head, {"name": "encoder", "head.task": head})
-    if "head.task" in edits and "head" in config.model:
+    if "head.task" in edits and "head" in config.model and "seq2seq" not in model.heads:
       edits = {"head.task": head}
     keys = " and ".join(f"config.model.{key}={value!r}" for key, value in edits.items()
                         if config.model.get(key) != value)

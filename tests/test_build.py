@@ -39,7 +39,8 @@ def made(config):
      " config.model.mlm=True"),
     (lambda: with_objective(bert(), "seq2seq", bos_id=1),
      "config.objective.name='seq2seq' needs a model with the head 'seq2seq', but"
-     " config.model.name='encoder' has mlm, next_sentence: set config.model.name='encdec'"),
+     " config.model.name='encoder' has mlm, next_sentence: set config.model.name='encdec' and"
+     " config.model.seq2seq=True"),
     (lambda: common.apply(bert(), {"model.mlm": False}),
      "config.objective.name='mlm' needs a model with the head 'mlm', but"
      " config.model.name='encoder' has next_sentence: set config.model.mlm=True"),

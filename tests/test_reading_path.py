@@ -64,6 +64,7 @@ SKIPPED = {
     "jtx.nn.numerics": "GELU, biases and norms with gradients that chips are quick at",
     "jtx.nn.relative": "biases of logits, which these models have not",
     "jtx.nn.residual": "layer scale and stochastic depth, which are off in these",
+    "jtx.nn.shift": "the tokens of targets, one place later",
     "jtx.nn.rope": "rotary positions, which these models have not",
     "jtx.nn.grid_positions": "positions of patches, which texts have not",
     "jtx.train.layer_sums": "losses of mixtures of experts, which these models have not",
@@ -82,6 +83,7 @@ SKIPPED = {
 }
 # The same for one path.
 SKIPPED_OF = {
+    "NMT": {"jtx.models.text_head": "heads for tasks, which translation has not"},
     "BERT": {"jtx.objectives.cross_entropy": "the loss of sums once more, as chips compute it"},
     "ViT": {"jtx.nn.masks": "all tokens of an image attend to all"},
 }

@@ -103,15 +103,6 @@ class Decoder(Generative):
     logits = (self.embed.attend(hidden) if c.tie else self.output(hidden)).astype(jnp.float32)
     return logits if c.soft_cap is None else c.soft_cap * jnp.tanh(logits / c.soft_cap)
 
-  def outputs(self, hidden: jax.Array, batch: Batch, num_texts: int = 1,
-              train: bool = False) -> jax.Array:
-    """The task head's outputs for hidden states; see `Head`."""
-    return self.task_head(hidden, batch, num_texts, train)
-
-  def predict(self, batch: Batch, num_texts: int = 1, train: bool = False) -> jax.Array:
-    """From tokens to the task head's outputs."""
-    return self.outputs(self(batch, train), batch, num_texts, train)
-
   def hidden_states(self, batch: Batch) -> jax.Array:
     """[layers + 1, B, T, D]: the embeddings, then every layer's output (the last one normed)."""
     x = self.embed_tokens(batch["text"], Places(batch["text_positions"]), train=False)

@@ -150,15 +150,6 @@ class EncDec(Generative):
     same = {f"{field}{key}": batch[f"text{key}"] for field in ("src", "tgt") for key in SUFFIXES}
     return same | {"src": text, "tgt_in": shift_right(text, segments, self.head_start)}
 
-  def outputs(self, hidden: jax.Array, batch: Batch, num_texts: int = 1,
-              train: bool = False) -> jax.Array:
-    """The task head's outputs for the decoder's hidden states of texts; see `Head`."""
-    return self.task_head(hidden, batch, num_texts, train)
-
-  def predict(self, batch: Batch, num_texts: int = 1, train: bool = False) -> jax.Array:
-    """From the tokens of texts to the task head's outputs."""
-    return self.outputs(self(batch, train), batch, num_texts, train)
-
   def encode(self, batch: Batch, train: bool = False, return_weights: bool = False):
     """Source [B, S] to its memory [B, S, D], and attention weights where asked for."""
     places = Places(batch["src_positions"])

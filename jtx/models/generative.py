@@ -16,7 +16,7 @@ class Generative(Adapted):
 
   The stack is the one called "decoder". `advance(tokens, state, slot, hypotheses, memory)` gives
   the hidden states [B * hypotheses, P, D] of tokens that go into `slot` and those behind it, and
-  the new state; `logits` maps them to the vocabulary.
+  the new state; `logits` maps them to the vocabulary. A head for a task is its `task_head`.
   """
 
   @property
@@ -27,6 +27,15 @@ class Generative(Adapted):
   def longest(self) -> int | None:
     limits = [stack.position.limit for stack in self.stacks.values()]
     return min((limit for limit in limits if limit is not None), default=None)
+
+  def outputs(self, hidden: jax.Array, batch: Batch, num_texts: int = 1,
+              train: bool = False) -> jax.Array:
+    """The task head's outputs for hidden states; see `jtx.models.text_head.Head`."""
+    return self.task_head(hidden, batch, num_texts, train)
+
+  def predict(self, batch: Batch, num_texts: int = 1, train: bool = False) -> jax.Array:
+    """From tokens to the task head's outputs."""
+    return self.outputs(self(batch, train), batch, num_texts, train)
 
   def memory(self, batch: Batch) -> Memory:
     """What the stack attends to beside its own tokens: nothing, unless a model has a source."""

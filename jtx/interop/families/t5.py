@@ -1,6 +1,6 @@
 """T5, its v1.1 and ByT5 (one model type), mT5 and UMT5.
 
-They are `...ForConditionalGeneration`, `...ForSequenceClassification` and `...ForQuestionAnswering`.
+`...ForConditionalGeneration`, `...ForSequenceClassification` and `...ForQuestionAnswering`.
 Raffel et al. 2020; Xue et al. 2021, 2022; Chung et al. 2023. `dropout_rate` is that of all places.
 The first version multiplies the decoder's output by width^-0.5, and its output weights are the
 embedding. Whether a model does the former is said by `scale_decoder_outputs`, or before that key by
