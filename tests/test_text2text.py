@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import common, glue, text2text
+from configs import classify, common, glue, text2text
 import jtx
 from jtx.data.ops.template import Template
 from jtx.errors import ConfigError
@@ -111,3 +111,28 @@ def test_a_run_goes_on_from_a_run_and_from_what_transformers_reads(tmp_path):
       np.testing.assert_array_equal(ours, theirs)
     said[init] = jtx.Translator(workdir)(["sea sentence: Ann met Bob in Rome ."])
   assert len({repr(text) for text in said.values()}) == 1
+
+
+@pytest.mark.slow
+def test_an_encoder_decoder_reads_texts(tmp_path):
+  """Fine-tuned on classes from a run; its folder of transformers says the same."""
+  first, tuned, folder = (str(tmp_path / name) for name in ("first", "tuned", "hf"))
+  config = text2text.get_config("tiny")
+  config.evals = {}
+  loop.run(config.lock(), first)
+  (tmp_path / "a.tsv").write_text("x\ty\n" + "Ann met Bob .\tyes\nKim saw Leo .\tno\n" * 20)
+  config = classify.get_config(f"init={first},header,text=x,label=y,train=a.tsv,dev=a.tsv,"
+                               "max_length=16,batch=8,epochs=1")
+  config.data.path = str(tmp_path)
+  loop.run(config.lock(), tuned)
+  run_command("convert", f"--workdir={tuned}", f"--to_hf={folder}")
+  assert json.loads((tmp_path / "hf" / "config.json").read_text())["architectures"] == [
+      "T5ForSequenceClassification"]
+  texts = ["Ann met Bob .", "Leo saw Ann in Rome ."]
+  ours, theirs = (jtx.Classifier(path)(texts) for path in (tuned, folder))
+  for a, b in zip(ours, theirs, strict=True):
+    assert a.scores == pytest.approx(b.scores, abs=1e-6)
+  with pytest.raises(ConfigError, match="freeze and decay are of one stack, and the model has two"):
+    classify.get_config(f"init={first},freeze=1")
+  with pytest.raises(ConfigError, match="features is of encoders, and the model is an encoder-dec"):
+    classify.get_config(f"init={first},features=last")

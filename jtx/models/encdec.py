@@ -124,10 +124,10 @@ class EncDec(Generative):
     return frozenset({"seq2seq"} if self.seq2seq else ()) | heads_of(self.head.task)
 
   def example(self) -> Batch:
-    fields = ("src", "tgt") if self.seq2seq else ("text",)
+    fields, tokens, rows = ("src", "tgt"), ("src", "tgt_in"), 2 if self.head.both_orders else 1
+    if self.heads and not self.seq2seq:
+      fields = tokens = ("text",)
     keys = [f"{field}{suffix}" for field in fields for suffix in SUFFIXES]
-    rows = 2 if self.head.both_orders else 1
-    tokens = ("src", "tgt_in") if self.seq2seq else ("text",)
     return {key: jnp.zeros((rows, 1), jnp.int32) for key in (*tokens, *keys)}
 
   def __call__(self, batch: Batch, train: bool = False) -> jax.Array:
