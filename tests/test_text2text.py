@@ -122,7 +122,7 @@ def test_an_encoder_decoder_reads_texts(tmp_path):
   loop.run(config.lock(), first)
   (tmp_path / "a.tsv").write_text("x\ty\n" + "Ann met Bob .\tyes\nKim saw Leo .\tno\n" * 20)
   config = classify.get_config(f"init={first},header,text=x,label=y,train=a.tsv,dev=a.tsv,"
-                               "max_length=16,batch=8,epochs=1")
+                               "max_length=48,batch=8,epochs=1")
   config.data.path = str(tmp_path)
   loop.run(config.lock(), tuned)
   run_command("convert", f"--workdir={tuned}", f"--to_hf={folder}")
