@@ -31,8 +31,8 @@ def get_config(arg: str = ""):
   version = "v2.0" if args.v2 else "v1.1"
   c = common.get_config()
   finetuning.finetune(c, args, "span")
-  position = c.model.stack.position
-  if not args.init and "max_length" in position:
+  if not args.init and "max_length" in c.model.stack.position:
+    position = c.model.stack.position
     position.max_length = max(args.max_length, position.max_length)
   c.objective = common.objective("span", lm_weight=args.lm)
   train, args.dev = args.train or f"train-{version}.json", args.dev or f"dev-{version}.json"

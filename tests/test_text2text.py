@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import classify, common, glue, text2text
+from configs import classify, common, glue, squad, text2text
 import jtx
 from jtx.data.ops.template import Template
 from jtx.errors import ConfigError
@@ -132,6 +132,8 @@ def test_an_encoder_decoder_reads_texts(tmp_path):
   ours, theirs = (jtx.Classifier(path)(texts) for path in (tuned, folder))
   for a, b in zip(ours, theirs, strict=True):
     assert a.scores == pytest.approx(b.scores, abs=1e-6)
+  head = squad.get_config(f"init={first}").model.head
+  assert (head.task, head.pool) == ("span", "none")
   with pytest.raises(ConfigError, match="freeze and decay are of one stack, and the model has two"):
     classify.get_config(f"init={first},freeze=1")
   with pytest.raises(ConfigError, match="features is of encoders, and the model is an encoder-dec"):
