@@ -4,6 +4,7 @@ from collections.abc import Iterator
 import json
 import pathlib
 import struct
+import time
 
 import jax
 import pytest
@@ -50,6 +51,8 @@ def test_mlflow(tmp_path, monkeypatch):
 def records(path: pathlib.Path) -> Iterator[bytes]:
   """The records of a W&B file: a head, then LevelDB's log format, in blocks of 32 KiB."""
   data, at, record = path.read_bytes(), 7, b""
+  if not data:  # not written yet
+    return
   assert data[:4] == b":W&B"
   while at + 7 <= len(data):
     if 32768 - at % 32768 < 7:  # the rest of a block is too short for a record's head
@@ -63,21 +66,31 @@ def records(path: pathlib.Path) -> Iterator[bytes]:
       record = b""
 
 
-def test_wandb_offline(tmp_path, monkeypatch):
-  wandb_internal_pb2 = pytest.importorskip("wandb.proto.wandb_internal_pb2")
-  monkeypatch.setenv("WANDB_MODE", "offline")
-  monkeypatch.setenv("WANDB_SILENT", "true")
-  numbers = run_in_parts(tmp_path / "run", "wandb")
+def written(workdir, kind) -> tuple[dict[tuple[str, int], float], list[str]]:
+  """The numbers in W&B's files by name and step, and the ids of runs."""
   found, ids = {}, []
-  for path in sorted((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")):
+  for path in sorted((workdir / "wandb").glob("offline-run-*/*.wandb")):
     for data in records(path):
-      record = wandb_internal_pb2.Record.FromString(data)
+      record = kind.FromString(data)
       if record.HasField("run"):
         ids.append(record.run.run_id)
       if record.HasField("history"):
         line = {"/".join(item.nested_key) or item.key: json.loads(item.value_json)
                 for item in record.history.item}
         found |= {(name, line["_step"]): x for name, x in line.items() if name[0] != "_"}
+  return found, ids
+
+
+def test_wandb_offline(tmp_path, monkeypatch):
+  wandb_internal_pb2 = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+  monkeypatch.setenv("WANDB_MODE", "offline")
+  monkeypatch.setenv("WANDB_SILENT", "true")
+  numbers = run_in_parts(tmp_path / "run", "wandb")
+  deadline = time.monotonic() + 60  # W&B's own process writes the files, at its leisure
+  found, ids = written(tmp_path / "run", wandb_internal_pb2.Record)
+  while found != numbers and time.monotonic() < deadline:
+    time.sleep(0.2)
+    found, ids = written(tmp_path / "run", wandb_internal_pb2.Record)
   assert found == numbers
   assert len(set(ids)) == 1 and ids[0] == json.loads(
       (tmp_path / "run" / "trackers.json").read_text())["wandb"]
