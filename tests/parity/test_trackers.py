@@ -59,6 +59,8 @@ def records(path: pathlib.Path) -> Iterator[bytes]:
       at += 32768 - at % 32768
       continue
     _, size, kind = struct.unpack("<IHB", data[at:at + 7])
+    if at + 7 + size > len(data):  # not written yet
+      return
     record += data[at + 7:at + 7 + size]
     at += 7 + size
     if kind in (1, 4):  # whole, or the last part
