@@ -114,6 +114,8 @@ def open_trained(c: ConfigDict, args: ConfigDict, task: str) -> None:
   if not args.init or kind == "decoder":
     c.model.vocab_size = None  # the tokenizer's
   if args.tiny:
+    if kind == "encdec":
+      raise ConfigError("config argument tiny is of one stack, and the model of init has two")
     common.apply(c, {"model.stack": common.TINY_STACK})
     if c.model.stack.block.attention.num_kv_heads:
       c.model.stack.block.attention.num_kv_heads = 1

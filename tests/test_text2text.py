@@ -138,3 +138,5 @@ def test_an_encoder_decoder_reads_texts(tmp_path):
     classify.get_config(f"init={first},freeze=1")
   with pytest.raises(ConfigError, match="features is of encoders, and the model is an encoder-dec"):
     classify.get_config(f"init={first},features=last")
+  with pytest.raises(ConfigError, match="tiny is of one stack, and the model of init has two"):
+    classify.get_config(f"init={first},tiny")
