@@ -36,8 +36,9 @@ def get_config(arg: str = ""):
       width=256, num_layers=4, unroll=-1, position=common.position(args.position, **learned),
       block=dict(attention=dict(num_heads=4, dropout=0.0), ffn=dict(dim=1024), dropout=0.0,
                  residual=dict(init_std=0.02 / 8**0.5)))})
+  c.optim.optimizer = common.optimizer("muon", b2=0.98)
   c.optim.schedule = common.schedule("cosine", warmup=0.05, end=0.1)
-  c.optim.lr, c.batch_size, c.steps = 2e-3, 16, 3500
+  c.optim.lr, c.batch_size, c.steps = 4e-3, 16, 3000
   c.log_every, c.checkpoint.every = 50, 250
   c.evals.val.every, c.evals.val.stride = 1000, LENGTH
   if args.tiny:
