@@ -8,11 +8,18 @@ MIN_BUCKET = 16
 NO_LIMIT = 1 << 30
 
 
-def bucket(length: int, limit: int) -> int:
-  """The padded length: powers of two and the steps half-way between them, up to the limit."""
-  size = MIN_BUCKET
+def bucket(length: int, limit: int, least: int = MIN_BUCKET, steps: int = 2) -> int:
+  """The padded length: powers of two and steps between them, up to the limit.
+
+  Args:
+    length: to be padded.
+    limit: of all lengths.
+    least: the shortest padded length, a power of two.
+    steps: from one power of two to the next, a power of two.
+  """
+  size = least
   while size < length:
-    size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
+    size += max((1 << (size.bit_length() - 1)) // steps, 1)
   return min(size, limit)
 
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from jtx.data import batching, chat
 from jtx.data.chat import Message, Template
+from jtx.data.packing import Pack
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.inference.decode import Beam, Ends, Sample, cache_lengths
-from jtx.inference.generate import go_on, grow, prefill
+from jtx.inference.generate import apart, go_on, grow, prefill
 from jtx.parallel import processes, sharding
 
 STOP_EVERY = 8  # tokens, after which stop strings are looked for
@@ -56,7 +57,7 @@ class TextGenerator:
   def __init__(self, model: nn.Module, params: Any, tokenizer: Tokenizer, *,
                method: Beam | Sample = Sample(temperature=0.0), limits: Limits = Limits(),
                batch_size: int = 32, mesh=None):
-    self.model, self.params, self.tokenizer = model, params, tokenizer
+    self.model, self.params, self.tokenizer = model, apart(model, params), tokenizer
     self.method, self.limits, self.batch_size, self.sharding = method, limits, batch_size, None
     self.ends = Ends(limits.end_ids or (tokenizer.eos_id,), tokenizer.pad_id)
     # The last token is not read again, so it needs no position.
@@ -177,7 +178,7 @@ class TextGenerator:
     limit = self.limits.max_new_tokens
     carry = self.begin(prompts, keys)
     index, going = 0, True
-    for length in cache_lengths(limit):
+    for length in cache_lengths(limit, carry.state.prompt):
       carry = grow(length, carry)
       end = length if length == limit else length - 1  # a step writes the place behind its own
       while index < end and going:
@@ -197,18 +198,19 @@ class TextGenerator:
     size = self.batch_size
     if self.sharding is None:
       size = min(size, 1 << (len(prompts) - 1).bit_length())
-    length = batching.bucket(max(map(len, prompts)), self.room)
+    length = batching.bucket(max(map(len, prompts)), self.room, steps=4)
     rows = [*prompts, *[prompts[0][:1]] * (size - len(prompts))]
-    batch = {"prompt": batching.pad("text", rows, size, length, pad_id=self.ends.pad_id)["text"],
-             "lengths": np.array([len(row) for row in rows], np.int32),
+    batch = {"prompt_lengths": np.array([len(row) for row in rows], np.int32),
              "present": np.arange(size) < len(prompts)}
-    if self.sharding is not None:
+    if self.sharding is None:
+      batch |= packed(rows, length, self.ends.pad_id)
+    else:
+      batch["prompt"] = batching.pad("text", rows, size, length, pad_id=self.ends.pad_id)["text"]
       batch = sharding.spread(batch, size, self.sharding)
     if keys is not None:
       keys = jnp.stack([*keys, *[keys[0]] * (size - len(prompts))])
     return prefill(self.model, self.method, self.limits.max_new_tokens, self.ends,
-                   params=self.params, batch={}, prompt=batch["prompt"],
-                   prompt_lengths=batch["lengths"], present=batch["present"], keys=keys)
+                   params=self.params, batch={}, keys=keys, **batch)
 
   def read(self, prompts: Sequence[np.ndarray],
            carry: Any) -> tuple[list[list[Continuation]], np.ndarray]:
@@ -246,3 +248,25 @@ class TextGenerator:
     """The text of tokens as it stands behind the prompt's."""
     whole, before = self.tokenizer.decode([*prompt, *ids]), self.tokenizer.decode(prompt)
     return whole[len(before):] if whole.startswith(before) else self.tokenizer.decode(ids)
+
+
+def packed(prompts: Sequence[np.ndarray], length: int, pad_id: int) -> dict[str, np.ndarray]:
+  """Prompts of B texts in as few rows of a length as they fit into, the longest first.
+
+  Returns:
+    `prompt [r, length]`, of few r, so that there are few shapes; and `prompt_starts [B]` among the
+    tokens of all rows.
+  """
+  order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+  layout = Pack(("text",), (length,), max_segments=len(prompts), open_rows=len(prompts))
+  plan = layout.plan(np.array([[len(prompts[i])] for i in order]))
+  number = batching.bucket(len(plan), len(prompts), least=1, steps=8)
+  rows = np.full((number, length), pad_id, np.int32)
+  starts = np.zeros(len(prompts), np.int32)
+  for r, row in enumerate(plan):
+    at = 0
+    for i in (order[n] for n in row):
+      rows[r, at:at + len(prompts[i])] = prompts[i]
+      starts[i] = r * length + at
+      at += len(prompts[i])
+  return {"prompt": rows, "prompt_starts": starts}

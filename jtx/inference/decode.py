@@ -10,8 +10,8 @@ A method of decoding has `begin`, the carry before the first token; `advance`, o
 which rows have ended; and `result`. `decode` runs them to the end in one program, and
 `jtx.inference.generate` a few tokens at a time.
 
-A step costs as much attention as there is room, so the room starts small and grows as
-`cache_lengths` says. And it costs as much as there are rows, done or not: when all but a
+A step costs as much attention as there is room, so the room starts small, but for long prompts, and
+grows as `cache_lengths` says. And it costs as much as there are rows, done or not: when all but a
 quarter are done, the search goes on with that quarter.
 """
 
@@ -33,9 +33,12 @@ FIRST_LENGTH = 16
 LEAST_ROWS = 4  # fewer cost as much
 
 
-def cache_lengths(max_length: int) -> list[int]:
-  """The room for tokens as a search goes on: doubled until it holds `max_length`."""
-  lengths = [min(FIRST_LENGTH, max_length)]
+def cache_lengths(max_length: int, prompt: int = 1) -> list[int]:
+  """The room for tokens as a search goes on: doubled until it holds `max_length`.
+
+  It is the prompts' own length at first, since less would save little of what attention costs.
+  """
+  lengths = [min(max(FIRST_LENGTH, prompt), max_length)]
   while lengths[-1] < max_length:
     lengths.append(min(2 * lengths[-1], max_length))
   return lengths
@@ -260,7 +263,7 @@ class Sample:
       draw = lambda key, x: jax.random.categorical(jax.random.fold_in(key, s.index), x)
       token = jax.vmap(jax.vmap(draw))(s.keys, kept).astype(jnp.int32)
     else:
-      token = logits.argmax(-1).astype(jnp.int32)
+      token = likeliest(logits)
     log_p = jnp.take_along_axis(jax.nn.log_softmax(s.logits), token[..., None], -1)[..., 0]
     token = jnp.where(s.ended, ends.pad_id, token)
     seen = s.seen
@@ -276,21 +279,33 @@ class Sample:
     return Decoded(s.tokens, s.log_probs.sum(-1))
 
 
+def likeliest(logits: jax.Array) -> jax.Array:
+  """The first token [...] with the largest of logits [..., V].
+
+  Two passes, which a CPU computes many numbers at a time, as it does not `argmax`.
+  """
+  number = logits.shape[-1]
+  best = jnp.where(logits == logits.max(-1, keepdims=True), jnp.arange(number), number)
+  return jnp.minimum(best.min(-1), number - 1).astype(jnp.int32)  # the last where one is no number
+
+
 METHODS = {"beam": Beam, "sample": Sample}
 
 
-def decode(method: Beam | Sample, start: Start, step: Step, max_length: int, ends: Ends) -> Decoded:
+def decode(method: Beam | Sample, start: Start, step: Step, max_length: int, ends: Ends,
+           prompt: int = 1) -> Decoded:
   """Decodes up to `max_length` tokens, the end token included.
 
   Args:
     method: how.
-    start: with room for cache_lengths(max_length)[0] tokens or more in its state.
+    start: with room for cache_lengths(max_length, prompt)[0] tokens or more in its state.
     step: as in the module's docstring.
     max_length: T.
     ends: of targets.
+    prompt: tokens of the longest prompt.
   """
   carry = _loop(lambda s: method.advance(s, step, ends), method.done,
-                method.begin(start, max_length, ends), cache_lengths(max_length))
+                method.begin(start, max_length, ends), cache_lengths(max_length, prompt))
   return method.result(carry)
 
 

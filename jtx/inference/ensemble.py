@@ -37,6 +37,9 @@ class Ensemble:
   def longest(self) -> int | None:
     return min((m.longest for m in self.models if m.longest is not None), default=None)
 
+  def apart(self, params: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(model.apart(own) for model, own in zip(self.models, params, strict=True))
+
   def apply(self, variables: Any, inputs: Any, *more: Any, method: str | None = None) -> Any:
     """As `apply` of one model; the hidden states are a tuple, which "logits" takes."""
     members = list(zip(self.models, variables["params"], strict=True))

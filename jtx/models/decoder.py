@@ -13,7 +13,7 @@ from jtx.models.text_head import Head, HeadConfig
 from jtx.nn import layers
 from jtx.nn.attention import PROJECTIONS, AttentionConfig
 from jtx.nn.block import BlockConfig, Context, Memory
-from jtx.nn.cache import DecodeState
+from jtx.nn.cache import DecodeState, Slots
 from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Learned, Places
 from jtx.nn.stack import Stack, StackConfig
@@ -121,12 +121,12 @@ class Decoder(Generative):
                   embed_params=self.stack.shared(self.position_params))
     return self.decoder(self.embed_tokens(batch["text"], places, train), ctx)
 
-  def advance(self, tokens: jax.Array, state: DecodeState, slot: jax.Array, hypotheses: int,
-              memory: Memory = Memory()):
-    """Hidden states of tokens [B * hypotheses, P], which go into `slot` and those behind it."""
-    slots, positions = state.slots(slot, tokens.shape[1], hypotheses)
-    places = Places(jnp.repeat(positions, hypotheses, 0))
-    ctx = Context(places, slots=slots, embed_params=self.stack.shared(self.position_params))
+  def advance(self, tokens: jax.Array, state: DecodeState, slots: Slots, positions: jax.Array,
+              segments: jax.Array | None = None, memory: Memory = Memory()):
+    """Hidden states of tokens [r, T] that go into `slots`, and the new state."""
+    places = Places(positions)
+    ctx = Context(places, segments, slots=slots,
+                  embed_params=self.stack.shared(self.position_params))
     x, out = self.decoder(self.embed_tokens(tokens, places, train=False), ctx, cache=state.cache)
     return x, state.replace(cache=out.cache)
 

@@ -13,7 +13,7 @@ from jtx.models.heads import heads_of
 from jtx.models.text_head import Head, HeadConfig
 from jtx.nn import layers
 from jtx.nn.block import Context, Memory
-from jtx.nn.cache import DecodeState
+from jtx.nn.cache import DecodeState, Slots
 from jtx.nn.dropout import Dropout
 from jtx.nn.positions import Places, Sinusoidal
 from jtx.nn.shift import shift_right
@@ -194,18 +194,18 @@ class EncDec(Generative):
     states, _ = self.encode(batch)
     return Memory(states, batch["src_segment_ids"], Places(batch["src_positions"]))
 
-  def advance(self, tokens: jax.Array, state: DecodeState, slot: jax.Array, hypotheses: int,
-              memory: Memory = Memory()):
-    """Hidden states of tokens [B * hypotheses, P], which go into `slot` and those behind it.
+  def advance(self, tokens: jax.Array, state: DecodeState, slots: Slots, positions: jax.Array,
+              segments: jax.Array | None = None, memory: Memory = Memory()):
+    """Hidden states of tokens [r, T] that go into `slots`, and the new state.
 
     Keys and values of a memory are kept in the state.
     """
-    slots, positions = state.slots(slot, tokens.shape[1], hypotheses)
-    places = Places(jnp.repeat(positions, hypotheses, 0))
+    places = Places(positions)
     x = self.embed_target(tokens, places, train=False)
     new = memory.states is not None
-    ctx = Context(places, memory=memory if new else Memory(segments=state.memory_segments),
-                  embed_params=self.decoder.shared(self.tgt_params), slots=slots, keep_memory=new)
+    ctx = Context(places, segments, slots=slots, keep_memory=new,
+                  memory=memory if new else Memory(segments=state.memory_segments),
+                  embed_params=self.decoder.shared(self.tgt_params))
     x, out = self.decoder_stack(x, ctx, cache=state.cache, memory=state.memory)
     return x, state.replace(cache=out.cache, memory=out.memory if new else state.memory)
 

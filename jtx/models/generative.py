@@ -1,22 +1,25 @@
 """The base of models that decode: prompts in one pass, then a step a token."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.nn import layers
 from jtx.nn.block import Memory
-from jtx.nn.cache import DecodeState, empty, new_state
+from jtx.nn.cache import DecodeState, Slots, empty, new_state
 from jtx.nn.lora import Adapted
+from jtx.nn.stack import apart
 from jtx.parallel.sharding import Batch
 
 
 class Generative(Adapted):
   """A model with a stack that decodes.
 
-  The stack is the one called "decoder". `advance(tokens, state, slot, hypotheses, memory)` gives
-  the hidden states [B * hypotheses, P, D] of tokens that go into `slot` and those behind it, and
-  the new state; `logits` maps them to the vocabulary. A head for a task is its `task_head`.
+  The stack is the one called "decoder". `advance(tokens, state, slots, positions, segments, memory)`
+  gives the hidden states [r, T, D] of tokens [r, T] that go into the slots, and the new state;
+  `logits` maps them to the vocabulary. A head for a task is its `task_head`.
   """
 
   @property
@@ -41,17 +44,25 @@ class Generative(Adapted):
     """What the stack attends to beside its own tokens: nothing, unless a model has a source."""
     return Memory()
 
+  def apart(self, params: Any) -> Any:
+    """Parameters for many calls of `step`; see `jtx.nn.stack.apart`."""
+    return {**params, "decoder": apart(self.stacks["decoder"], params["decoder"])}
+
   def start(self, batch: Batch, rows: int, length: int, prompt: jax.Array,
-            prompt_lengths: jax.Array | None = None, cache_length: int | None = None):
+            prompt_lengths: jax.Array | None = None, cache_length: int | None = None,
+            prompt_starts: jax.Array | None = None):
     """Encodes the source, where there is one, and decodes the prompts in one pass.
 
     Args:
       batch: with the source's keys.
       rows: hypotheses of each prompt, in `step`.
       length: T, the most tokens that will be decoded.
-      prompt: [B, P], the tokens that are gone on from; a target has its start token first.
+      prompt: [B, P], the tokens that are gone on from; a target has its start token first. Or
+        [r, P], rows that hold several prompts each, of a model without a source.
       prompt_lengths: [B], of the prompts; what is behind is padding. None is P.
       cache_length: tokens that the state has room for before it grows; None is all.
+      prompt_starts: [B], where each prompt begins among the tokens of all rows, where a row holds
+        several.
 
     Returns:
       Logits [B, V] after the prompts, and the state of `step` for B * rows hypotheses.
@@ -62,16 +73,21 @@ class Generative(Adapted):
     stack = self.stacks["decoder"]
     if not stack.causal:
       raise ConfigError("decoding needs causal=True of the decoder's stack")
-    B, P = prompt.shape
+    r, P = prompt.shape
     stack.position.check_length(length + P - 1)
     memory = self.memory(batch)
     if prompt_lengths is None:
-      prompt_lengths = jnp.full(B, P)
+      prompt_lengths = jnp.full(r, P)
+    B = len(prompt_lengths)
     cache = empty(stack, B, rows, (cache_length or length) + P - 1, self.compute_dtype)
     state = new_state(cache, rows, prompt_lengths, P, memory.segments)
-    hidden, state = self.advance(prompt, state, jnp.array(0), 1, memory)
-    last = jnp.take_along_axis(hidden, (prompt_lengths - 1)[:, None, None], 1)
-    return self.logits(last[:, 0]), state
+    packed = prompt_starts is not None
+    starts = prompt_starts if packed else jnp.arange(B) * P
+    segments, positions = segments_of(starts, prompt_lengths, prompt.shape)
+    slots = Slots(jnp.array(0), rows, prompts=of_prompts(starts, prompt.shape) if packed else None)
+    hidden, state = self.advance(prompt, state, slots, positions, segments, memory)
+    last = hidden.reshape(r * P, -1)[starts + prompt_lengths - 1]
+    return self.logits(last), state
 
   def step(self, tokens: jax.Array, state: DecodeState, index: jax.Array):
     """Logits [B, V] after tokens [B], the `index`-th ones behind the prompts, and the new state.
@@ -80,5 +96,21 @@ class Generative(Adapted):
     """
     slot = index + state.prompt - 1
     state = state.wrote(slot)
-    hidden, state = self.advance(tokens[:, None], state, slot, len(tokens) // len(state.lengths))
+    slots, positions = state.slots(slot, 1, len(tokens) // len(state.lengths))
+    hidden, state = self.advance(tokens[:, None], state, slots, positions)
     return self.logits(hidden[:, -1]), state
+
+
+def of_prompts(starts: jax.Array, shape: tuple[int, int]) -> jax.Array:
+  """Where the tokens of prompts [B, P] are among those of all rows [r, P]; not behind the last."""
+  r, P = shape
+  return jnp.minimum(starts[:, None] + jnp.arange(P), r * P - 1)
+
+
+def segments_of(starts: jax.Array, lengths: jax.Array,
+                shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
+  """The segments and positions of rows [r, P] of prompts; 0 where there is none."""
+  at = jnp.arange(shape[0] * shape[1])[:, None] - starts  # [r * P, B]
+  inside = (at >= 0) & (at < lengths)
+  segments = jnp.where(inside, jnp.arange(len(starts)) + 1, 0).sum(1)
+  return segments.reshape(shape), jnp.where(inside, at, 0).sum(1).reshape(shape)

@@ -126,6 +126,7 @@ class Attention(nn.Module):
     k_index = None
     if update is not None:
       projected = update(projected)
+    if slots is not None and slots.index is not None:
       k_index, key_places = slots.index, key_places.replace(positions=slots.index)
     k, v = projected
 
@@ -138,7 +139,7 @@ class Attention(nn.Module):
     # The parameters stay outside of the choice, so one scan serves all kinds of layers.
     masks, _, shares = zip(*kinds)
     out = attend(q, k, v, mask=masks, kind=kind, shares=shares, rows=rows, bias=bias,
-                 q_index=None if update is None else places.positions, k_index=k_index,
+                 q_index=None if k_index is None else places.positions, k_index=k_index,
                  scale=scale, soft_cap=c.soft_cap, score=c.score, dropout_rate=c.dropout,
                  score_vector=self.score_vector(sizes.head_dim), kernel=c.kernel,
                  dropout_key=self.make_rng("dropout") if train and c.dropout > 0 else None,

@@ -7,7 +7,8 @@ the pattern, on `unroll` or on rematerialisation.
 """
 
 import dataclasses
-from typing import Annotated, Callable, NamedTuple
+import functools
+from typing import Annotated, Any, Callable, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -154,6 +155,8 @@ class ScanLayer(Block):
       # input and output of the scan, all of it would be copied at every token.
       nonlocal cache
       cache = Projections(*(kv.write(c, n, depth, ctx.slots) for c, n in zip(cache, new)))
+      if ctx.slots.index is None:
+        return new
       return Projections(*(kv.read(c, depth) for c in cache))
 
     x, memory, weights = super().__call__(
@@ -167,8 +170,8 @@ class ScanLayer(Block):
 
 class Outputs(NamedTuple):
   """The outputs of a stack beside x; None where it was not asked for."""
-  cache: tuple[Projections, ...] | None  # of each segment
-  memory: tuple[Projections, ...] | None  # of each segment, [layers, B, K, S, H]
+  cache: kv.Cache | None
+  memory: kv.Cache | None
   weights: tuple[dict[str, jax.Array], ...] | None  # of each segment, [layers, B, N, T, S]
   hidden: jax.Array | None  # [layers, B, T, D] after each layer, before the final norm
 
@@ -181,16 +184,15 @@ class Stack(nn.Module):
   segments: tuple[Segment, ...] = ()  # in place of those of the config
 
   @nn.compact
-  def __call__(self, x: jax.Array, ctx: Context, *, cache: tuple[Projections, ...] | None = None,
-               memory: tuple[Projections, ...] | None = None):
+  def __call__(self, x: jax.Array, ctx: Context, *, cache: kv.Cache | None = None,
+               memory: kv.Cache | None = None):
     """[B, T, D] to [B, T, D].
 
     Args:
       x: the input.
       ctx: what all layers see.
       cache: of each segment, as `cache.empty` makes it; those of x are written at ctx.slots.
-      memory: of each segment, the keys and values [layers, B, K, S, H] of ctx.memory, as a
-        call with ctx.keep_memory returned them.
+      memory: the keys and values of ctx.memory, as a call with ctx.keep_memory returned them.
 
     Returns:
       The output and an `Outputs`.
@@ -210,11 +212,12 @@ class Stack(nn.Module):
     first, total = 0, sum(s.num_layers for s in segments)
     for i, segment in enumerate(segments):
       name = "layers" if len(segments) == 1 else f"layers_{i}"
-      (x, new_cache), (new_memory, w, h) = self.scan(segment, name)(
-          (x, None if cache is None else cache[i]),
-          (jnp.arange(segment.num_layers), jnp.array(segment.kinds[1]),
-           segment.block.residual.skipped(first, segment.num_layers, total),
-           None if memory is None else memory[i]), ctx)
+      own = None if cache is None else cache[i]
+      run = self.scan if own is None or isinstance(own, Projections) else self.one_by_one
+      (x, new_cache), (new_memory, w, h) = run(segment, name)(
+          (x, own), (jnp.arange(segment.num_layers), jnp.array(segment.kinds[1]),
+                     segment.block.residual.skipped(first, segment.num_layers, total),
+                     None if memory is None else memory[i]), ctx)
       first += segment.num_layers
       caches.append(new_cache)
       memories.append(new_memory)
@@ -228,12 +231,39 @@ class Stack(nn.Module):
                       tuple(weights) if ctx.return_weights else None,
                       jnp.concatenate(hidden) if ctx.return_hidden else None)
 
-  def scan(self, segment: Segment, name: str) -> nn.Module:
+  def one_by_one(self, segment: Segment, name: str) -> Callable:
+    """As the scan, of layers whose cache is apart, and whose parameters may be: see `apart`."""
+    at = 0
+    own = lambda params: params if self.config.share else jax.tree.map(
+        lambda x: x[at], params, is_leaf=lambda x: isinstance(x, tuple))
+    layer = nn.map_variables(ScanLayer, "params", own)(*self.layer(segment), name=name)
+
+    def run(carry, layers, ctx):
+      nonlocal at
+      (x, cache), (_, kinds, skipped, memory) = carry, layers
+      caches, outputs = [], []
+      for at in range(segment.num_layers):
+        (x, new), out = layer((x, cache[at]), (
+            None, kinds[at], skipped if skipped is None else skipped[at],
+            memory if memory is None else memory[at]), ctx)
+        caches.append(new)
+        outputs.append(out)
+      memory, weights, hidden = zip(*outputs)
+      stacked = lambda parts: jax.tree.map(lambda *xs: jnp.stack(xs), *parts)
+      return (x, tuple(caches)), (memory, stacked(weights), stacked(hidden))
+
+    return run
+
+  def layer(self, segment: Segment) -> tuple:
+    """The fields of a segment's layers."""
     c = self.config
     distinct, _, shares = segment.kinds
     kinds = tuple(LayerKind(kind_mask(kind, causal=c.causal, window=c.window),
                             KINDS[kind].windowed, share) for kind, share in zip(distinct, shares))
-    layer = ScanLayer
+    return segment.block, kinds, c.position, self.cross, c.position_at, self.dtype
+
+  def scan(self, segment: Segment, name: str) -> nn.Module:
+    c, layer = self.config, ScanLayer
     remat = c.remat
     if remat == "auto":
       remat = "none" if platform() == "cpu" else "cheap"
@@ -247,4 +277,17 @@ class Stack(nn.Module):
       sharing |= dict(variable_axes={SUMS: 0}, variable_broadcast="params")
     scan = nn.scan(layer, in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
                    **sharing)
-    return scan(segment.block, kinds, c.position, self.cross, c.position_at, self.dtype, name=name)
+    return scan(*self.layer(segment), name=name)
+
+
+def apart(config: StackConfig, params: Any) -> Any:
+  """A stack's parameters, those of each layer in arrays of their own where layers are apart.
+
+  What is stacked [layers, ...] becomes a tuple, and a tuple stays one. A loop over tokens then reads
+  them as they lie.
+  """
+  if config.share or not kv.layers_apart():
+    return params
+  of_layers = functools.partial(jax.tree.map, tuple, is_leaf=lambda x: isinstance(x, tuple))
+  return {name: of_layers(part) if name.split("_")[0] == "layers" else part
+          for name, part in params.items()}
