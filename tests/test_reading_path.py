@@ -51,6 +51,7 @@ SKIPPED = {
     "jtx.objectives.sums": "names with their sums and weights",
     "jtx.nn.activations": "GELU and others by their names",
     "jtx.nn.bias": "biases of logits as functions of places, which these models have not",
+    "jtx.nn.apart": "decoding, layer by layer",
     "jtx.nn.cache": "decoding",
     "jtx.nn.convolution": "a convolution beside the first layer, which these models have not",
     "jtx.nn.dropout": "of the usual kind, from random bits that are cheap",

@@ -198,7 +198,7 @@ class TextGenerator:
     size = self.batch_size
     if self.sharding is None:
       size = min(size, 1 << (len(prompts) - 1).bit_length())
-    length = batching.bucket(max(map(len, prompts)), self.room, steps=4)
+    length = batching.bucket(max(map(len, prompts)), self.room, least=32, steps=4)
     rows = [*prompts, *[prompts[0][:1]] * (size - len(prompts))]
     batch = {"prompt_lengths": np.array([len(row) for row in rows], np.int32),
              "present": np.arange(size) < len(prompts)}

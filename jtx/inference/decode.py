@@ -16,7 +16,6 @@ quarter are done, the search goes on with that quarter.
 """
 
 import dataclasses
-import math
 from typing import Annotated, Any, Callable, NamedTuple
 
 import jax
@@ -24,6 +23,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
 from jtx.inference.rules import Rules
+from jtx.inference.scores import likeliest, penalised, truncate
 from jtx.ranges import CountOrNone, NotNegative, Positive, Seed, Share, SomeShare, Within
 
 Step = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
@@ -80,16 +80,6 @@ PENALTIES: dict[str, Callable] = {
     "gnmt": lambda length: (5.0 + length) / 6.0,
     "power": lambda length: 1.0 * length,
 }
-
-
-def penalised(logits: jax.Array, seen: jax.Array | None, penalty: float) -> jax.Array:
-  """Logits [..., V] of tokens that were seen, made less likely (Keskar et al. 2019, section 4.1).
-
-  Positive ones are divided by the penalty, negative ones are multiplied.
-  """
-  if seen is None:
-    return logits
-  return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 class Hypotheses(NamedTuple):
@@ -279,16 +269,6 @@ class Sample:
     return Decoded(s.tokens, s.log_probs.sum(-1))
 
 
-def likeliest(logits: jax.Array) -> jax.Array:
-  """The first token [...] with the largest of logits [..., V].
-
-  Two passes, which a CPU computes many numbers at a time, as it does not `argmax`.
-  """
-  number = logits.shape[-1]
-  best = jnp.where(logits == logits.max(-1, keepdims=True), jnp.arange(number), number)
-  return jnp.minimum(best.min(-1), number - 1).astype(jnp.int32)  # the last where one is no number
-
-
 METHODS = {"beam": Beam, "sample": Sample}
 
 
@@ -335,20 +315,3 @@ def _loop(advance: Callable, done: Callable, carry: Any, lengths: list[int]) -> 
   part = _loop(advance, done, part, lengths[-1:])._replace(index=None, state=None)
   return jax.tree.map(lambda x, y: x.at[rows].set(y), whole, part)._replace(
       index=carry.index, state=carry.state)
-
-
-def truncate(logits: jax.Array, top_k: int, top_p: float, min_p: float = 0.0) -> jax.Array:
-  """Logits [..., V] with -inf for tokens outside the top k, outside the nucleus, or too rare."""
-  if top_k:
-    least = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]
-    logits = jnp.where(logits < least, -jnp.inf, logits)
-  if top_p < 1:
-    ordered = jnp.sort(logits, -1, descending=True)
-    p = jax.nn.softmax(ordered)
-    inside = jnp.cumsum(p, -1) - p < top_p  # the token that crosses p is kept
-    least = jnp.where(inside, ordered, jnp.inf).min(-1, keepdims=True)
-    logits = jnp.where(logits < least, -jnp.inf, logits)
-  if min_p:
-    least = logits.max(-1, keepdims=True) + math.log(min_p)
-    logits = jnp.where(logits < least, -jnp.inf, logits)
-  return logits

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jtx.inference.decode import Beam, Decoded, Ends, Sample, Start, cache_lengths, decode
 from jtx.models.generative import of_prompts
-from jtx.nn.cache import layers_apart
+from jtx.nn import cache
 from jtx.parallel.sharding import Batch
 
 
@@ -45,8 +45,8 @@ def prefill(model: nn.Module, method: Beam | Sample, max_length: int, ends: Ends
 
 
 def apart(model: nn.Module, params: Any) -> Any:
-  """Parameters for many calls of `go_on`; see `jtx.nn.stack.apart`."""
-  return jax.jit(model.apart)(params) if layers_apart() else params
+  """Parameters for many calls of `go_on`; see `jtx.nn.apart`."""
+  return jax.jit(model.apart)(params) if cache.layers_apart() else params
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -7,19 +7,19 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.nn import layers
+from jtx.nn.apart import apart
 from jtx.nn.block import Memory
 from jtx.nn.cache import DecodeState, Slots, empty, new_state
 from jtx.nn.lora import Adapted
-from jtx.nn.stack import apart
 from jtx.parallel.sharding import Batch
 
 
 class Generative(Adapted):
   """A model with a stack that decodes.
 
-  The stack is the one called "decoder". `advance(tokens, state, slots, positions, segments, memory)`
-  gives the hidden states [r, T, D] of tokens [r, T] that go into the slots, and the new state;
-  `logits` maps them to the vocabulary. A head for a task is its `task_head`.
+  The stack is the one called "decoder". `advance(tokens, state, slots, positions, segments,
+  memory)` gives the hidden states [r, T, D] of tokens [r, T] that go into the slots, and the new
+  state; `logits` maps them to the vocabulary. A head for a task is its `task_head`.
   """
 
   @property
@@ -45,8 +45,8 @@ class Generative(Adapted):
     return Memory()
 
   def apart(self, params: Any) -> Any:
-    """Parameters for many calls of `step`; see `jtx.nn.stack.apart`."""
-    return {**params, "decoder": apart(self.stacks["decoder"], params["decoder"])}
+    """Parameters for many calls of `step`; see `jtx.nn.apart`."""
+    return {**params, "decoder": apart(params["decoder"], self.stacks["decoder"].share)}
 
   def start(self, batch: Batch, rows: int, length: int, prompt: jax.Array,
             prompt_lengths: jax.Array | None = None, cache_length: int | None = None,

@@ -123,9 +123,7 @@ class Attention(nn.Module):
     params = {**params, **make_params(self, position.layer_tables(sizes), "position_")}
     q, projected, project = self.project(
         x, source, places, key_places, position=position, params=params, projected=projected)
-    k_index = None
-    if update is not None:
-      projected = update(projected)
+    projected, k_index = projected if update is None else update(projected), None
     if slots is not None and slots.index is not None:
       k_index, key_places = slots.index, key_places.replace(positions=slots.index)
     k, v = projected

@@ -19,7 +19,7 @@ class Projections(NamedTuple):
   value: jax.Array  # [B, S, K, Hv]
 
 
-# Of each segment of layers [layers, B, K, S * R, H], or where layers are apart of each of its layers
+# Of each segment of layers [layers, B, K, S * R, H], or where layers are apart of each layer in it
 # [B, K, S * R, H]. Heads come first and hypotheses last, so that attention reads it as it lies.
 Cache = tuple[Projections | tuple[Projections, ...], ...]
 
@@ -92,6 +92,15 @@ def read(cache: jax.Array, layer: jax.Array | None) -> jax.Array:
   if layer is not None:
     cache = jax.lax.dynamic_index_in_dim(cache, layer, keepdims=False)
   return jnp.moveaxis(cache, 1, 2)
+
+
+def update(cache: Projections, new: Projections, layer: jax.Array | None,
+           slots: Slots) -> tuple[Projections, Projections]:
+  """The cache with new keys and values, and those that the new tokens may see; see `write`."""
+  cache = Projections(*(write(c, n, layer, slots) for c, n in zip(cache, new)))
+  if slots.index is None:  # prompts see themselves alone
+    return cache, new
+  return cache, Projections(*(read(c, layer) for c in cache))
 
 
 @flax.struct.dataclass

@@ -7,8 +7,7 @@ the pattern, on `unroll` or on rematerialisation.
 """
 
 import dataclasses
-import functools
-from typing import Annotated, Any, Callable, NamedTuple
+from typing import Annotated, Callable, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
 from jtx.nn import cache as kv
+from jtx.nn.apart import one_by_one
 from jtx.nn.attention import LayerKind
 from jtx.nn.block import POSITION_AT, Block, BlockConfig, Context
 from jtx.nn.cache import Projections
@@ -154,10 +154,8 @@ class ScanLayer(Block):
       # The whole stack's cache is the carry and one slice of it is written in place: as an
       # input and output of the scan, all of it would be copied at every token.
       nonlocal cache
-      cache = Projections(*(kv.write(c, n, depth, ctx.slots) for c, n in zip(cache, new)))
-      if ctx.slots.index is None:
-        return new
-      return Projections(*(kv.read(c, depth) for c in cache))
+      cache, seen = kv.update(cache, new, depth, ctx.slots)
+      return seen
 
     x, memory, weights = super().__call__(
         x, ctx, kind=kind, skipped=skipped, update=None if cache is None else update,
@@ -213,8 +211,8 @@ class Stack(nn.Module):
     for i, segment in enumerate(segments):
       name = "layers" if len(segments) == 1 else f"layers_{i}"
       own = None if cache is None else cache[i]
-      run = self.scan if own is None or isinstance(own, Projections) else self.one_by_one
-      (x, new_cache), (new_memory, w, h) = run(segment, name)(
+      scan = self.scan(segment, name, apart=not isinstance(own, Projections | None))
+      (x, new_cache), (new_memory, w, h) = scan(
           (x, own), (jnp.arange(segment.num_layers), jnp.array(segment.kinds[1]),
                      segment.block.residual.skipped(first, segment.num_layers, total),
                      None if memory is None else memory[i]), ctx)
@@ -231,40 +229,14 @@ class Stack(nn.Module):
                       tuple(weights) if ctx.return_weights else None,
                       jnp.concatenate(hidden) if ctx.return_hidden else None)
 
-  def one_by_one(self, segment: Segment, name: str) -> Callable:
-    """As the scan, of layers whose cache is apart, and whose parameters may be: see `apart`."""
-    at = 0
-    own = lambda params: params if self.config.share else jax.tree.map(
-        lambda x: x[at], params, is_leaf=lambda x: isinstance(x, tuple))
-    layer = nn.map_variables(ScanLayer, "params", own)(*self.layer(segment), name=name)
-
-    def run(carry, layers, ctx):
-      nonlocal at
-      (x, cache), (_, kinds, skipped, memory) = carry, layers
-      caches, outputs = [], []
-      for at in range(segment.num_layers):
-        (x, new), out = layer((x, cache[at]), (
-            None, kinds[at], skipped if skipped is None else skipped[at],
-            memory if memory is None else memory[at]), ctx)
-        caches.append(new)
-        outputs.append(out)
-      memory, weights, hidden = zip(*outputs)
-      stacked = lambda parts: jax.tree.map(lambda *xs: jnp.stack(xs), *parts)
-      return (x, tuple(caches)), (memory, stacked(weights), stacked(hidden))
-
-    return run
-
-  def layer(self, segment: Segment) -> tuple:
-    """The fields of a segment's layers."""
-    c = self.config
-    distinct, _, shares = segment.kinds
+  def scan(self, segment: Segment, name: str, apart: bool) -> Callable:
+    c, (distinct, _, shares) = self.config, segment.kinds
     kinds = tuple(LayerKind(kind_mask(kind, causal=c.causal, window=c.window),
                             KINDS[kind].windowed, share) for kind, share in zip(distinct, shares))
-    return segment.block, kinds, c.position, self.cross, c.position_at, self.dtype
-
-  def scan(self, segment: Segment, name: str) -> nn.Module:
-    c, layer = self.config, ScanLayer
-    remat = c.remat
+    fields = segment.block, kinds, c.position, self.cross, c.position_at, self.dtype
+    if apart:
+      return one_by_one(ScanLayer, fields, name, segment.num_layers, c.share)
+    remat, layer = c.remat, ScanLayer
     if remat == "auto":
       remat = "none" if platform() == "cpu" else "cheap"
     if remat != "none":
@@ -275,19 +247,5 @@ class Stack(nn.Module):
                    metadata_params={nn.PARTITION_NAME: "layers"})
     if c.share:
       sharing |= dict(variable_axes={SUMS: 0}, variable_broadcast="params")
-    scan = nn.scan(layer, in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
-                   **sharing)
-    return scan(*self.layer(segment), name=name)
-
-
-def apart(config: StackConfig, params: Any) -> Any:
-  """A stack's parameters, those of each layer in arrays of their own where layers are apart.
-
-  What is stacked [layers, ...] becomes a tuple, and a tuple stays one. A loop over tokens then reads
-  them as they lie.
-  """
-  if config.share or not kv.layers_apart():
-    return params
-  of_layers = functools.partial(jax.tree.map, tuple, is_leaf=lambda x: isinstance(x, tuple))
-  return {name: of_layers(part) if name.split("_")[0] == "layers" else part
-          for name, part in params.items()}
+    return nn.scan(layer, in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
+                   **sharing)(*fields, name=name)

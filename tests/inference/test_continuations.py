@@ -1,5 +1,7 @@
 """Continuations of prompts: batches against each alone, stops, streams and refusals."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from jtx.errors import ConfigError, DataError
 from jtx.inference import continuations
 from jtx.inference.continuations import Limits, TextGenerator
 from jtx.inference.decode import Beam, Sample
+from jtx.inference.generate import go_on
 from jtx.nn.positions import Learned
 from jtx.nn.rope import Rope
 from jtx.parallel import sharding
@@ -137,6 +140,40 @@ def test_nothing_is_compiled_after_the_first_batch():
       lambda event, *args, **kwargs: compiled.append(event) if "backend_compile" in event else None)
   run(run.prompts(["a" * 23, "b" * 18, "c" * 19, "d" * 17] * 3))
   assert not compiled
+
+
+def test_prompts_are_packed_into_few_rows():
+  lengths = [3, 10, 5, 16, 4]
+  prompts = [np.arange(n) + 100 * i for i, n in enumerate(lengths)]
+  found = continuations.packed(prompts, 20, pad_id=-1)
+  assert found["prompt"].shape == (2, 20)  # 38 tokens
+  flat = found["prompt"].reshape(-1)
+  for start, prompt in zip(found["prompt_starts"], prompts):
+    np.testing.assert_array_equal(flat[start:start + len(prompt)], prompt)
+  assert (flat == -1).sum() == 40 - 38
+  assert continuations.packed([np.arange(20)] * 17, 20, -1)["prompt"].shape == (17, 20)
+  assert continuations.packed([np.arange(20)] * 17 + [np.arange(3)] * 9, 20, -1)[
+      "prompt"].shape == (20, 20)  # of 19
+
+
+def test_a_penalty_is_for_tokens_of_ones_own_prompt():
+  run, alone = (generator(Sample(temperature=0.0, repetition_penalty=3.0), batch_size=n)
+                for n in (4, 1))
+  prompts = run.prompts(TEXTS)
+  assert texts_of(run(prompts)) == texts_of(alone(prompts)) != texts_of(generator()(prompts))
+
+
+def test_a_step_reads_weights_and_cache_as_they_lie():
+  """Where all layers' lie in one array, a CPU copies those of each at every token."""
+  model = decoder(vocab_size=TOKENIZER.vocab_size, width=24, num_layers=3, position=Rope(),
+                  block=block(num_heads=2, ffn_dim=40, norm_position="pre", dropout=0.0))
+  run = generator(model=model, params=drawn(model))
+  carry = run.begin(run.prompts(TEXTS[:2]), None)
+  text = go_on.lower(model, GREEDY, run.ends, run.params, carry, jnp.array(9)).compile().as_text()
+  assert re.search(r"f32\[24,40\]", text) and not re.search(r"f32\[3,(24,40|40,24)\]", text)
+  S = carry.state.ancestors.shape[-1]
+  assert f"f32[2,2,{S},12]" in text
+  assert not re.search(rf"= f32\[2,2,{S},12\]\S* (copy|slice|dynamic-slice)\(", text)
 
 
 def test_devices_share_a_batch():

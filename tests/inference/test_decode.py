@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.inference.decode import Beam, Ends, Sample, Start, decode, penalised, truncate
+from jtx.inference.decode import Beam, Ends, Sample, Start, cache_lengths, decode
+from jtx.inference.scores import likeliest, penalised, truncate
 from tests.helpers import one_fast
 
 V, EOS, PAD = 4, 3, 0
@@ -396,3 +397,15 @@ def test_absent_rows_cost_no_step():
                 Chain(jnp.zeros((16, 2), jnp.int32), 16), jnp.arange(16) != 5)
   decode(Beam(beam=1), start, step, 8, Ends((EOS,), PAD))
   assert steps == [4] * 8
+
+
+def test_the_likeliest_is_argmax():
+  logits = np.random.default_rng(0).integers(0, 4, (50, 7)).astype(np.float32)  # many ties
+  logits[0] = -np.inf
+  np.testing.assert_array_equal(likeliest(logits), logits.argmax(-1))
+  assert likeliest(np.full(7, np.nan)) == 6  # some token, and none beyond the vocabulary
+
+
+def test_long_prompts_have_their_own_length_of_room():
+  assert cache_lengths(64) == [16, 32, 64] and cache_lengths(100, prompt=40) == [40, 80, 100]
+  assert cache_lengths(64, prompt=200) == [64]

@@ -176,6 +176,13 @@ def test_buckets(length, limit, expected):
   assert bucket(length, limit) == expected
 
 
+@pytest.mark.parametrize("steps,expected", [
+    (2, [32, 48, 64, 96, 128]), (4, [32, 40, 48, 56, 64, 80, 96, 112, 128])])
+def test_steps_from_one_power_of_two_to_the_next(steps, expected):
+  found = {bucket(n, 1000, least=32, steps=steps) for n in range(1, 129)}
+  assert sorted(found) == expected
+
+
 def test_the_command(trained, loaded, tmp_path, monkeypatch):
   from experiments import cli
   source, output = tmp_path / "in.txt", tmp_path / "out.txt"

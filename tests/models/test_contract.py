@@ -13,6 +13,7 @@ from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.vit import VIT_STACK, ImageConfig
+from jtx.nn import cache
 from jtx.nn.grid_positions import Sincos2d
 from jtx.nn.positions import Learned, Sinusoidal
 from jtx.nn.relative import Alibi, T5Bias
@@ -235,3 +236,33 @@ def test_prompts_of_several_lengths_are_each_alone_and_the_full_pass(fields, hyp
     behind = full[row, len(prompt) - 1:len(prompt) - 1 + STEPS]
     for h in range(hypotheses):
       np.testing.assert_allclose(logits[row * hypotheses + h], behind, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("fields", one_fast(
+    dict(position=T5Bias(), pattern=("local", "global"), window=1),
+    dict(position=Rope(), share=True), dict(position=Sinusoidal(), block=FIRST_BARE)), ids=str)
+def test_layers_apart_decode_as_those_of_a_scan(fields, monkeypatch):
+  """On a CPU layers have arrays of their own, as on no other platform."""
+  model = encdec(**{**SIZE, **fields})
+  params = drawn(model)
+  found = {}
+  for apart in (True, False):
+    monkeypatch.setattr(cache, "layers_apart", lambda apart=apart: apart)
+    found[apart] = greedy(model, model.apart(params), SOURCES, PROMPTS, hypotheses=2)
+  np.testing.assert_allclose(found[True][0], found[False][0], rtol=1e-5, atol=1e-5)
+  np.testing.assert_array_equal(found[True][1], found[False][1])
+
+
+def test_prompts_share_rows():
+  model = decoder(**SIZE, position=Rope(), pattern=("local", "global"), window=1)
+  params = drawn(model)
+  rows = jnp.array([[1, 5, 6, 9], [1, 8, 1, 0]])
+  start = lambda *args: jax.jit(lambda: model.apply(
+      {"params": params}, {}, 1, STEPS, *args, method="start"))()
+  together, state = start(rows, jnp.array([1, 4, 2]), None, jnp.array([6, 0, 4]))
+  alone, other = start(field("prompt", [PROMPTS[i] for i in (1, 0, 2)])["prompt"],
+                       jnp.array([1, 4, 2]))
+  np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-5)
+  step = lambda state: jax.jit(lambda: model.apply(
+      {"params": params}, jnp.array([3, 4, 5]), state, jnp.array(1), method="step"))()[0]
+  np.testing.assert_allclose(step(state), step(other), rtol=1e-5, atol=1e-5)
