@@ -7,9 +7,11 @@ it is in `CHANGES`. Where a field can't matter, setting it is an error: see `REF
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jtx import config
@@ -460,7 +462,7 @@ REFUSED = [
 ]
 
 
-class Lowered:
+class Programs:
   """Initialisation of what is configured, its loss, and this with the gradient, as text."""
 
   def __init__(self, init, loss, inputs):
@@ -472,7 +474,7 @@ class Lowered:
 
   @functools.cached_property
   def init(self) -> str:
-    return self._traced.lower().as_text()
+    return text_of(self._traced)
 
   @functools.cached_property
   def forward(self) -> str:
@@ -484,15 +486,21 @@ class Lowered:
 
   def _text(self, of_params) -> str:
     params, inputs = self._traced.out_info, self._inputs
-    return jax.jit(of_params).lower(params, inputs, jax.random.key(0)).as_text()
+    return text_of(jax.jit(of_params).trace(params, inputs, jax.random.key(0)))
 
 
-def differ(a: Lowered, b: Lowered) -> bool:
+def text_of(traced) -> str:
+  """A program with its constants, and without the addresses of functions."""
+  constants = [np.asarray(x).tobytes() for x in traced.jaxpr.consts]
+  return re.sub(r" at 0x\w+", "", str(traced.jaxpr)) + str(constants)
+
+
+def differ(a: Programs, b: Programs) -> bool:
   """Most fields change what is looked at first."""
   return any(getattr(a, part) != getattr(b, part) for part in ("init", "forward", "gradient"))
 
 
-def program(instance) -> Lowered:
+def program(instance) -> Programs:
   """What `instance` configures."""
   match instance:
     case EncDec():
@@ -610,7 +618,7 @@ def translator(of_encoder, of_decoder) -> EncDec:
       decoder=dataclasses.replace(TRANSLATOR["decoder"], **of_decoder)))
 
 
-def model_program(model, objective) -> Lowered:
+def model_program(model, objective) -> Programs:
   tokens = jnp.arange(12).reshape(2, 6) % 9 + 1
   batch = {f"{side}{suffix}": value for side in ("src", "tgt") for suffix, value in {
       "": tokens, "_segment_ids": tokens * 0 + 1, "_positions": tokens * 0 + jnp.arange(6)}.items()}
@@ -618,7 +626,7 @@ def model_program(model, objective) -> Lowered:
   def loss(params, batch, key):
     return objective(model, params, batch, train=True, rngs={"dropout": key})["loss"][0]
 
-  return Lowered(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
+  return Programs(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
 
 
 class Probe:
@@ -677,7 +685,7 @@ class Scores(Probe):
     return {"loss": ((apply(x, method="logits") if model.lm else x).sum(), 1)}
 
 
-def image_program(model, objective) -> Lowered:
+def image_program(model, objective) -> Programs:
   size, channels = model.image.size, model.image.channels
   pixels = jnp.arange(2 * size * size * channels).reshape(2, size, size, channels) % 251
   batch = {"image": pixels.astype(jnp.uint8), "label": jnp.array([[0], [1]]),
@@ -686,10 +694,10 @@ def image_program(model, objective) -> Lowered:
   def loss(params, batch, key):
     return objective(model, params, batch, train=True, rngs={"dropout": key})["loss"][0]
 
-  return Lowered(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
+  return Programs(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
 
 
-def text_program(model, objective, **more) -> Lowered:
+def text_program(model, objective, **more) -> Programs:
   tokens = jnp.arange(12).reshape(2, 6) % 9 + 1
   row = {"": tokens, "_segment_ids": tokens * 0 + 1, "_positions": tokens * 0 + jnp.arange(6),
          "_types": tokens % 2, "_answers": tokens % 2}
@@ -702,10 +710,10 @@ def text_program(model, objective, **more) -> Lowered:
   def loss(params, batch, key):
     return objective(model, params, batch, train=True, rngs={"dropout": key})["loss"][0]
 
-  return Lowered(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
+  return Programs(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
 
 
-def layer_program(module, arguments) -> Lowered:
+def layer_program(module, arguments) -> Programs:
   """Of a module; `arguments` gives those of its call, and its keywords, for x and a context."""
   x, memory = jnp.ones((2, 6, 8)), jnp.ones((2, 5, 8))
   places = Places(jnp.broadcast_to(jnp.arange(6), (2, 6)))
@@ -719,11 +727,11 @@ def layer_program(module, arguments) -> Lowered:
                         rngs={"dropout": key})[0].astype(jnp.float32).sum()
 
   args, keywords = arguments(x, context(memory, False))
-  return Lowered(lambda key: module.init(key, *args, **keywords), loss, (x, memory))
+  return Programs(lambda key: module.init(key, *args, **keywords), loss, (x, memory))
 
 
 @functools.cache
-def unchanged(constructor, context: tuple) -> Lowered:
+def unchanged(constructor, context: tuple) -> Programs:
   return program(constructor(**{**REQUIRED.get(constructor, {}), **dict(context)}))
 
 
