@@ -178,7 +178,7 @@ def test_heads_that_fill_registers_stay_as_they_are():
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_covering_set(part, monkeypatch):
-  for case in covering(0, 210)[part::10]:
+  for case in covering(0, 200)[part::10]:
     try:
       check(case, monkeypatch)
     except AssertionError as e:
@@ -186,8 +186,8 @@ def test_covering_set(part, monkeypatch):
 
 
 def test_the_covering_set_covers():
-  cases = covering(0, 210)
-  assert len(cases) == 210
+  cases = covering(0, 200)
+  assert len(cases) == 200
   for a, b in itertools.combinations(FACTORS, 2):
     assert len({(case[a], case[b]) for case in cases}) == len(FACTORS[a]) * len(FACTORS[b])
 
