@@ -106,7 +106,7 @@ def open_trained(c: ConfigDict, args: ConfigDict, task: str) -> None:
     name = args.model or "bert_mini"
     choose(ENCODERS | DECODERS, name, "model")
     source = huggingface.identify(presets.fresh(name), name)
-    kind, fields = source.family.model, huggingface.finetuned_fields(source, task, bool(args.lm))
+    kind, fields = huggingface.finetuned_fields(source, task, bool(args.lm))
     size = (200 if kind == "encoder" else 500) if args.tiny else 8000
     c.tokenizer.kind = common.tokenizer("wordpiece" if kind == "encoder" else "byte_bpe",
                                         vocab_size=size)

@@ -8,7 +8,7 @@ from jtx.config import ConfigDict, build, section, section_of
 from jtx.errors import ConfigError
 from jtx.interop import trunks
 from jtx.interop.attributes import MULTI_LABEL, defaults, label_attributes, num_labels, read
-from jtx.interop.family import Family, Heads, pretraining, stored, task_of
+from jtx.interop.family import Family, Heads, pretraining, stored, task_of, type_of
 from jtx.models import MODELS
 from jtx.models.heads import TASKS
 
@@ -112,10 +112,10 @@ def hf_values(family: Family, model: Any) -> tuple[str, dict[str, Any], list[str
 
 def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...] | None,
               token_ids: Mapping[str, int | None]) -> tuple[str, dict[str, Any]]:
-  """The model type, and the content of config.json.
+  """The name of a family, and the content of config.json.
 
   Args:
-    families: by model type; the first that can express the model is taken.
+    families: by name; the first that can express the model is taken.
     model: to express.
     labels: names of classes or tags.
     token_ids: `pad_token_id` and the like.
@@ -129,12 +129,12 @@ def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...
     raise ConfigError(f"a {type(model).__name__} can't be saved as a Hugging Face model: only"
                       f" {able} can")
   reasons = []
-  for model_type, family in own.items():
+  for of_family, family in own.items():
     try:
       name, values, lost = hf_values(family, model)
       break
     except ConfigError as e:
-      reasons.append(f"{model_type} {e}")
+      reasons.append(f"{of_family} {e}")
   else:
     raise ConfigError("the model can't be expressed as a Hugging Face model: " + "; ".join(reasons))
   for key in lost:
@@ -145,7 +145,7 @@ def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...
       raise ConfigError(f"{key}={value} of the tokenizer does not fit the model, whose positions"
                         f" were counted for {key}={values[key]} (position.first_position)")
   of_text = "vocab_size" in family.attributes.read
-  config = {"architectures": [name], "model_type": model_type, "dtype": "float32",
+  config = {"architectures": [name], "model_type": type_of(of_family), "dtype": "float32",
             **({"tie_word_embeddings": True, **token_ids} if of_text else {}),
             **{written[k] if k in written else k: value for k, value in values.items()}}
-  return model_type, config | label_attributes(model, labels)
+  return of_family, config | label_attributes(model, labels)

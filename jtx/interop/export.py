@@ -16,8 +16,8 @@ from jtx.data.tokenizers import encodings
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
 from jtx.interop import configs, tables
-from jtx.interop.families import FAMILIES
-from jtx.interop.family import Family
+from jtx.interop.families import FAMILIES, families_of
+from jtx.interop.family import Family, type_of
 from jtx.interop.files import CONFIG, DTYPES, WEIGHTS, NewDirectory, write_json
 from jtx.interop.originals import IDS, Originals
 from jtx.interop.preprocessor import evaluated, resized
@@ -42,14 +42,13 @@ def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[st
   if original.tokenizer:
     ids |= {name: original.config[name] for name in IDS if name in original.config}
   theirs = original.config["model_type"] if "model_type" in original.config else None
-  families = {name: FAMILIES[name] for name in (theirs, *FAMILIES) if name in FAMILIES}
-  model_type, config = configs.hf_config(
-      families, model, None if labels is None else tuple(labels), ids)
-  if model_type == theirs:  # what jtx does not compute with
-    free = FAMILIES[theirs].attributes.free | {LONGEST, START}
+  name, config = configs.hf_config(
+      families_of(theirs) | FAMILIES, model, None if labels is None else tuple(labels), ids)
+  if type_of(name) == theirs:  # what jtx does not compute with
+    free = FAMILIES[name].attributes.free | {LONGEST, START}
     config |= {key: value for key, value in original.config.items()
                if key in free and key not in config}
-  return model_type, config
+  return name, config
 
 
 def expressible(model: Any, params: Any) -> tuple[Any, Any]:
@@ -129,8 +128,8 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
   """
   if dtype not in DTYPES:
     raise ConfigError(f"dtype={dtype!r}: valid are {', '.join(DTYPES)}")
-  model_type, config = _config(model, tokenizer, labels, original)
-  family, side_files = FAMILIES[model_type], {}
+  name, config = _config(model, tokenizer, labels, original)
+  family, side_files = FAMILIES[name], {}
   tensors = {name: np.ascontiguousarray(x.astype(jnp.dtype(dtype)))
              for name, x in tensors_of(family, model, params).items()}
   if family.side_files is not None:

@@ -10,6 +10,11 @@ from jtx.models.heads import TASKS
 Heads = Set[str]  # as `jtx.models.contract.Model.heads`
 
 
+def type_of(name: str) -> str:
+  """The `model_type` of config.json, given the name of a family."""
+  return name.split()[0]
+
+
 def task_of(heads: Heads) -> str:
   """The task among the heads, of `jtx.models.heads.TASKS`."""
   return next((name for name in TASKS if name in heads), "none")

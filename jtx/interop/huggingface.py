@@ -13,8 +13,8 @@ import numpy as np
 
 from jtx.errors import ConfigError, DataError, nearest
 from jtx.interop import attributes, configs, tables, trunks
-from jtx.interop.families import FAMILIES, timm
-from jtx.interop.family import Family, Heads, pretraining, stored, task_of
+from jtx.interop.families import FAMILIES, families_of, timm
+from jtx.interop.family import Family, Heads, pretraining, stored, task_of, type_of
 from jtx.interop.files import CONFIG, Tensors, read_config
 from jtx.interop.generation import Generation, read_generation
 from jtx.interop.trunks import param_shapes
@@ -38,8 +38,9 @@ def is_hf(config: Mapping[str, Any]) -> bool:
   return "model_type" in config or timm.is_timm(config)
 
 
-def open_source(directory: str) -> Source:
-  source = identify(read_config(directory), os.path.join(directory, CONFIG))
+def open_source(directory: str, architecture: str | None = None) -> Source:
+  """The config.json of a directory, read for an architecture; None is the one that it names."""
+  source = identify(read_config(directory), os.path.join(directory, CONFIG), architecture)
   side_files = source.family.side_files
   if side_files is not None:
     source = source._replace(config={**source.config, **side_files.read(directory)})
@@ -49,20 +50,36 @@ def open_source(directory: str) -> Source:
   return source
 
 
-def identify(config: Mapping[str, Any], path: str) -> Source:
+def identify(config: Mapping[str, Any], path: str, architecture: str | None = None) -> Source:
   """Finds the family of a config.
+
+  Args:
+    config: the content of config.json.
+    path: of the file, for errors.
+    architecture: a class of `transformers`; None is the one that it names.
 
   Raises:
     ConfigError: jtx does not have its model type.
   """
+  types = dict.fromkeys(map(type_of, FAMILIES))
   if timm.is_timm(config):
     return Source(path, timm.translated(config, path), timm.FAMILY)
   if "model_type" not in config:
-    raise ConfigError(f"{path} has no model_type; valid are: {', '.join(FAMILIES)}")
+    raise ConfigError(f"{path} has no model_type; valid are: {', '.join(types)}")
   model_type = config["model_type"]
-  if not isinstance(model_type, str) or model_type not in FAMILIES:
-    raise ConfigError(f"{path}: model_type={model_type!r}: {nearest(str(model_type), FAMILIES)}")
-  return Source(path, config, FAMILIES[model_type])
+  if not isinstance(model_type, str) or model_type not in types:
+    raise ConfigError(f"{path}: model_type={model_type!r}: {nearest(str(model_type), types)}")
+  first, *others = families_of(model_type).values()
+  named = config["architectures"] if "architectures" in config else None
+  named = [architecture] if architecture else named if isinstance(named, list) else []
+  own = (family for family in others if any(name in family.architectures for name in named))
+  return Source(path, config, next(own, first))
+
+
+def alternatives(source: Source) -> list[Family]:
+  """The families that a config may be read as, its own first."""
+  name = source.config["model_type"] if "model_type" in source.config else ""
+  return [source.family, *(f for f in families_of(name).values() if f is not source.family)]
 
 
 def choose(source: Source, architecture: str | None) -> str:
@@ -76,6 +93,7 @@ def choose(source: Source, architecture: str | None) -> str:
                         f" to open by architecture=, one of: {', '.join(valid)}")
     return known[0]
   if architecture not in valid:
+    valid = [name for family in alternatives(source) for name in family.architectures]
     raise ConfigError(f"architecture={architecture!r}: {nearest(architecture, valid)}")
   return architecture
 
@@ -95,7 +113,7 @@ def model_fields(config: Mapping[str, Any], architecture: str | None = None,
   Raises:
     ConfigError: it can't be used; the sentence names the attribute.
   """
-  source = identify(config, path)
+  source = identify(config, path, architecture)
   heads = source.family.architectures[choose(source, architecture)]
   return configs.model_fields(source.family, config, heads, path)
 
@@ -122,8 +140,9 @@ def base_fields(source: Source) -> dict[str, Any]:
   return trunks.trunk_fields(source.family.model, fields)
 
 
-def finetuned_fields(source: Source, task: str, lm: bool = False) -> dict[str, Any]:
-  """The fields of the model of a config, with a head for another task.
+def finetuned_fields(source: Source, task: str, lm: bool = False,
+                     ) -> tuple[str, dict[str, Any]]:
+  """The kind of the model of a config, and its fields with a head for another task.
 
   Args:
     source: as `open_source` and `identify` give it.
@@ -136,16 +155,17 @@ def finetuned_fields(source: Source, task: str, lm: bool = False) -> dict[str, A
   if source.family.model == "decoder":
     fields = configs.model_fields(source.family, source.config, frozenset({"lm"} if lm else ()),
                                   source.path)
-    return fields | {"head": trunks.decoder_head(task)}
-  tasks = [task_of(heads) for heads in source.family.architectures.values()
-           if not pretraining(heads)]
+    return "decoder", fields | {"head": trunks.decoder_head(task)}
+  tasks = {task_of(heads): family for family in reversed(alternatives(source))
+           for heads in family.architectures.values() if not pretraining(heads)}
   if (TASKS[task].stored_as or task) not in tasks:
     raise ConfigError(f"{source.path}: a {source.config['model_type']} has no head for {task!r};"
                       f" {nearest(task, tasks)}")
-  fields = configs.model_fields(source.family, source.config, {task} - {"none"}, source.path)
+  family = tasks[TASKS[task].stored_as or task]
+  fields = configs.model_fields(family, source.config, {task} - {"none"}, source.path)
   head = {k: v for k, v in fields["head"].items() if k != "outputs"}
   fields["head"] = head | {"task": task}  # which problem_type may have changed
-  return {k: v for k, v in fields.items() if v is not None}
+  return family.model, {k: v for k, v in fields.items() if v is not None}
 
 
 def generation(source: Source) -> Generation | None:
@@ -173,7 +193,7 @@ def load(directory: str, architecture: str | None = None,
     ConfigError: config.json can't be used.
     DataError: the tensors can't be, or are not the model's.
   """
-  source = open_source(directory)
+  source = open_source(directory, architecture)
   name, names = choose(source, architecture), source.family.names
   heads = source.family.architectures[name]
   tensors = Tensors(source.directory, names, ties_embeddings(source))
@@ -215,7 +235,9 @@ def load_params(directory: str, model: Any,
     DataError: the tensors can't be used, or one of the layers or embeddings is absent.
   """
   source = open_source(directory)
-  family = source.family
+  family = next((f for f in alternatives(source) if isinstance(model, MODELS[f.model])),
+                source.family)
+  source = source._replace(family=family)
   if not isinstance(model, MODELS[family.model]):
     raise ConfigError(f"the weights of {directory} are those of a {MODELS[family.model].__name__},"
                       f" not of a {type(model).__name__}")

@@ -54,8 +54,8 @@ def save(directory: str, model: Any, params: Any, base: str) -> None:
 def contents(model: Any, params: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
   """The content of adapter_config.json without the base's name, and the tensors by name."""
   bare, _ = lora.merged(model, params)
-  model_type, config = configs.hf_config(FAMILIES, bare, None, {})
-  family, c = FAMILIES[model_type], model.lora
+  name, config = configs.hf_config(FAMILIES, bare, None, {})
+  family, c = FAMILIES[name], model.lora
   flat = {path: np.asarray(x, np.float32) for path, x in flatten_dict(params, sep="/").items()}
   shapes = export.param_shapes(bare)
   entries = list(tables.entries(family.names.rows_for(bare.heads), bare.stacks, shapes))

@@ -162,8 +162,7 @@ class HuggingFace(Saved):
     return source.family.model, _plain(huggingface.base_fields(source))
 
   def finetuned_fields(self, task, lm=False):
-    source = huggingface.open_source(self.directory)
-    return source.family.model, huggingface.finetuned_fields(source, task, lm)
+    return huggingface.finetuned_fields(huggingface.open_source(self.directory), task, lm)
 
   def labels(self):
     return huggingface.label_names(self.directory)

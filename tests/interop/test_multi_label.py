@@ -10,7 +10,7 @@ import pytest
 from jtx.interop import huggingface, presets
 from jtx.interop.export import hf_config
 from jtx.interop.families import FAMILIES
-from jtx.interop.family import task_of
+from jtx.interop.family import task_of, type_of
 from jtx.models.image_head import ImageHeadConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.vit import VIT_STACK
@@ -62,11 +62,12 @@ def test_tags_have_no_problem_type(tmp_path):
 SAID = {"deberta": presets.DEBERTA, "deberta-v2": presets.DEBERTA_V2}
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
-def test_every_class_of_a_problem_type_is_read(model_type):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_class_of_a_problem_type_is_read(family):
   """The tasks of all architectures, with the number of labels that `transformers` writes."""
-  for name, heads in FAMILIES[model_type].architectures.items():
-    task = task_of(huggingface.configs.make_model(FAMILIES[model_type], huggingface.model_fields(
+  model_type = type_of(family)
+  for name, heads in FAMILIES[family].architectures.items():
+    task = task_of(huggingface.configs.make_model(FAMILIES[family], huggingface.model_fields(
         {"model_type": model_type, "architectures": [name], "id2label": dict.fromkeys("012", "a"),
          "problem_type": "multi_label_classification", **SAID.get(model_type, {})})).heads)
     assert task == ("multi_label" if "classes" in heads else task_of(heads))

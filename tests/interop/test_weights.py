@@ -115,7 +115,7 @@ def test_a_family_gives_its_own_head_for_another_task(saved):
            "deberta-v2": ("tanh", False), "electra": ("gelu", False)}
   for model_type, (transform, norm) in heads.items():
     directory, _ = saved(MODELS_BY_TYPE[model_type], name=model_type)
-    fields = huggingface.finetuned_fields(huggingface.open_source(directory), "classes")
+    _, fields = huggingface.finetuned_fields(huggingface.open_source(directory), "classes")
     model = config_lib.build(MODELS, config_lib.section(MODELS, "encoder", **fields))
     assert (model.head.task, model.head.outputs) == ("classes", None)
     assert (model.head.transform, model.head.norm) == (transform, norm)

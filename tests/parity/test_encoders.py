@@ -45,6 +45,10 @@ CONFIGS = {
         norm_rel_ebd="layer_norm", conv_kernel_size=3, conv_act="gelu"),
     "Electra": BERT | dict(embedding_size=16),
 }
+T5 = dict(vocab_size=VOCAB, d_model=24, d_kv=10, d_ff=20, num_layers=3, num_heads=4,
+          relative_attention_num_buckets=8, relative_attention_max_distance=10)
+ALONE = {"T5": T5, "MT5": T5 | dict(feed_forward_proj="gated-gelu"),
+         "UMT5": T5 | dict(feed_forward_proj="gated-gelu", num_layers=2)}  # encoders of two stacks
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
          "ForQuestionAnswering", "ForMultipleChoice")
 CLASSES = [(family, head, {}) for family in CONFIGS for head in HEADS
@@ -74,6 +78,9 @@ CLASSES = [(family, head, {}) for family in CONFIGS for head in HEADS
                                 conv_kernel_size=5, conv_act="tanh")),
     ("DebertaV2", "ForSequenceClassification", dict(num_hidden_layers=1, pooler_hidden_act="relu",
                                                     pos_att_type="p2c")),
+    *((family, head, {}) for family in ALONE for head in ("EncoderModel",
+                                                          "ForTokenClassification")),
+    ("T5", "EncoderModel", dict(num_layers=1, feed_forward_proj="gated-silu", num_heads=1)),
 ]
 NAMES = [f"{family}{head}{''.join(f'-{k}' for k in extra)}" for family, head, extra in CLASSES]
 # Those with the most tensors.
@@ -82,13 +89,13 @@ RICH = ("BertForPreTraining", "RobertaForMaskedLM", "RobertaForSequenceClassific
         "ModernBertForMaskedLM-attention_bias-mlp_bias-norm_bias-classifier_bias",
         "ModernBertForSequenceClassification", "DebertaForMaskedLM", "DebertaV2ForMaskedLM",
         "DebertaV2ForSequenceClassification", "ElectraForMaskedLM", "ElectraForPreTraining",
-        "ElectraForMultipleChoice")
+        "ElectraForMultipleChoice", "MT5ForTokenClassification", "UMT5EncoderModel")
 
 
 def make_peer(name):
   """A model of `transformers`, every tensor of it redrawn so that attention is far from even."""
   family, head, extra = CLASSES[NAMES.index(name)]
-  config = getattr(transformers, f"{family}Config")(**CONFIGS[family] | extra)
+  config = getattr(transformers, f"{family}Config")(**(CONFIGS | ALONE)[family] | extra)
   config.num_labels = 3 if head in ("ForSequenceClassification", "ForTokenClassification") else 2
   peer = getattr(transformers, family + head)(config).eval()
   return redraw(peer)
@@ -405,3 +412,23 @@ def test_the_published_size(family, tmp_path):
     theirs = peer(input_ids=torch.from_numpy(tokens).long(),
                   attention_mask=torch.from_numpy(mask).long()).logits.numpy()
   assert abs(np.asarray(ours) - theirs)[mask].max() < TOLERANCE * abs(theirs[mask]).max()
+
+
+@pytest.mark.parametrize("kind", ["ConditionalGeneration", "SequenceClassification"])
+def test_the_encoder_of_a_whole_t5(kind, tmp_path):
+  """As `T5EncoderModel.from_pretrained` takes it, and fine-tuned to tag."""
+  config = transformers.T5Config(**T5 | dict(feed_forward_proj="gated-gelu", num_decoder_layers=2,
+                                             pad_token_id=0, decoder_start_token_id=0))
+  directory = saved(redraw(getattr(transformers, f"T5For{kind}")(config).eval()), tmp_path / "t5")
+  peer = transformers.T5EncoderModel.from_pretrained(directory).eval()
+  model, params = load_pretrained(directory, architecture="T5EncoderModel", dtype="float32")
+  theirs = peer_outputs(peer)
+  assert error(jtx_outputs(model)(params, jtx_batch(model, 0)), theirs) < TOLERANCE
+
+  kind, fields = huggingface.finetuned_fields(huggingface.open_source(directory), "tags")
+  assert kind == "encoder"
+  fields["head"]["outputs"] = 3
+  tagger = configs.make_model(FAMILIES["t5 encoder"], fields)
+  found, missing = huggingface.load_params(directory, tagger)
+  assert all(path.startswith("task_head/") for path in missing)
+  assert jax.tree.all(jax.tree.map(np.array_equal, found, params))

@@ -3,9 +3,10 @@
 from jtx.interop.families import (
     albert, bart, bert, bloom, deberta, distilbert, electra, gpt, llama, modernbert, neox, opt,
     roberta, t5, vit)
-from jtx.interop.family import Family
+from jtx.interop.family import Family, type_of
 
-# By `model_type`. A model is saved as the first that can express it.
+# By `model_type`, of which another one has a word behind it. A model is saved as the first that can
+# express it.
 FAMILIES: dict[str, Family] = {
     "bert": bert.FAMILY,
     "roberta": roberta.FAMILY,
@@ -34,6 +35,9 @@ FAMILIES: dict[str, Family] = {
     "t5": t5.T5,
     "mt5": t5.MT5,
     "umt5": t5.UMT5,
+    "t5 encoder": t5.T5_ENCODER,
+    "mt5 encoder": t5.MT5_ENCODER,
+    "umt5 encoder": t5.UMT5_ENCODER,
     "marian": bart.MARIAN,
     "bart": bart.BART,
     "mbart": bart.MBART,
@@ -42,3 +46,8 @@ FAMILIES: dict[str, Family] = {
     "deit": vit.DEIT,
     "vit_mae": vit.MAE,
 }
+
+
+def families_of(model_type: str) -> dict[str, Family]:
+  """Those of a `model_type`, by their names in `FAMILIES`."""
+  return {name: family for name, family in FAMILIES.items() if type_of(name) == model_type}

@@ -1,6 +1,8 @@
 """T5, its v1.1 and ByT5 (one model type), mT5 and UMT5.
 
-`...ForConditionalGeneration`, `...ForSequenceClassification` and `...ForQuestionAnswering`.
+`...ForConditionalGeneration`, `...ForSequenceClassification` and `...ForQuestionAnswering`; and of
+the encoder alone, which files of the whole model may be opened as, `...EncoderModel` and
+`...ForTokenClassification`.
 Raffel et al. 2020; Xue et al. 2021, 2022; Chung et al. 2023. `dropout_rate` is that of all places.
 The first version multiplies the decoder's output by width^-0.5, and its output weights are the
 embedding. Whether a model does the former is said by `scale_decoder_outputs`, or before that key by
@@ -15,9 +17,11 @@ from jtx.interop.attributes import ACTIVATIONS, activation_name, need
 from jtx.interop.family import Attributes, Family, Heads, Names, stored, task_of
 from jtx.interop.tables import dense, norm, table
 from jtx.models.encdec import EncDec
+from jtx.models.encoder import Encoder
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import POSITIONS
 from jtx.nn.relative import T5Bias
+from jtx.nn.stack import StackConfig
 
 ATTRIBUTES = {
     "vocab_size": ("size", 32128),
@@ -81,6 +85,28 @@ def resolved(config: Mapping[str, Any], same: Callable[[str, str], bool | None])
   return {**config, "tie_word_embeddings": ties, "scale_decoder_outputs": scales}
 
 
+def stack_of(values: Mapping[str, Any], per_layer: bool) -> dict[str, Any]:
+  """The fields of the encoder's stack; every layer has a table of biases where `per_layer`."""
+  gated, activation = feed_forward(values["feed_forward_proj"])
+  return {
+      "width": values["d_model"],
+      "num_layers": values["num_layers"],
+      "position": section(POSITIONS, "t5", per_layer=per_layer,
+                          init_std=values["initializer_factor"] * values["d_model"]**-0.5,
+                          num_buckets=values["relative_attention_num_buckets"],
+                          max_distance=values["relative_attention_max_distance"]),
+      "block": {
+          "attention": {"num_heads": values["num_heads"], "head_dim": values["d_kv"],
+                        "scale": 1.0, "biases": (),
+                        "dropout": values["dropout_rate"]},
+          "ffn": {"dim": values["d_ff"], "gated": gated, "activation": activation, "bias": False,
+                  "dropout": values["dropout_rate"]},
+          "norm": {"kind": "rmsnorm", "position": "pre", "eps": values["layer_norm_epsilon"]},
+          "dropout": values["dropout_rate"],
+      },
+  }
+
+
 def trunk_of(per_layer: bool, scales: bool) -> Callable[[Mapping[str, Any], Heads], dict[str, Any]]:
   """The fields of a model type.
 
@@ -91,29 +117,12 @@ def trunk_of(per_layer: bool, scales: bool) -> Callable[[Mapping[str, Any], Head
   def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
     ties, scaled = values["tie_word_embeddings"], values["scale_decoder_outputs"]
     scaled = scales and (ties if scaled is None else scaled)
-    width, std = values["d_model"], values["initializer_factor"]
-    gated, activation = feed_forward(values["feed_forward_proj"])
-    stack = {
-        "width": width,
-        "num_layers": values["num_layers"],
-        "position": section(POSITIONS, "t5", per_layer=per_layer, init_std=std * width**-0.5,
-                            num_buckets=values["relative_attention_num_buckets"],
-                            max_distance=values["relative_attention_max_distance"]),
-        "block": {
-            "attention": {"num_heads": values["num_heads"], "head_dim": values["d_kv"],
-                          "scale": 1.0, "dropout": values["dropout_rate"]},
-            "ffn": {"dim": values["d_ff"], "gated": gated, "activation": activation, "bias": False,
-                    "dropout": values["dropout_rate"]},
-            "norm": {"kind": "rmsnorm", "position": "pre", "eps": values["layer_norm_epsilon"]},
-            "dropout": values["dropout_rate"],
-        },
-    }
-    number = values["num_decoder_layers"]
+    stack, number = stack_of(values, per_layer), values["num_decoder_layers"]
     return {
         "vocab_size": values["vocab_size"],
         "embedding": {"tie": ("source", "output") if ties else ("source",), "scale": False,
-                      "output_scale": width**-0.5 if scaled else 1.0, "init_std": std,
-                      "final_dropout": True},
+                      "output_scale": values["d_model"]**-0.5 if scaled else 1.0,
+                      "init_std": values["initializer_factor"], "final_dropout": True},
         "encoder": stack,
         "decoder": stack | {"num_layers": values["num_layers"] if number is None else number},
         "seq2seq": "seq2seq" in heads,
@@ -158,26 +167,33 @@ def architectures(name: str) -> dict[str, Heads]:
 
 def values(model: EncDec) -> dict[str, Any]:
   """The inverse of the functions that `trunk_of` gives."""
-  stack, block, embedding = model.encoder, model.encoder.block, model.embedding
+  return values_of(model.encoder) | values_of_head(model) | {
+      "vocab_size": model.vocab_size,
+      "num_decoder_layers": model.decoder.num_layers,
+      "initializer_factor": model.embedding.init_std or 1.0,
+      "tie_word_embeddings": "output" in model.embedding.tie,
+      "scale_decoder_outputs": model.embedding.output_scale != 1.0,
+  }
+
+
+def values_of(stack: StackConfig) -> dict[str, Any]:
+  """The inverse of `stack_of`."""
+  block = stack.block
   need(isinstance(stack.position, T5Bias),
        f"has T5's biases as positions, not {type(stack.position).__name__}")
   return {
-      "vocab_size": model.vocab_size,
       "d_model": stack.width,
       "d_kv": block.attention.sizes(stack.width).head_dim,
       "d_ff": block.ffn.dim,
       "num_layers": stack.num_layers,
-      "num_decoder_layers": model.decoder.num_layers,
       "num_heads": block.attention.num_heads,
       "relative_attention_num_buckets": stack.position.num_buckets,
       "relative_attention_max_distance": stack.position.max_distance,
       "dropout_rate": block.dropout,
       "layer_norm_epsilon": block.norm.eps,
-      "initializer_factor": embedding.init_std or 1.0,
+      "initializer_factor": stack.position.init_std * stack.width**0.5,
       "feed_forward_proj": feed_forward_name(block),
-      "tie_word_embeddings": "output" in embedding.tie,
-      "scale_decoder_outputs": embedding.output_scale != 1.0,
-  } | values_of_head(model)
+  }
 
 
 def rows_of(stack: str, per_layer: bool) -> tuple[Any, ...]:
@@ -203,10 +219,10 @@ def rows_of(stack: str, per_layer: bool) -> tuple[Any, ...]:
   return (*rows, *norm(f"{stack}.final_layer_norm", f"{stack}/final_norm"))
 
 
-def written(model: EncDec) -> dict[str, str]:
+def written(model: EncDec | Encoder) -> dict[str, str]:
   """Parts of names: of a gated feed-forward, and of all but the head of a classifier."""
-  parts = {".wi.": ".wi_1."} if model.encoder.block.ffn.gated else {}
-  if "classes" in stored(model.heads):
+  parts = {".wi.": ".wi_1."} if model.stacks["encoder"].block.ffn.gated else {}
+  if stored(model.heads) & {"classes", "tags"}:
     parts |= {part: f"transformer.{part}" for part in (
         SHARED, "encoder.block.", "encoder.final_", "decoder.block.", "decoder.final_")}
   return parts
@@ -231,6 +247,35 @@ def family(name: str, attributes: Mapping[str, tuple[str, Any]], *, per_layer: b
       resolved=resolved)
 
 
+def encoder_alone(name: str, attributes: Mapping[str, tuple[str, Any]],
+                  per_layer: bool = False) -> Family:
+  """The encoder without its decoder, of which files of the whole model have both."""
+  def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+    return {"vocab_size": values["vocab_size"], "mlm": False,
+            "embedding": {"types": 0, "norm": False}, "stack": stack_of(values, per_layer)}
+
+  def of_encoder(model: Encoder) -> dict[str, Any]:
+    dropout = model.head.dropout if model.head.task != "none" else 0.0
+    return values_of(model.stack) | {"vocab_size": model.vocab_size, "classifier_dropout": dropout}
+
+  left = {row.name for rows in (rows_of("decoder", per_layer), *HEADS.values()) for row in rows}
+  classifier = dense("classifier", "task_head/output")
+  return Family(
+      architectures={f"{name}EncoderModel": frozenset(),
+                     f"{name}ForTokenClassification": frozenset({"tags"})},
+      attributes=Attributes(attributes, {"is_encoder_decoder": (True, False)}, FREE),
+      names=Names(
+          prefix="", trunk=(*table(SHARED, "embed/embedding"), *rows_of("encoder", per_layer)),
+          heads={"tags": classifier}, copies={"encoder.embed_tokens.weight": SHARED},
+          spellings={r"\.wi_1\.": ".wi.", r"^transformer\.": ""}, written=written,
+          buffers=frozenset({*left, OUTPUT, "decoder.embed_tokens.weight"})),
+      trunk=trunk, values=of_encoder,
+      head=lambda values, heads: {"pool": "none", "dropout": values["classifier_dropout"]})
+
+
 T5 = family("T5", ATTRIBUTES)
 MT5 = family("MT5", M_ATTRIBUTES, scales=False)
 UMT5 = family("UMT5", M_ATTRIBUTES, per_layer=True)
+T5_ENCODER = encoder_alone("T5", ATTRIBUTES)
+MT5_ENCODER = encoder_alone("MT5", M_ATTRIBUTES)
+UMT5_ENCODER = encoder_alone("UMT5", M_ATTRIBUTES, per_layer=True)
