@@ -81,12 +81,17 @@ class Generative(Adapted):
     B = len(prompt_lengths)
     cache = empty(stack, B, rows, (cache_length or length) + P - 1, self.compute_dtype)
     state = new_state(cache, rows, prompt_lengths, P, memory.segments)
-    packed = prompt_starts is not None
-    starts = prompt_starts if packed else jnp.arange(B) * P
-    segments, positions = segments_of(starts, prompt_lengths, prompt.shape)
-    slots = Slots(jnp.array(0), rows, prompts=of_prompts(starts, prompt.shape) if packed else None)
-    hidden, state = self.advance(prompt, state, slots, positions, segments, memory)
-    last = hidden.reshape(r * P, -1)[starts + prompt_lengths - 1]
+    slots, end = Slots(jnp.array(0), rows), prompt_lengths - 1
+    if prompt_starts is None:
+      positions = jnp.broadcast_to(jnp.arange(P), (B, P))
+      segments = (positions < prompt_lengths[:, None]).astype(jnp.int32)
+      hidden, state = self.advance(prompt, state, slots, positions, segments, memory)
+      last = jnp.take_along_axis(hidden, end[:, None, None], 1)[:, 0]
+    else:
+      segments, positions = segments_of(prompt_starts, prompt_lengths, prompt.shape)
+      slots = slots.replace(prompts=of_prompts(prompt_starts, prompt.shape))
+      hidden, state = self.advance(prompt, state, slots, positions, segments, memory)
+      last = hidden.reshape(r * P, -1)[prompt_starts + end]
     return self.logits(last), state
 
   def step(self, tokens: jax.Array, state: DecodeState, index: jax.Array):
