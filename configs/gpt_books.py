@@ -7,8 +7,8 @@ BOOKS is a folder, or a zip archive of one, with a folder for each author that h
 .txt or .md files; without `val` the last twentieth of the authors is held out. It is GPT-1 in small
 (Radford et al. 2018): 5 M parameters, 4 layers of 256, on running text in rows of 256 lower-cased
 tokens. Unlike GPT-1 it has its norms before its layers and RoPE, as GPT-NeoX, with which a short
-run gets further; `position=learned` makes it a GPT-2. There is no dropout, since it passes over its
-data hardly more than once.
+run gets further, and it learns by Muon; `position=learned` makes it a GPT-2. There is no dropout,
+since it passes over its data hardly more than once.
 
 Arguments: corpus, val, vocab and tiny as in gpt.py, and position. What pretraining is worth, with
 and without the next tokens' loss beside the task's, is `sweep_ablation` of classify.py, glue.py and
