@@ -16,7 +16,8 @@ NAME = re.compile(r"(?P<model>(?P<org>\w[\w.-]*)/\w[\w.-]*)(@(?P<revision>\w[\w.
 FILES = ("config.json", "generation_config.json", "preprocessor_config.json", "model.safetensors",
          "model.safetensors.index.json", "model-*.safetensors")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                   "added_tokens.json", "chat_template.jinja", "vocab.txt", "spiece.model")
+                   "added_tokens.json", "chat_template.jinja", "vocab.txt", "spiece.model",
+                   "source.spm", "target.spm", "vocab.json")
 
 
 def is_name(text: str) -> bool:

@@ -11,6 +11,7 @@ TOKENIZER = "tokenizer.json"
 # Without tokenizer.json the others say too little.
 TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json",
                    "added_tokens.json", "chat_template.jinja")
+MARIAN_FILES = ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json")
 FOLDER, TENSORS = "hugging_face", "tensors.json"  # in a workdir
 IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
@@ -24,8 +25,10 @@ class Originals(NamedTuple):
   @property
   def tokenizer(self) -> dict[str, bytes]:
     """The files of the tokenizer; none where they are not all that says what it is."""
-    found = {name: text for name, text in self.texts.items() if name in TOKENIZER_FILES}
-    return found if TOKENIZER in found else {}
+    for needed, names in ((TOKENIZER, TOKENIZER_FILES), (MARIAN_FILES[0], MARIAN_FILES)):
+      if needed in self.texts:
+        return {name: text for name, text in self.texts.items() if name in names}
+    return {}
 
   def without_tokenizer(self) -> "Originals":
     return self._replace(texts=self.generation)
@@ -62,5 +65,7 @@ def keep_in(workdir: str, originals: Originals) -> None:
 
 
 def _texts(folder: str) -> dict[str, bytes]:
-  paths = {name: os.path.join(folder, name) for name in (generation.FILE, *TOKENIZER_FILES)}
+  marian = MARIAN_FILES if storage.exists(os.path.join(folder, MARIAN_FILES[0])) else ()
+  paths = {name: os.path.join(folder, name)
+           for name in (generation.FILE, *TOKENIZER_FILES, *marian)}
   return {name: storage.read_bytes(path) for name, path in paths.items() if storage.exists(path)}

@@ -25,6 +25,7 @@ from jtx.saved import base, card, workdir
 from jtx.saved.checkpoint import Checkpointer
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spiece.model")  # of a Hugging Face folder
+SIDES = {"src": "source.spm", "tgt": "target.spm"}  # of Marian's
 
 
 class Saved(abc.ABC):
@@ -168,10 +169,12 @@ class HuggingFace(Saved):
     return huggingface.label_names(self.directory)
 
   def tokenizers(self):
-    paths = (os.path.join(self.directory, name) for name in TOKENIZER_FILES)
-    if not any(map(storage.exists, paths)):
+    in_folder = functools.partial(os.path.join, self.directory)
+    if any(storage.exists(in_folder(name)) for name in TOKENIZER_FILES):
+      return {"text": tokenizer_files.read_tokenizer(self.directory)}
+    if not all(storage.exists(in_folder(name)) for name in SIDES.values()):
       return {}
-    return {"text": tokenizer_files.read_tokenizer(self.directory)}
+    return {side: tokenizer_files.read_tokenizer(in_folder(name)) for side, name in SIDES.items()}
 
   def tokenizer(self):
     return tokenizer_files.read_tokenizer(self.directory)  # which says what is missing

@@ -39,9 +39,11 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
   """The tokenizer of a file: of jtx, of Hugging Face (tokenizer.json), BERT or SentencePiece.
 
   Args:
-    path: the file, or the folder of a tokenizer.json or, without one, of a vocab.txt or a
-      spiece.model, or a name of the Hugging Face Hub, of a model that has one of these (see
-      `jtx.hub`). A file that ends in .model is of SentencePiece's kind Unigram, as T5 has it;
+    path: the file, or the folder of a tokenizer.json or, without one, of a vocab.txt, a
+      spiece.model or a source.spm, or a name of the Hugging Face Hub, of a model that has one of
+      these (see `jtx.hub`). A file that ends in .model is of SentencePiece's kind Unigram, as T5
+      has it. One that ends in .spm is too, of one side of a Marian; its ids are those of the
+      vocab.json beside it.
       `extra_ids` of a tokenizer_config.json beside it is the number of its sentinels. A file
       that ends in .txt is a vocabulary: a WordPiece a line, the line number (from 0) is the id,
       "##" starts a piece inside a word. Whether it lowercases is set by `do_lower_case` in a
@@ -58,7 +60,7 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     path = _file_in(path)
   if path.endswith(".txt"):
     return _bert(path)
-  if path.endswith(".model"):
+  if path.endswith((".model", ".spm")):
     return _sentencepiece(path)
   try:
     text = _read(path)
@@ -95,15 +97,21 @@ def _foreign(backend: hf.Tokenizer, told: declared.Declared, path: str) -> Token
 
 def _sentencepiece(path: str) -> Tokenizer:
   told = declared.read(os.path.dirname(path))
+  if path.endswith(".spm"):
+    ids = declared.read_object(os.path.join(os.path.dirname(path), "vocab.json"))
+    return _foreign(sentencepiece.marian_backend(_bytes(path), path, ids), told, path)
   number = told.config["extra_ids"] if "extra_ids" in told.config else None
   if not isinstance(number, int | None) or isinstance(number, bool):
     raise DataError(f"{os.path.join(os.path.dirname(path), declared.CONFIG)}: extra_ids is"
                     f" {number!r}, and not a number of sentinels")
+  return _foreign(sentencepiece.backend_of(_bytes(path), path, number), told, path)
+
+
+def _bytes(path: str) -> bytes:
   try:
-    content = storage.read_bytes(path)
+    return storage.read_bytes(path)
   except OSError as e:
     raise DataError(f"{path}: {e.strerror}") from e
-  return _foreign(sentencepiece.backend_of(content, path, number), told, path)
 
 
 def _check_number(path: str, number: int) -> None:
@@ -130,11 +138,12 @@ def _read(path: str) -> str:
 
 
 def _file_in(folder: str) -> str:
-  for name in ("tokenizer.json", "vocab.txt", "spiece.model"):
+  for name in ("tokenizer.json", "vocab.txt", "spiece.model", "source.spm"):
     path = os.path.join(folder, name)
     if storage.exists(path):
       return path
-  raise DataError(f"{folder}: has neither a tokenizer.json nor a vocab.txt, nor a spiece.model")
+  raise DataError(f"{folder}: has neither a tokenizer.json nor a vocab.txt, nor a spiece.model, nor"
+                  " a source.spm")
 
 
 # Classes that split a text as BERT does, without "Tokenizer" and "TokenizerFast".
