@@ -42,10 +42,9 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     path: the file, or the folder of a tokenizer.json or, without one, of a vocab.txt, a
       spiece.model or a source.spm, or a name of the Hugging Face Hub, of a model that has one of
       these (see `jtx.hub`). A file that ends in .model is of SentencePiece's kind Unigram, as T5
-      has it. One that ends in .spm is too, of one side of a Marian; its ids are those of the
-      vocab.json beside it.
-      `extra_ids` of a tokenizer_config.json beside it is the number of its sentinels. A file
-      that ends in .txt is a vocabulary: a WordPiece a line, the line number (from 0) is the id,
+      has it; `extra_ids` of a tokenizer_config.json beside it is the number of its sentinels. One
+      that ends in .spm is of that kind, too, and of one side of a Marian; its ids are those of the
+      vocab.json beside it. A file that ends in .txt is a vocabulary: a WordPiece a line, the line number (from 0) is the id,
       "##" starts a piece inside a word. Whether it lowercases is set by `do_lower_case` in a
       tokenizer_config.json beside it (`strip_accents` and `tokenize_chinese_chars` are read there
       too); without that key it does unless a piece outside of brackets has a capital letter.
