@@ -44,12 +44,12 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
       these (see `jtx.hub`). A file that ends in .model is of SentencePiece's kind Unigram, as T5
       has it; `extra_ids` of a tokenizer_config.json beside it is the number of its sentinels. One
       that ends in .spm is of that kind, too, and of one side of a Marian; its ids are those of the
-      vocab.json beside it. A file that ends in .txt is a vocabulary: a WordPiece a line, the line number (from 0) is the id,
-      "##" starts a piece inside a word. Whether it lowercases is set by `do_lower_case` in a
-      tokenizer_config.json beside it (`strip_accents` and `tokenize_chinese_chars` are read there
-      too); without that key it does unless a piece outside of brackets has a capital letter.
-      Special tokens and their roles are those that
-      such a file declares; see `jtx.data.tokenizers.declared`.
+      vocab.json beside it. A file that ends in .txt is a vocabulary: a WordPiece a line, the line
+      number (from 0) is the id, "##" starts a piece inside a word. Whether it lowercases is set by
+      `do_lower_case` in a tokenizer_config.json beside it (`strip_accents` and
+      `tokenize_chinese_chars` are read there too); without that key it does unless a piece outside
+      of brackets has a capital letter. Special tokens and their roles are those that such a file
+      declares; see `jtx.data.tokenizers.declared`.
 
   Raises:
     DataError: the file is missing, is none of these, or is that of a run with several.
