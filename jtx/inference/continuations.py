@@ -57,7 +57,8 @@ class TextGenerator:
   def __init__(self, model: nn.Module, params: Any, tokenizer: Tokenizer, *,
                method: Beam | Sample = Sample(temperature=0.0), limits: Limits = Limits(),
                batch_size: int = 32, mesh=None):
-    self.model, self.params, self.tokenizer = model, apart(model, params), tokenizer
+    self.model, self.params, self.tokenizer = model, params, tokenizer
+    self.apart = apart(model, params)
     self.method, self.limits, self.batch_size, self.sharding = method, limits, batch_size, None
     self.ends = Ends(limits.end_ids or (tokenizer.eos_id,), tokenizer.pad_id)
     # The last token is not read again, so it needs no position.
@@ -183,7 +184,7 @@ class TextGenerator:
       end = length if length == limit else length - 1  # a step writes the place behind its own
       while index < end and going:
         until = end if every is None else min(end, index + every)
-        carry = go_on(self.model, self.method, self.ends, self.params, carry, jnp.array(until))
+        carry = go_on(self.model, self.method, self.ends, self.apart, carry, jnp.array(until))
         index, going = until, not processes.to_host(self.method.done(carry)).all()
         if every is not None:
           found, stopped = self.read(prompts, carry)
@@ -210,7 +211,7 @@ class TextGenerator:
     if keys is not None:
       keys = jnp.stack([*keys, *[keys[0]] * (size - len(prompts))])
     return prefill(self.model, self.method, self.limits.max_new_tokens, self.ends,
-                   params=self.params, batch={}, keys=keys, **batch)
+                   params=self.apart, batch={}, keys=keys, **batch)
 
   def read(self, prompts: Sequence[np.ndarray],
            carry: Any) -> tuple[list[list[Continuation]], np.ndarray]:

@@ -169,7 +169,7 @@ def test_a_step_reads_weights_and_cache_as_they_lie():
                   block=block(num_heads=2, ffn_dim=40, norm_position="pre", dropout=0.0))
   run = generator(model=model, params=drawn(model))
   carry = run.begin(run.prompts(TEXTS[:2]), None)
-  text = go_on.lower(model, GREEDY, run.ends, run.params, carry, jnp.array(9)).compile().as_text()
+  text = go_on.lower(model, GREEDY, run.ends, run.apart, carry, jnp.array(9)).compile().as_text()
   assert re.search(r"f32\[24,40\]", text) and not re.search(r"f32\[3,(24,40|40,24)\]", text)
   S = carry.state.ancestors.shape[-1]
   assert f"f32[2,2,{S},12]" in text
