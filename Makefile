@@ -18,8 +18,8 @@ PYTEST := .venv/bin/python -m pytest -n 2 --dist worksteal --durations 20
 
 .PHONY: train test test-slow test-parity notebooks site clean
 
-# Huge pages for large arrays: on a CPU a training step is about a fifth faster. Tests, whose arrays
-# are small, would be a quarter slower.
+# Huge pages for large arrays: on a CPU a training step is about a fifth faster. Tests do
+# not gain: their arrays are small.
 train: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 train: .venv/.installed
 	.venv/bin/python -m experiments.train --config=configs/nmt_numbers.py \

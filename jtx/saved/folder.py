@@ -172,7 +172,7 @@ class HuggingFace(Saved):
     in_folder = functools.partial(os.path.join, self.directory)
     if any(storage.exists(in_folder(name)) for name in TOKENIZER_FILES):
       return {"text": tokenizer_files.read_tokenizer(self.directory)}
-    if not all(storage.exists(in_folder(name)) for name in SIDES.values()):
+    if not storage.exists(in_folder(SIDES["src"])):
       return {}
     return {side: tokenizer_files.read_tokenizer(in_folder(name)) for side, name in SIDES.items()}
 
