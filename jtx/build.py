@@ -29,8 +29,8 @@ def make_model(config: ConfigDict, info: Mapping[str, int],
   An objective that is balanced calls `label_shares`, the share of training examples of each label.
 
   Raises:
-    ConfigError: a field of the model that is set differs from the data, or the model lacks a head
-      that the objective needs.
+    ConfigError: a field of the model that is set differs from the data (a vocabulary, as T5's, may
+      be larger), or the model lacks a head that the objective needs.
   """
   built = []
   for section, registry in (("model", MODELS), ("objective", OBJECTIVES)):
@@ -42,7 +42,7 @@ def make_model(config: ConfigDict, info: Mapping[str, int],
         continue  # labels that the model is not asked for
       if last in node and node[last] is None:
         node[last] = value or None  # a flag that is not set is as files of other libraries leave it
-      elif last in node and node[last] != value:
+      elif last in node and (node[last] != value if "vocab" not in last else node[last] < value):
         raise ConfigError(f"config.{section}.{key}={node[last]} does not fit the data, whose {last}"
                           f" is {value}; leave it unset to take the data's")
     built.append(build(registry, cfg, what=section))

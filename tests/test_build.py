@@ -115,3 +115,12 @@ def test_every_head_has_an_objective():
   trained = frozenset().union(*(kind.heads for kind in OBJECTIVES.values()))
   assert trained >= {"seq2seq", "mlm", "mae", "classes", "tags", "span", "choice"}
   assert made(mae.get_config("tiny"))[0].heads >= {"mae"}
+
+
+def test_an_embedding_may_have_rows_to_spare():
+  """Published T5s have 32,128 rows for 32,100 tokens."""
+  config = bert()
+  config.model.vocab_size = 80
+  assert build.make_model(config, {"vocab_size": 23})[0].vocab_size == 80
+  with pytest.raises(ConfigError, match="config.model.vocab_size=80 does not fit the data"):
+    build.make_model(config, {"vocab_size": 81})
