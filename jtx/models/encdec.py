@@ -1,6 +1,7 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017) and its variants, by config."""
 
 import dataclasses
+from typing import Annotated
 
 import flax.linen as nn
 import jax
@@ -19,7 +20,7 @@ from jtx.nn.positions import Places, Sinusoidal
 from jtx.nn.shift import shift_right
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
-from jtx.ranges import CountOrNone, Positive, Size
+from jtx.ranges import Positive, Size, Within
 
 SUFFIXES = ("_segment_ids", "_positions")
 TIES = ("source", "output", "positions")
@@ -62,7 +63,8 @@ class EncDec(Generative):
   embedding: EmbeddingConfig = EmbeddingConfig()
   seq2seq: bool = True  # has scores of target tokens
   head: HeadConfig = HeadConfig(pool="last")
-  head_start: CountOrNone | None = None  # the token before a text's first, that a head needs
+  # The token before a text's first, that a head needs; -1 is the text's own last token (mBART)
+  head_start: Annotated[int, Within("[-1, inf)")] | None = None
   dtype: str = "auto"
 
   def setup(self):

@@ -15,7 +15,7 @@ from jtx.nn.dropout import Dropout
 from jtx.parallel.sharding import Batch
 from jtx.ranges import Fraction, Rate, Size
 
-POOLS = ("first", "last", "mean", "none")
+POOLS = ("first", "last", "before_last", "mean", "none")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class HeadConfig:
   """The fields of a head. `transform` names the activation of a dense layer after pooling."""
   task: str = "none"
   outputs: Size | None = None  # classes or tags; other tasks have a number of their own
-  pool: str = "first"  # token of a text, or "last", "mean" of its tokens, or "none": every token
+  pool: str = "first"  # token of a text, or "last", the one "before_last", "mean"; "none": all
   transform: str = "none"  # tanh is the pooler of BERT
   norm: bool = False  # after the transform
   use_bias: bool = True  # of the transform
@@ -42,7 +42,7 @@ class HeadConfig:
     by_token = task.by_token
     if self.task != "none" and by_token != (self.pool == "none"):
       raise ConfigError(f"head.task={self.task!r} needs head.pool="
-                        + ("'none'" if by_token else "'first', 'last' or 'mean'")
+                        + ("'none'" if by_token else " or ".join(map(repr, POOLS[:-1])))
                         + f", not {self.pool!r}")
     if task.outputs is not None and self.outputs not in (None, task.outputs):
       raise ConfigError(f"head.outputs={self.outputs}: a head for {self.task!r} has"
@@ -118,16 +118,16 @@ class Transform(nn.Module):
 
 def pool(kind: str, hidden: jax.Array, segment_ids: jax.Array, positions: jax.Array,
          num_texts: int) -> jax.Array:
-  """The first token, the last one or the mean of each text of a row: [B, T, D] to [B, S, D].
+  """The token that `kind` names or the mean of each text of a row: [B, T, D] to [B, S, D].
 
   Texts that a row does not have are zeros.
   """
   chosen = segment_ids[:, None] == jnp.arange(1, num_texts + 1)[:, None]  # [B, S, T]
   if kind == "first":
     chosen &= positions[:, None] == 0
-  if kind == "last":
+  if kind in ("last", "before_last"):
     places = jnp.where(chosen, positions[:, None], -1)
-    chosen &= positions[:, None] == places.max(-1, keepdims=True)
+    chosen &= positions[:, None] == places.max(-1, keepdims=True) - (kind == "before_last")
   chosen = chosen.astype(jnp.float32)
   total = jnp.einsum("bst,btd->bsd", chosen, hidden.astype(jnp.float32))
   return (total / jnp.maximum(chosen.sum(-1, keepdims=True), 1)).astype(hidden.dtype)

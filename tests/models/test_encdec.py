@@ -16,6 +16,7 @@ from jtx.nn.disentangled import Disentangled
 from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sinusoidal
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import Rope
+from jtx.nn.shift import LAST
 from jtx.objectives.seq2seq import Seq2Seq
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, encdec, one_fast
@@ -199,10 +200,11 @@ def test_embeddings_are_scaled_and_dropped():
   np.testing.assert_allclose(other.logits(jnp.ones((1, 8))), np.full((1, V), 4.0), rtol=1e-6)
 
 
-def test_a_head_reads_what_the_decoder_makes_of_a_text():
-  """The state of a text's last token, behind a start token; two texts of a row are each alone."""
-  reader = model(seq2seq=False, head_start=2, output_bias=True, head=HeadConfig(
-      task="classes", outputs=3, pool="last", transform="tanh"))
+@pytest.mark.parametrize("start, pooled, place", [(2, "last", -1), (LAST, "before_last", -2)])
+def test_a_head_reads_what_the_decoder_makes_of_a_text(start, pooled, place):
+  """One state of a text, behind a start token; two texts of a row are each alone."""
+  reader = model(seq2seq=False, head_start=start, output_bias=True, head=HeadConfig(
+      task="classes", outputs=3, pool=pooled, transform="tanh"))
   texts = [[3, 4, 5], [6, 7]]
   boxed = jax.eval_shape(reader.init, jax.random.key(0), reader.example())["params"]
   leaves, tree = jax.tree.flatten(unbox(boxed))
@@ -213,11 +215,12 @@ def test_a_head_reads_what_the_decoder_makes_of_a_text():
   head = jax.tree.map(np.float64, params["task_head"])
   dense, output = head["transform"]["dense"], head["output"]
   for outputs, ids in zip(found, texts, strict=True):
-    pair = {**rows("src", [[ids]], len(ids)), **rows("tgt", [[[2, *ids[:-1]]]], len(ids))}
+    begin = ids[-1] if start == LAST else start
+    pair = {**rows("src", [[ids]], len(ids)), **rows("tgt", [[[begin, *ids[:-1]]]], len(ids))}
     pair["tgt_in"] = pair.pop("tgt")
-    last = np.float64(reader.apply({"params": params}, pair))[0, -1]
-    pooled = np.tanh(last @ dense["kernel"] + dense["bias"])
-    close(outputs, pooled @ output["kernel"] + output["bias"])
+    state = np.float64(reader.apply({"params": params}, pair))[0, place]
+    hidden = np.tanh(state @ dense["kernel"] + dense["bias"])
+    close(outputs, hidden @ output["kernel"] + output["bias"])
 
 
 @pytest.mark.parametrize("share, tables", [

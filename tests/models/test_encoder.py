@@ -285,10 +285,12 @@ def test_dropout_is_on_in_training_only():
 
 @pytest.mark.parametrize("fields, message", [
     (dict(task="class"), "head.task='class': did you mean 'classes'?"),
-    (dict(task="classes", pool="max"), "head.pool='max': valid are: first, last, mean, none"),
+    (dict(task="classes", pool="max"),
+     "head.pool='max': valid are: first, last, before_last, mean, none"),
     (dict(task="tags"), "head.task='tags' needs head.pool='none', not 'first'"),
     (dict(task="classes", pool="none"),
-     "head.task='classes' needs head.pool='first', 'last' or 'mean', not 'none'"),
+     "head.task='classes' needs head.pool='first' or 'last' or 'before_last' or 'mean', not"
+     " 'none'"),
     (dict(task="span", pool="none", outputs=3),
      "head.outputs=3: a head for 'span' has 2; leave it unset"),
     (dict(task="embedding", outputs=3), "head.outputs=3: head.task='embedding' has none"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jtx.nn import numerics
+from jtx.nn.shift import LAST
 from jtx.objectives import cross_entropy as cross_entropy_of
 from jtx.objectives.cross_entropy import cross_entropy, token_sums
 from jtx.objectives.seq2seq import Seq2Seq, shift_right
@@ -56,6 +57,10 @@ def test_shift_right_starts_every_segment():
   segments = jnp.array([[1, 1, 1, 2, 2, 0], [1, 1, 0, 0, 0, 0]])
   np.testing.assert_array_equal(shift_right(tokens, segments, BOS),
                                 [[BOS, 5, 6, BOS, 7, 0], [BOS, 8, 0, 0, 0, 0]])
+  np.testing.assert_array_equal(shift_right(tokens, segments, LAST),
+                                [[2, 5, 6, 2, 7, 0], [2, 8, 0, 0, 0, 0]])
+  np.testing.assert_array_equal(shift_right(tokens[:, 1:4], segments[:, 1:4], LAST),
+                                [[2, 6, 7], [2, 0, 0]])
 
 
 # ------------------------------------------------------------------------ with a model

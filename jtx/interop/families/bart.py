@@ -1,6 +1,8 @@
 """BART, mBART, Marian and Pegasus: `...ForConditionalGeneration`, and `MarianMTModel`.
 
-BART has `...ForSequenceClassification` and `...ForQuestionAnswering`, too.
+BART and mBART have `...ForSequenceClassification` and `...ForQuestionAnswering`, too. A text of
+mBART's ends with </s> and its language; the decoder begins with the language, and what is pooled is
+the state of </s>.
 Lewis et al. 2020; Liu et al. 2020; Junczys-Dowmunt et al. 2018; Zhang et al. 2020. They differ in
 positions, in where their norms are, and in what is shared. The positions of Marian and Pegasus are
 sinusoids, which some files hold and none needs. `final_logits_bias`, a constant there, is a
@@ -18,6 +20,7 @@ from jtx.interop.tables import Layout, Row, dense, norm, table
 from jtx.models.encdec import EncDec
 from jtx.nn.attention import PROJECTIONS
 from jtx.nn.positions import POSITIONS, Learned, Sinusoidal
+from jtx.nn.shift import LAST
 from jtx.nn.stack import StackConfig
 
 OFFSET = 2  # of learned positions
@@ -36,10 +39,6 @@ ATTRIBUTES = {
     "activation_dropout": ("rate", 0.0),
     "init_std": ("positive", 0.02),
     "scale_embedding": ("flag", False),
-}
-HEAD_ATTRIBUTES = {
-    "classifier_dropout": ("rate", 0.0),
-    "decoder_start_token_id": ("id", None),
 }
 START = 2  # the end token
 FREE = frozenset({
@@ -77,7 +76,7 @@ class Kin:
   norm_first: bool = False
   embedding_norm: bool = True
   two_vocabularies: bool = False  # it may have them
-  with_heads: bool = False  # for texts; mBART's begin with their last token, and jtx's do not
+  head_start: int | None = None  # of a text, where there are heads for texts
   fixed: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
 
   @property
@@ -86,7 +85,15 @@ class Kin:
     if self.two_vocabularies:
       own |= {"vocab_size": ("size", 58101), "decoder_vocab_size": ("size", None),
               "share_encoder_decoder_embeddings": ("flag", True)}
-    return ATTRIBUTES | own | (HEAD_ATTRIBUTES if self.with_heads else {})
+    if self.with_heads:
+      own["classifier_dropout"] = ("rate", 0.0)
+    if self.with_heads and self.head_start != LAST:
+      own["decoder_start_token_id"] = ("id", None)
+    return ATTRIBUTES | own
+
+  @property
+  def with_heads(self) -> bool:
+    return self.head_start is not None
 
   def trunk(self, values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
     std, sizes, shares = values["init_std"], {"vocab_size": values["vocab_size"]}, True
@@ -122,7 +129,7 @@ class Kin:
         "encoder": stack("encoder"),
         "decoder": stack("decoder"),
         "seq2seq": "seq2seq" in heads,
-        "head_start": start_of(values, heads, START) if self.with_heads else None,
+        "head_start": start_of(values, heads, self.head_start),
     }
 
   def values(self, model: EncDec) -> dict[str, Any]:
@@ -192,15 +199,20 @@ class Kin:
         architectures=architectures(self.name) if self.with_heads else own,
         attributes=Attributes(self.attributes, fixed, free),
         names=self.names, trunk=self.trunk, values=self.values, model="encdec", generates=True,
-        head=head if self.with_heads else None)
+        head=self.head if self.with_heads else None)
+
+  def head(self, values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+    fields = head(values, heads)
+    swap = self.head_start == LAST and fields["pool"] == "last"
+    return {**fields, "pool": "before_last"} if swap else fields
 
   @property
   def name(self) -> str:
     return self.architecture.removesuffix("ForConditionalGeneration")
 
 
-BART = Kin("BartForConditionalGeneration", with_heads=True).family
-MBART = Kin("MBartForConditionalGeneration", norm_first=True).family
+BART = Kin("BartForConditionalGeneration", head_start=START).family
+MBART = Kin("MBartForConditionalGeneration", norm_first=True, head_start=LAST).family
 MARIAN = Kin("MarianMTModel", learned=False, embedding_norm=False, two_vocabularies=True).family
 PEGASUS = Kin("PegasusForConditionalGeneration", learned=False, norm_first=True,
               embedding_norm=False).family

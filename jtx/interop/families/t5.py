@@ -21,6 +21,7 @@ from jtx.models.encoder import Encoder
 from jtx.nn.block import BlockConfig
 from jtx.nn.positions import POSITIONS
 from jtx.nn.relative import T5Bias
+from jtx.nn.shift import LAST
 from jtx.nn.stack import StackConfig
 
 ATTRIBUTES = {
@@ -131,9 +132,9 @@ def trunk_of(per_layer: bool, scales: bool) -> Callable[[Mapping[str, Any], Head
   return trunk
 
 
-def start_of(values: Mapping[str, Any], heads: Heads, default: int) -> int | None:
+def start_of(values: Mapping[str, Any], heads: Heads, default: int | None) -> int | None:
   """The field `head_start` of a model."""
-  start = values["decoder_start_token_id"]
+  start = values.get("decoder_start_token_id")
   return None if task_of(heads) == "none" else default if start is None else start
 
 
@@ -147,8 +148,9 @@ def values_of_head(model: EncDec) -> dict[str, Any]:
   """The inverse of `start_of` and `head`."""
   if model.head.task == "none":
     return {}
-  return {"decoder_start_token_id": model.head_start,
-          "classifier_dropout": 0.0 if model.head.task == "span" else model.head.dropout}
+  dropout = 0.0 if model.head.task == "span" else model.head.dropout
+  start = {} if model.head_start == LAST else {"decoder_start_token_id": model.head_start}
+  return {**start, "classifier_dropout": dropout}
 
 
 # Of `...ForSequenceClassification` and `...ForQuestionAnswering`.
