@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 import importlib.metadata
+import json
 import pathlib
 import re
 import sys
@@ -70,3 +71,16 @@ def test_the_lock_has_what_is_required():
   lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
   locked = {normal(line) for line in lines if line and not line.startswith("#")}
   assert required() <= locked
+
+
+def test_the_image_is_built_from_what_is_here():
+  """Files that are copied, extras by the name of a chip, the command, and the version of Python."""
+  text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+  copied = re.findall(r"^COPY (\S+) ", text, re.MULTILINE)
+  assert "requirements.lock" in copied and all((ROOT / name).exists() for name in copied)
+  extras = {key.value for key in setup()["extras_require"].keys if key}
+  chips = re.findall(r"CHIP=(\w+)", text)
+  assert set(chips) == {"cuda", "tpu"} <= extras
+  assert json.loads(re.search("^ENTRYPOINT (.*)", text, re.MULTILINE)[1]) == ["jtx"]
+  version = re.search(r"^FROM python:([\d.]+)", text, re.MULTILINE)[1]
+  assert f"Python {version}," in (ROOT / "requirements.lock").read_text(encoding="utf-8")
