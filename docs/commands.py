@@ -80,7 +80,7 @@ def flags_of(tree: ast.Module) -> Iterator[tuple[str, str, object, str]]:
     else:
       continue
     if not said:
-      raise ValueError(f"--{name} has no help")
+      raise ValueError(f"--{name} has no help; say in its last argument what it is")
     yield name, takes, default, said.replace("|", "\\|")
 
 

@@ -30,21 +30,28 @@ Sections that are chosen by `name` have the keys of that name. This file is made
 
 
 def documents() -> str:
-  parts, waiting, done = [HEAD], [("", "config", RunKeys)], set()
-  while waiting:
-    heading, key, constructor = waiting.pop(0)
-    if constructor in done:
-      continue
-    done.add(constructor)
+  parts = [HEAD]
+  for heading, key, constructor in constructors():
     rows = list(rows_of(constructor))
     if heading:
       parts.append(f"\n## {heading}\n")
     parts.append(f"\n### {key}\n\n{first_sentence(constructor)}\n")
     if rows:
       parts.append("\n| key | default | takes | |\n|---|---|---|---|\n" + "".join(rows))
+  return "".join(parts)
+
+
+def constructors() -> Iterator[tuple[str, str, Callable]]:
+  """The constructors of all sections, each once: the heading before it, its key, and itself."""
+  waiting, done = [("", "config", RunKeys)], set()
+  while waiting:
+    heading, key, constructor = waiting.pop(0)
+    if constructor in done:
+      continue
+    done.add(constructor)
+    yield heading, key, constructor
     for name, (hint, _) in fields(constructor).items():
       waiting += inner(f"{key}.{name}".removeprefix("config."), hint)
-  return "".join(parts)
 
 
 def sections() -> str:
@@ -70,9 +77,14 @@ def inner(key: str, hint: Any) -> Iterator[tuple[str, str, Callable]]:
   for registry in registries(hint):
     for i, (name, constructor) in enumerate(registry.items()):
       yield f"Names of {key}" if not i else "", f'{key}, name "{name}"', constructor
-  for part in parts_of(hint):
-    if dataclasses.is_dataclass(part) and not hasattr(part, "registry"):
-      yield "", key, part
+  for part in plain_sections(hint):
+    yield "", key, part
+
+
+def plain_sections(hint: Any) -> list[type]:
+  """The sections in a field's type that are not chosen by name."""
+  return [part for part in parts_of(hint)
+          if dataclasses.is_dataclass(part) and not hasattr(part, "registry")]
 
 
 def parts_of(hint: Any) -> Iterator[Any]:
@@ -130,18 +142,46 @@ def takes(hint: Any) -> str:
 
 
 def comments(constructor: Callable) -> dict[str, str]:
-  """What stands behind a field in the source, or on the lines above it."""
+  """The description of each field, "" where there is none.
+
+  It is what the source says of the field. A section of which it says nothing is described by the
+  first sentence of its own docstring.
+  """
+  said = of_fields(constructor) if isinstance(constructor, type) else of_arguments(constructor)
+  found = {}
+  for name, (hint, _) in fields(constructor).items():
+    of_section = [sentence(first_sentence(part)) for part in plain_sections(hint)]
+    text = next(filter(None, [said.get(name), *of_section]), "")
+    found[name] = text.replace("|", "\\|").replace("<", "&lt;")  # of a table's cell, and no tag
+  return found
+
+
+def of_fields(constructor: type) -> dict[str, str]:
+  """The comment behind a field of a class, or on the lines above it; else that of its bases."""
   found, above = {}, []
-  kinds = constructor.__mro__[:-1] if isinstance(constructor, type) else [constructor]
-  for kind in reversed([k for k in kinds if dataclasses.is_dataclass(k) or k is constructor]):
+  kinds = [kind for kind in constructor.__mro__[:-1]
+           if dataclasses.is_dataclass(kind) or kind is constructor]
+  for kind in reversed(kinds):
     for line in inspect.getsource(kind).splitlines():
       if match := re.match(r"\s+# (.*)", line):
         above.append(match[1])
         continue
       if match := re.match(r"  (\w+): [^#]*?(?:# (.*))?$", line):
-        found[match[1]] = match[2] or " ".join(above)
+        found[match[1]] = match[2] or " ".join(above) or found.get(match[1], "")
       above = []
-  return {name: text.replace("|", "\\|") for name, text in found.items()}
+  return found
+
+
+def of_arguments(function: Callable) -> dict[str, str]:
+  """The first sentence on each argument in the section `Args:` of a function's docstring."""
+  _, _, text = (inspect.getdoc(function) or "").partition("\nArgs:\n")
+  found = re.findall(r"^  (\w+): (.*(?:\n {3}.*)*)", text.partition("\n\n")[0], re.MULTILINE)
+  return {name: sentence(" ".join(said.split())) for name, said in found}
+
+
+def sentence(text: str) -> str:
+  """The first sentence of a text, without its full stop."""
+  return re.split(r"\. (?=[A-Z`])", text)[0].removesuffix(".")
 
 
 if __name__ == "__main__":

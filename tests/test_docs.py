@@ -1,12 +1,18 @@
-"""README and docs/: links that resolve, pages of the site, and commands that .ci/run runs."""
+"""README and docs/: links that resolve, pages of the site, commands of .ci/run, descriptions."""
 
-from collections.abc import Iterator
+import ast
+from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+import functools
 import importlib.util
 import pathlib
 import re
+import types
 
 import pytest
 import yaml
+
+from jtx.data.ops.registry import OPS
 
 ROOT = pathlib.Path(__file__).parent.parent
 README, QUESTIONS = "README.md", "docs/questions.md"
@@ -70,6 +76,27 @@ def run_by_ci() -> list[str]:
 
 def questions() -> list[str]:
   return re.findall(r"^\d+\. (.*?)(?=^\d+\. |\Z)", read(QUESTIONS), re.MULTILINE | re.DOTALL)
+
+
+@functools.cache
+def reference(name: str) -> types.ModuleType:
+  """The script beside a page of the reference, which writes it."""
+  spec = importlib.util.spec_from_file_location(f"{name}_reference", ROOT / "docs" / f"{name}.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def undescribed(constructors: Iterable[tuple[str, Callable]]) -> Iterator[str]:
+  """Sentences on constructors, by their keys, of which docs/keys.md would not say enough."""
+  for key, constructor in constructors:
+    name = f"{constructor.__module__}.{constructor.__qualname__}"
+    if not reference("keys").first_sentence(constructor):
+      yield f"{key}: {name} has no docstring; begin one with a sentence on what it is"
+    for field, text in reference("keys").comments(constructor).items():
+      if not text:
+        where = "in a comment behind it" if isinstance(constructor, type) else "under `Args:`"
+        yield f"{key}: {name} does not say what its {field} is; say it {where}"
 
 
 # -------------------------------------------------------------------------------- tests
@@ -140,7 +167,77 @@ def test_every_config_is_in_the_table():
 
 @pytest.mark.parametrize("name", ["commands", "api"])
 def test_pages_that_are_made_of_code_are_up_to_date(name):
-  spec = importlib.util.spec_from_file_location(f"{name}_reference", ROOT / "docs" / f"{name}.py")
-  reference = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(reference)
-  assert read(f"docs/{name}.md") == reference.documents(), f"run docs/{name}.py"
+  assert read(f"docs/{name}.md") == reference(name).documents(), f"run docs/{name}.py"
+
+
+def test_every_key_is_described():
+  constructors = [(key, constructor) for _, key, constructor in reference("keys").constructors()]
+  assert list(undescribed(constructors)) == []
+  assert set(OPS.values()) <= {constructor for _, constructor in constructors}
+
+
+@dataclasses.dataclass
+class Section:
+  """A section. It has fields."""
+  size: int = 0  # of A | B, <c>
+  # in two
+  # lines
+  rate: float = 0.0
+
+
+@dataclasses.dataclass
+class Told(Section):
+  """A constructor that says of every field what it is."""
+  size: int = 1
+  section: Section = dataclasses.field(default_factory=Section)
+
+
+@dataclasses.dataclass
+class Untold(Section):
+  size: int = 1
+  kind: str = ""
+
+
+def told(texts, *, size: int = 0, rate: float = 0.0):
+  """A function.
+
+  Args:
+    texts: not a key.
+    size: of a text,
+      which goes on. The rest is of no use here.
+    rate: a share.
+
+  Raises:
+    ValueError: never.
+  """
+
+
+def untold(texts, *, size: int = 0, rate: float = 0.0):
+  """A function.
+
+  Args:
+    size: of a text.
+  """
+
+
+def test_descriptions_are_of_comments_bases_sections_and_arguments():
+  assert reference("keys").comments(Told) == {
+      "size": "of A \\| B, &lt;c>", "rate": "in two lines", "section": "A section"}
+  assert reference("keys").comments(told) == {"size": "of a text, which goes on", "rate": "a share"}
+
+
+def test_a_key_without_a_description_is_found():
+  place = Untold.__module__
+  assert list(undescribed([("told", Told), ("told", told)])) == []
+  assert list(undescribed([("model", Untold), ("optim", untold)])) == [
+      f"model: {place}.Untold has no docstring; begin one with a sentence on what it is",
+      f"model: {place}.Untold does not say what its kind is; say it in a comment behind it",
+      f"optim: {place}.untold does not say what its rate is; say it under `Args:`"]
+
+
+def test_a_flag_without_help_is_found():
+  declared = 'flags.DEFINE_string("{}", "a", "{}")'.format
+  flags_of = reference("commands").flags_of
+  assert list(flags_of(ast.parse(declared("out", "a file")))) == [("out", "text", "a", "a file")]
+  with pytest.raises(ValueError, match="--out has no help; say in its last argument what it is"):
+    list(flags_of(ast.parse(declared("out", ""))))

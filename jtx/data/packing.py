@@ -19,10 +19,10 @@ class Pad(LayoutOp):
   each of which the train step is compiled once (`jtx.data.batching.bucket`). With `group` a batch
   has examples of similar length, so that less of it is padding.
   """
-  fields: tuple[str, ...] = ("src", "tgt")
-  lengths: tuple[Size, ...] = (128, 128)
-  trim: bool = False
-  group: bool = False
+  fields: tuple[str, ...] = ("src", "tgt")  # of tokens, that a row has
+  lengths: tuple[Size, ...] = (128, 128)  # of a row, in tokens of each field
+  trim: bool = False  # rows of short examples are cut
+  group: bool = False  # a batch has examples of similar length
 
   max_segments = 1
 
@@ -48,10 +48,10 @@ class Pack(LayoutOp):
   the last `open_rows` are looked at, which bounds the work (about 3 microseconds an
   example) and costs less than 1 % of the room.
   """
-  fields: tuple[str, ...] = ("src", "tgt")
-  lengths: tuple[Size, ...] = (128, 128)
-  max_segments: Size = 64
-  open_rows: Size = 32
+  fields: tuple[str, ...] = ("src", "tgt")  # of tokens, that a row has
+  lengths: tuple[Size, ...] = (128, 128)  # of a row, in tokens of each field
+  max_segments: Size = 64  # examples of a row, at most
+  open_rows: Size = 32  # rows that are looked at for an example, the last that were begun
 
   group = False  # all rows are full
 

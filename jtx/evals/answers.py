@@ -20,11 +20,11 @@ class Answers:
   smallest over the windows), and the difference to the best span is held against
   `threshold`; the best threshold for the split is told beside.
   """
-  source: tuple[str, ...]
+  source: tuple[str, ...]  # the split: sources, as data.train has them
   n_best: Size = 20  # starts and ends that are combined, a window
   max_answer: Size = 30  # tokens
   no_answer: bool = False  # SQuAD 2.0: some questions have none
-  threshold: float = 0.0
+  threshold: float = 0.0  # with no_answer, it must score higher than the best span by so much
   every: CountOrNone = 0  # steps; 0 is at the end only
 
   heads = frozenset({"span"})  # of the model

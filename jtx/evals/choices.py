@@ -14,7 +14,7 @@ from jtx.ranges import CountOrNone
 @dataclasses.dataclass(frozen=True)
 class Choices:
   """The best of the texts that op encode_choices makes of a prompt and its choices."""
-  source: tuple[str, ...]
+  source: tuple[str, ...]  # the split: sources, as data.train has them
   every: CountOrNone = 0  # steps; 0 is at the end only
 
   heads = frozenset({"choice"})  # of the model

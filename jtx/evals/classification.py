@@ -22,7 +22,7 @@ from jtx.ranges import CountOrNone
 @dataclasses.dataclass(frozen=True)
 class Classification:
   """Of classes the likeliest is scored, of a single output the number itself."""
-  source: tuple[str, ...]
+  source: tuple[str, ...]  # the split: sources, as data.train has them
   scores: tuple[str, ...] = ("accuracy",)  # of jtx/evals/class_scores.py
   every: CountOrNone = 0  # steps; 0 is at the end only
   samples: CountOrNone = 0  # predictions to show

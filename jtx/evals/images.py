@@ -40,7 +40,7 @@ def values(task: Task, params: Any, source: tuple[str, ...],
 @dataclasses.dataclass(frozen=True)
 class Images:
   """Top-1 and top-5 accuracy, the loss in nats and the calibration error of the head's classes."""
-  source: tuple[str, ...]
+  source: tuple[str, ...]  # the split: sources, as data.train has them
   every: CountOrNone = 0  # steps; 0 is at the end only
   bins: Size = 15  # of the calibration error
   sigmoid: bool = False  # scores are of classes that do not exclude one another
@@ -77,13 +77,13 @@ class Probes:
   each class (Dosovitskiy et al. 2020, section 4.1). Features are what the head pools, normalised
   to length 1 for neighbours, and to mean 0 and variance 1 in each place for the map.
   """
-  train: tuple[str, ...]
-  source: tuple[str, ...]
+  train: tuple[str, ...]  # sources of the images that probes are fitted to
+  source: tuple[str, ...]  # the split: sources, as data.train has them
   every: CountOrNone = 0  # steps; 0 is at the end only
-  shots: tuple[Size, ...] = (5, 10)
+  shots: tuple[Size, ...] = (5, 10)  # images of a class that the linear map is fitted to
   neighbours: Size = 20  # that vote, by exp(cosine / temperature) (Wu et al. 2018); 0 is no vote
-  temperature: Positive = 0.07
-  l2: NotNegative = 1024.0
+  temperature: Positive = 0.07  # of the neighbours' votes
+  l2: NotNegative = 1024.0  # weight of the map's squared norm beside the squared errors
   seed: Seed = 0  # of which images are taken
 
   heads = frozenset()  # of the model
@@ -111,7 +111,7 @@ class Probes:
 @dataclasses.dataclass(frozen=True)
 class Throughput:
   """Images a second that the model answers for, of a batch that is there already."""
-  rounds: Count = 5
+  rounds: Count = 5  # batches that are timed; the median counts
   every: CountOrNone = 0  # steps; 0 is at the end only
 
   heads = frozenset()  # of the model

@@ -51,7 +51,7 @@ def perplexity(nll: float) -> float:
 @dataclasses.dataclass(frozen=True)
 class Loss:
   """Averages of the objective's sums, and the perplexity where it has an `nll`."""
-  source: tuple[str, ...]
+  source: tuple[str, ...]  # the split: sources, as data.train has them
   every: CountOrNone = 1000  # steps; 0 is at the end only
 
   heads = frozenset()  # of the model

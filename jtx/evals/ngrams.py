@@ -17,8 +17,8 @@ class Ngrams:
   d * followers(v) / n(v) * p(w), and p(w) has one added to every count. A token with a special
   token before it is predicted by its unigram.
   """
-  source: tuple[str, ...]
-  discount: Fraction = 0.75
+  source: tuple[str, ...]  # the split: sources, as data.train has them
+  discount: Fraction = 0.75  # d, taken from every bigram's count
   every: CountOrNone = 0  # steps; 0 is at the end only
 
   heads = frozenset()  # of the model

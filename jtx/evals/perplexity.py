@@ -28,7 +28,7 @@ class Perplexity:
   what the texts have: `bits_per_byte` of UTF-8, `nats_per_character`, `nats_per_word` (between
   white space); and the number of `tokens` that were predicted.
   """
-  source: tuple[str, ...]
+  source: tuple[str, ...]  # the split: sources, as data.train has them
   context: Size  # tokens of a window
   stride: Size  # tokens from a window to the next
   every: CountOrNone = 0  # steps; 0 is at the end only

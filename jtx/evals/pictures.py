@@ -22,7 +22,7 @@ class Pictures:
 
   Attention is rolled out from [CLS], or the mean of all tokens where there is none.
   """
-  source: tuple[str, ...]
+  source: tuple[str, ...]  # the split: sources, as data.train has them; the first images are drawn
   number: Size = 6  # images
   every: CountOrNone = 0  # steps; 0 is at the end only
 

@@ -20,9 +20,9 @@ class Replies:
   Examples are those of ops that mark answers in `text_answers`, such as `encode_messages`. A reply
   ends at the end token; an answer, at the first one that it has.
   """
-  source: tuple[str, ...]
+  source: tuple[str, ...]  # the split: sources, as data.train has them
   every: CountOrNone = 0  # steps; 0 is at the end only
-  max_new_tokens: Size = 128
+  max_new_tokens: Size = 128  # tokens of a reply, at most
   batch_size: Count = 64  # conversations at a time
 
   heads = frozenset({"lm"})  # of the model

@@ -19,7 +19,7 @@ class Tagging:
   A word without one, cut off or of characters that the tokenizer drops, is tagged "O" where
   entities are scored, and is wrong where tags are.
   """
-  source: tuple[str, ...]
+  source: tuple[str, ...]  # the split: sources, as data.train has them
   entities: bool = False  # tags are IOB: score entities too
   every: CountOrNone = 0  # steps; 0 is at the end only
 

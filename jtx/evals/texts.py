@@ -19,7 +19,7 @@ class Texts:
   Raises:
     ConfigError: scores that are unknown, or that need labels where there are none.
   """
-  source: tuple[str, ...]
+  source: tuple[str, ...]  # the split: sources, as data.train has them
   scores: tuple[str, ...] = ("exact_match",)  # of jtx/evals/text_scores.py
   labels: tuple[str, ...] = ()  # the texts of classes, in order; the last of two is the positive
   references: str = ""  # the key of an example's right texts, if there may be several; else `tgt`

@@ -15,7 +15,8 @@ from jtx.ranges import CountOrNone
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-  source: tuple[str, ...]
+  """BLEU, chrF and exact match of the best target for each `src` against its `tgt`."""
+  source: tuple[str, ...]  # the split: sources, as data.train has them
   every: CountOrNone = 0  # steps; 0 is at the end only
   limit: CountOrNone = 0  # examples, spread over the split; 0 is all
   samples: CountOrNone = 0  # translations to show

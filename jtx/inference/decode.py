@@ -105,12 +105,12 @@ class Beam:
   there are `beam` finished ones. With `hopeful` off a live hypothesis is taken to be worth no
   more than now, as `transformers` does unless it is told never to stop early.
   """
-  beam: Beams = 4
-  alpha: float = 0.6
-  penalty: str = "gnmt"
-  early_stop: bool = False
-  hopeful: bool = True
-  n_best: Beams = 1
+  beam: Beams = 4  # hypotheses of a row that go on; 1 is greedy search
+  alpha: float = 0.6  # exponent of the length penalty; 0 is none
+  penalty: str = "gnmt"  # of `PENALTIES`: (5 + length) / 6 or, "power", the length itself
+  early_stop: bool = False  # a row ends when `beam` hypotheses are finished
+  hopeful: bool = True  # live hypotheses count by the best that they can reach; else as they are
+  n_best: Beams = 1  # targets of a row that are returned, `beam` at most
 
   def __post_init__(self):
     if self.n_best > self.beam:
@@ -208,13 +208,13 @@ class Sample:
   least this share of the likeliest one's (0: all; Nguyen et al. 2024). Of temperature 0 is the
   likeliest token, always.
   """
-  temperature: NotNegative = 1.0
-  top_k: CountOrNone = 0
-  top_p: SomeShare = 1.0
-  min_p: Share = 0.0
+  temperature: NotNegative = 1.0  # that logits are divided by; 0 is the likeliest token
+  top_k: CountOrNone = 0  # so many of the likeliest tokens are kept; 0 is all
+  top_p: SomeShare = 1.0  # the likeliest tokens that reach it together are kept; 1 is all
+  min_p: Share = 0.0  # tokens of this share of the likeliest one's probability are kept; 0 is all
   repetition_penalty: Positive = 1.0  # of tokens of the prompt and of the target; see `penalised`
-  n_best: Beams = 1
-  seed: Seed = 0
+  n_best: Beams = 1  # targets of a row, drawn independently
+  seed: Seed = 0  # of what is drawn
 
   def __post_init__(self):
     if self.temperature == 0:

@@ -44,12 +44,12 @@ class Decoder(Generative):
   Batch keys are those of `jtx.models.encoder.Encoder` without token types: several documents share
   a row by their segments, and layers of kind "prefix" need `text_prefix`.
   """
-  vocab_size: Size
-  stack: StackConfig = GPT2_STACK
-  embedding: EmbeddingConfig = EmbeddingConfig()
+  vocab_size: Size  # V, tokens; unset, the tokenizer's
+  stack: StackConfig = GPT2_STACK  # the layers
+  embedding: EmbeddingConfig = EmbeddingConfig()  # tokens to the layers' inputs; outputs to scores
   lm: bool = True  # has scores of the next token
-  head: HeadConfig = HeadConfig(pool="last")
-  dtype: str = "auto"
+  head: HeadConfig = HeadConfig(pool="last")  # for a task, beside or in place of `lm`
+  dtype: str = "auto"  # of activations; "auto" is bfloat16, and float32 on a CPU
 
   def setup(self):
     dtype, block, width = self.compute_dtype, self.stack.block, self.stack.width

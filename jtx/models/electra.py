@@ -26,10 +26,10 @@ PARTS = ("generator_projection", "generator_layers", "generator_head")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GeneratorConfig:
   """The sizes of the generator, whose layers are of the encoder's kind; defaults are of Small."""
-  num_layers: Layers = 12
-  width: Size = 64
-  num_heads: Size = 1
-  ffn_dim: Size = 256
+  num_layers: Layers = 12  # depth
+  width: Size = 64  # of its hidden states
+  num_heads: Size = 1  # of its attention
+  ffn_dim: Size = 256  # hidden width of its feed-forward sub-layers
 
   def stack(self, encoder: StackConfig) -> StackConfig:
     """Its layers.

@@ -35,7 +35,7 @@ class EmbeddingConfig:
   scale: bool = True  # times sqrt(width)
   norm: bool = False  # of each stack's input (BART)
   output_scale: float = 1.0  # of the hidden states before the logits (T5 has width^-0.5)
-  output_bias: bool = False
+  output_bias: bool = False  # logits have a bias, a number a token (BART)
   init_std: Positive | None = None  # None is width^-0.5 with `scale`, and else 0.02
   final_dropout: bool = False  # also of both stacks' outputs (T5)
 
@@ -56,16 +56,16 @@ class EncDec(Generative):
   decoder behind `head_start`, and the head gets the decoder's hidden states, of which the last has
   seen all (Lewis et al. 2020, section 4.1).
   """
-  vocab_size: Size
+  vocab_size: Size  # V, tokens of targets; unset, the tokenizer's
   src_vocab_size: Size | None = None  # None: the target's vocabulary
-  encoder: StackConfig = ENCODER
-  decoder: StackConfig = DECODER
-  embedding: EmbeddingConfig = EmbeddingConfig()
+  encoder: StackConfig = ENCODER  # the layers that read the source
+  decoder: StackConfig = DECODER  # the layers that write the target
+  embedding: EmbeddingConfig = EmbeddingConfig()  # tokens to the layers' inputs; outputs to scores
   seq2seq: bool = True  # has scores of target tokens
-  head: HeadConfig = HeadConfig(pool="last")
+  head: HeadConfig = HeadConfig(pool="last")  # for a task, beside or in place of `seq2seq`
   # The token before a text's first, that a head needs; -1 is the text's own last token (mBART)
   head_start: Annotated[int, Within("[-1, inf)")] | None = None
-  dtype: str = "auto"
+  dtype: str = "auto"  # of activations; "auto" is bfloat16, and float32 on a CPU
 
   def setup(self):
     self.check()

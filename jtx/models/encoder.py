@@ -33,7 +33,7 @@ class EmbeddingConfig:
   """The fields of an encoder's embeddings."""
   types: SizeOrNone = 2  # token types; 0: none
   width: Size | None = None  # None is the stack's (ALBERT has less)
-  norm: bool = True
+  norm: bool = True  # of their sum
   scale: bool = False  # times sqrt(width)
 
 
@@ -45,13 +45,13 @@ class Encoder(Adapted):
   `text_NAME`, if there, are flags that masks of the layers need, in place of
   `contract.FLAGS`, and `text_pairs` [B, T, T] says which tokens may attend to which.
   """
-  vocab_size: Size
-  stack: StackConfig = BERT_STACK
-  embedding: EmbeddingConfig = EmbeddingConfig()
+  vocab_size: Size  # V, tokens; unset, the tokenizer's
+  stack: StackConfig = BERT_STACK  # the layers
+  embedding: EmbeddingConfig = EmbeddingConfig()  # tokens to the layers' inputs
   mlm: bool = False  # has a masked language model's head
   features: FeatureConfig = FeatureConfig()  # that the head reads, of an encoder as it is
-  head: HeadConfig = HeadConfig()
-  dtype: str = "auto"
+  head: HeadConfig = HeadConfig()  # for a task
+  dtype: str = "auto"  # of activations; "auto" is bfloat16, and float32 on a CPU
 
   def setup(self):
     dtype, block = layers.compute_dtype(self.dtype), self.stack.block

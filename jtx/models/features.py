@@ -22,7 +22,7 @@ class FeatureConfig:
   """
   layers: tuple[int, ...] = ()  # 0 is the embeddings, 1 the first layer, -1 the last
   combine: str = "concat"  # of several layers; or a weighted "sum"
-  lstm_layers: Layers = 2
+  lstm_layers: Layers = 2  # bidirectional LSTMs on the features
 
   def __post_init__(self):
     if self.combine not in COMBINATIONS:

@@ -23,7 +23,7 @@ POOLS = ("first", "mean", "attention")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixConfig:
   """The tokens before the patches, in this order."""
-  cls: bool = True
+  cls: bool = True  # [CLS], which stands for the whole image
   distillation: bool = False  # DeiT (Touvron et al. 2020)
   registers: SizeOrNone = 0  # Darcet et al. 2023; they have no position of their own in the grid
 

@@ -17,13 +17,13 @@ from jtx.ranges import LayersOrNone, Rate, Size
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecoderConfig:
   """MAE's decoder (He et al. 2021); without layers there is none."""
-  num_layers: LayersOrNone = 0
-  width: Size = 512
-  num_heads: Size = 16
-  ffn_dim: Size = 2048
+  num_layers: LayersOrNone = 0  # depth; 0: there is no decoder
+  width: Size = 512  # of its hidden states
+  num_heads: Size = 16  # of its attention
+  ffn_dim: Size = 2048  # hidden width of its feed-forward sub-layers
   masked: Rate = 0.75  # share of patches that the encoder does not see
   normalize: bool = True  # it predicts the pixels of a patch at mean 0 and variance 1 (section 3)
-  position: GridPosition = LearnedGrid(init="sincos", trained=False)
+  position: GridPosition = LearnedGrid(init="sincos", trained=False)  # of all patches; by name
 
   def stack(self, encoder: StackConfig, grid: Grid) -> StackConfig:
     """Layers of the encoder's kind, of the decoder's sizes."""

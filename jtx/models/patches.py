@@ -14,9 +14,9 @@ from jtx.ranges import Pixels, Positive, Size
 class ImageConfig:
   """The images that the model takes. Pixels are scaled to 0 .. 1, then become (x - mean) / std."""
   size: Pixels = 224  # height and width
-  channels: Size = 3
+  channels: Size = 3  # 3 is RGB, 1 is grey
   mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # one a channel, or one for all
-  std: tuple[Positive, ...] = (0.5, 0.5, 0.5)
+  std: tuple[Positive, ...] = (0.5, 0.5, 0.5)  # one a channel, or one for all
 
   def __post_init__(self):
     for name, values in (("mean", self.mean), ("std", self.std)):

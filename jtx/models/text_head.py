@@ -21,13 +21,13 @@ POOLS = ("first", "last", "before_last", "mean", "none")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadConfig:
   """The fields of a head. `transform` names the activation of a dense layer after pooling."""
-  task: str = "none"
+  task: str = "none"  # of `TASKS` in jtx/models/heads.py; "none": there is no head
   outputs: Size | None = None  # classes or tags; other tasks have a number of their own
   pool: str = "first"  # token of a text, or "last", the one "before_last", "mean"; "none": all
   transform: str = "none"  # tanh is the pooler of BERT
   norm: bool = False  # after the transform
   use_bias: bool = True  # of the transform
-  output_bias: bool = True
+  output_bias: bool = True  # of the outputs
   dropout: Rate = 0.1  # before the outputs
   threshold: Fraction = 0.5  # of "multi_label": the probability from which on a label is predicted
   # Pooled vectors of pairs and, behind, of the pairs swapped are added (GPT-1); None: as data is

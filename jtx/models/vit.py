@@ -30,7 +30,7 @@ from jtx.ranges import Pixels
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GridStackConfig(StackConfig):
   """A stack whose positions are those of a grid of patches."""
-  position: GridPosition = LearnedGrid()
+  position: GridPosition = LearnedGrid()  # of the patches in their grid
 
 
 VIT_STACK = GridStackConfig(
@@ -47,12 +47,12 @@ class Vit(Adapted):
   """
   image: ImageConfig = ImageConfig()
   patch_size: Pixels = 16  # pixels; of a hybrid, places of the stem's output
-  stack: GridStackConfig = VIT_STACK
+  stack: GridStackConfig = VIT_STACK  # the layers
   prefix: PrefixConfig = PrefixConfig()
   stem: ResnetConfig = ResnetConfig()  # without stages: the image itself
-  head: ImageHeadConfig = ImageHeadConfig()
+  head: ImageHeadConfig = ImageHeadConfig()  # for a task
   decoder: DecoderConfig = DecoderConfig()
-  dtype: str = "auto"
+  dtype: str = "auto"  # of activations; "auto" is bfloat16, and float32 on a CPU
 
   def setup(self):
     self.check()

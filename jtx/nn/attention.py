@@ -28,7 +28,7 @@ QK_NORMS = ("none", "head", "width")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
   """The fields of attention. The defaults are those of Vaswani et al. 2017, base."""
-  num_heads: Size = 8
+  num_heads: Size = 8  # of queries
   num_kv_heads: Size | None = None  # None is num_heads
   head_dim: Size | None = None  # of queries and keys; None is width / num_heads
   v_head_dim: Size | None = None  # of values; None is head_dim
@@ -39,7 +39,7 @@ class AttentionConfig:
   # Queries and keys are normed: "head" in every head (Qwen 3), "width" over all heads (OLMo 2).
   qk_norm: str = "none"
   dropout: Rate = 0.0  # of the weights
-  kernel: str = "auto"
+  kernel: str = "auto"  # of nn/kernels/choose.py; "auto" is the first that fits and pays
 
   def __post_init__(self):
     for name in self.biases:

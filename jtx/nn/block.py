@@ -69,9 +69,9 @@ class Context:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockConfig:
   """The fields of a layer. The defaults are those of Vaswani et al. 2017, base."""
-  attention: AttentionConfig = AttentionConfig()
-  ffn: FfnConfig = FfnConfig()
-  norm: NormConfig = NormConfig()
+  attention: AttentionConfig = AttentionConfig()  # self-attention, and cross-attention
+  ffn: FfnConfig = FfnConfig()  # the feed-forward sub-layer
+  norm: NormConfig = NormConfig()  # its kind, and where sub-layers have it
   residual: ResidualConfig = ResidualConfig()
   dropout: Rate = 0.1  # of each sub-layer's output, before the residual
   init_std: Positive | None = None  # of the kernels; None is Glorot uniform

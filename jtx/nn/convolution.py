@@ -20,7 +20,7 @@ class ConvolutionConfig:
   """
   size: SizeOrNone = 0  # places that an output sees, an odd number; 0 is no convolution
   groups: Size = 1  # of the width, each of which sees itself alone
-  activation: str = "tanh"
+  activation: str = "tanh"  # of its output; see jtx/nn/activations.py
 
   def __post_init__(self):
     if self.size and not self.size % 2:

@@ -28,11 +28,11 @@ class Disentangled(Position):
   span: Size = 256  # rows of the table to each side; distances beyond have its ends
   # From span / 2 to this, rows are for logarithmic buckets; 0: every row is for one distance.
   max_distance: SizeOrNone = 512
-  terms: tuple[str, ...] = TERMS
+  terms: tuple[str, ...] = TERMS  # "c2p": query and distance; "p2c": distance and key
   shared: bool = True  # distances are projected as tokens are
   norm: bool = True  # of the table, a layer norm
-  norm_eps: Positive = 1e-7
-  init_std: NotNegative = 0.02
+  norm_eps: Positive = 1e-7  # of this norm, added to the variance
+  init_std: NotNegative = 0.02  # standard deviation of the table's first values
 
   def __post_init__(self):
     for term in self.terms:

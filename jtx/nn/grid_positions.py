@@ -57,10 +57,10 @@ class LearnedGrid(GridPosition):
 
   A table that is not trained keeps its first values, as in MAE (He et al. 2021, appendix A.1).
   """
-  init: Literal["normal", "sincos"] = "normal"
-  init_std: NotNegative = 0.02
+  init: Literal["normal", "sincos"] = "normal"  # first values: drawn, or those of sincos_2d
+  init_std: NotNegative = 0.02  # standard deviation of those that are drawn
   of_prefix: bool = True  # the prefix has vectors too; those of "sincos" are zeros
-  trained: bool = True
+  trained: bool = True  # False: the first values stay (MAE)
 
   def __post_init__(self):
     if self.init != "normal" and self.init_std != LearnedGrid.init_std:
@@ -95,7 +95,7 @@ class LearnedGrid(GridPosition):
 @dataclasses.dataclass(frozen=True)
 class Learned2d(GridPosition):
   """A vector of D / 2 for the row and one for the column (ViT, appendix D.4)."""
-  init_std: NotNegative = 0.02
+  init_std: NotNegative = 0.02  # standard deviation of the first values
 
   def model_tables(self, width):
     if width % 2:
@@ -113,7 +113,7 @@ class Learned2d(GridPosition):
 @dataclasses.dataclass(frozen=True)
 class Sincos2d(GridPosition):
   """Sines and cosines of row and column, D / 2 each (MoCo v3; Chen et al. 2021)."""
-  base: Positive = 10_000.0
+  base: Positive = 10_000.0  # frequencies are base^(-4 i / D), i < D / 4
   order: Literal["row_column", "column_row"] = "row_column"  # the latter is of MAE's files
 
   def embed(self, x, places, params):
@@ -130,7 +130,7 @@ class RelativeBias(GridPosition):
 
   Pairs with a token of the prefix have three numbers: from it, to it, and among them.
   """
-  init_std: NotNegative = 0.02
+  init_std: NotNegative = 0.02  # standard deviation of the first values
 
   def stack_tables(self, sizes):
     offsets = (2 * self.grid.height - 1) * (2 * self.grid.width - 1)
@@ -158,8 +158,8 @@ class Rope2d(GridPosition):
 
   Tokens of the prefix are not turned.
   """
-  base: Positive = 100.0
-  pairing: Literal["half", "interleaved"] = "half"
+  base: Positive = 100.0  # frequencies are base^(-4 i / H), i < H / 4, H a head's width
+  pairing: Literal["half", "interleaved"] = "half"  # of dimensions i, i + H / 2; or of 2 i, 2 i + 1
 
   def rotate(self, x, places, params):
     positions = places.positions

@@ -129,7 +129,7 @@ class NormConfig:
   """The fields of a norm, and where a layer has it (Xiong et al. 2020)."""
   kind: str = "layernorm"  # or "rmsnorm", which has no bias in any paper
   position: str = "post"  # of `NORM_POSITIONS`
-  eps: Positive = 1e-6
+  eps: Positive = 1e-6  # added to the variance, in RMSNorm to the mean square
   bias: bool = True  # of LayerNorm
   unit_offset: bool = False  # of RMSNorm: its parameter is what is added to 1 (Gemma)
   attention: bool = True  # False: the attention of the first "pre" layer takes x as it is
@@ -157,11 +157,11 @@ class NormConfig:
 class FfnConfig:
   """The fields of a feed-forward sub-layer."""
   dim: Size = 2048  # hidden width
-  activation: str = "relu"
-  gated: bool = False
-  bias: bool = True
+  activation: str = "relu"  # of jtx/nn/activations.py
+  gated: bool = False  # (activation(x Wg) * (x W1)) W2 (Shazeer 2020)
+  bias: bool = True  # of all its products
   dropout: Rate = 0.0  # on the hidden activations
-  experts: ExpertsConfig = ExpertsConfig()
+  experts: ExpertsConfig = ExpertsConfig()  # a mixture of them in its place
 
 
 class FeedForward(nn.Module):

@@ -57,7 +57,7 @@ class LoraConfig:
 
 class Adapted(nn.Module):
   """The base of models with adapters."""
-  lora: LoraConfig = dataclasses.field(default=LoraConfig(), kw_only=True)
+  lora: LoraConfig = dataclasses.field(default=LoraConfig(), kw_only=True)  # adapters (LoRA)
 
   def apply(self, variables, *args, **kwargs):
     if not self.lora.rank:

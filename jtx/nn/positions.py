@@ -3,8 +3,7 @@
 A `Position` may act in four places: `embed` adds to the token embeddings, `add` to the inputs of
 queries and keys but not of values (DETR), `rotate` turns queries and keys, and `bias` adds to the
 attention logits. Its parameters are the model's, a stack's or a layer's. Positions are integers
-[B, T] that restart in every segment of a packed row; `first_position` shifts them where a published
-model counts so.
+[B, T] that restart in every segment of a packed row.
 """
 
 import dataclasses
@@ -159,10 +158,11 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class Sinusoidal(Position):
-  layout: Literal["interleaved", "concatenated"] = "interleaved"
-  inclusive: bool = False
-  base: Positive = 10_000.0
-  first_position: CountOrNone = 0
+  """Sines and cosines of the position (Vaswani et al. 2017, section 3.5)."""
+  layout: Literal["interleaved", "concatenated"] = "interleaved"  # sin, cos, ... or all sines first
+  inclusive: bool = False  # the last wavelength is exactly 2 pi base (tensor2tensor)
+  base: Positive = 10_000.0  # frequencies are base^(-2 i / D), i < D / 2
+  first_position: CountOrNone = 0  # of a text's first token, as a published model counts
 
   def embed(self, x, places, params):
     waves = sinusoidal(places.positions + self.first_position, x.shape[-1], layout=self.layout,
@@ -197,10 +197,10 @@ class Learned(Position):
   With `init` "sincos" it starts from sinusoids of standard deviation `init_std`, by which places
   that are close are alike from the first step on.
   """
-  max_length: Size = 512
-  init: Literal["normal", "sincos"] = "normal"
-  init_std: NotNegative = 0.02
-  first_position: CountOrNone = 0
+  max_length: Size = 512  # positions that have a vector
+  init: Literal["normal", "sincos"] = "normal"  # first values: drawn, or sinusoids
+  init_std: NotNegative = 0.02  # standard deviation of the first values
+  first_position: CountOrNone = 0  # of a text's first token, as a published model counts
 
   def model_tables(self, width):
     def sincos(key, shape, dtype):

@@ -23,9 +23,10 @@ class Alibi(Position):
 
 @dataclasses.dataclass(frozen=True)
 class T5Bias(Position):
-  num_buckets: Size = 32
-  max_distance: Size = 128
-  init_std: NotNegative = 0.02
+  """A number a head for each bucket of distances (Raffel et al. 2020, section 2.1)."""
+  num_buckets: Size = 32  # a multiple of 4; half are for later keys, unless these are hidden
+  max_distance: Size = 128  # from which on all share a bucket
+  init_std: NotNegative = 0.02  # standard deviation of the first values
   per_layer: bool = False  # every layer has a table of its own (UMT5)
 
   def __post_init__(self):

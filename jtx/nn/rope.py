@@ -36,7 +36,7 @@ class Scaling:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linear(Scaling):
   """Positions are divided by `factor` (position interpolation; Chen et al. 2023)."""
-  factor: Positive = 1.0
+  factor: Positive = 1.0  # that positions are divided by
 
   def frequencies(self, dim, base):
     return super().frequencies(dim, base) / self.factor
@@ -48,7 +48,7 @@ class Ntk(Scaling):
 
   The highest frequency stays and the lowest is divided by `factor`.
   """
-  factor: Positive = 1.0
+  factor: Positive = 1.0  # that the lowest frequency is divided by
 
   def frequencies(self, dim, base):
     return super().frequencies(dim, base * self.factor ** (dim / (dim - 2)) if dim > 2 else base)
@@ -61,10 +61,10 @@ class Llama3(Scaling):
   A frequency turns `original_length` / wavelength times over the original length: below
   `low` times it is low, above `high` times it is high.
   """
-  factor: Positive = 8.0
-  low: Positive = 1.0
-  high: Positive = 4.0
-  original_length: Size = 8192
+  factor: Positive = 8.0  # that low frequencies are divided by
+  low: Positive = 1.0  # turns over the original length below which a frequency is low
+  high: Positive = 4.0  # turns above which it is high
+  original_length: Size = 8192  # tokens of the texts before scaling
 
   def frequencies(self, dim, base):
     f = super().frequencies(dim, base)
@@ -81,11 +81,11 @@ class Yarn(Scaling):
   the one that turns `slow` times (section 3.2). Queries and keys grow by 0.1 ln(factor) + 1
   (section 3.4), or by `attention` where it is set.
   """
-  factor: Positive = 4.0
-  original_length: Size = 4096
-  fast: Positive = 32.0
-  slow: Positive = 1.0
-  attention: Positive | None = None
+  factor: Positive = 4.0  # that the lowest frequencies are divided by
+  original_length: Size = 4096  # tokens of the texts before scaling
+  fast: Positive = 32.0  # turns over the original length above which a frequency stays
+  slow: Positive = 1.0  # turns below which it is divided by the factor
+  attention: Positive | None = None  # factor of queries and keys; None is 0.1 ln(factor) + 1
 
   def frequencies(self, dim, base):
     f = super().frequencies(dim, base)
@@ -165,10 +165,11 @@ def turn(x: jax.Array, angle: jax.Array, pairing: str,
 
 @dataclasses.dataclass(frozen=True)
 class Rope(Position):
-  base: Positive = 10_000.0
-  pairing: Literal["half", "interleaved"] = "half"
+  """Pairs of a head's dimensions turn by position times frequency (Su et al. 2021, 3.2.2)."""
+  base: Positive = 10_000.0  # frequencies are base^(-2 i / H), i < H / 2, H the width that turns
+  pairing: Literal["half", "interleaved"] = "half"  # of dimensions i, i + H / 2; or of 2 i, 2 i + 1
   fraction: SomeShare = 1.0  # of a head's width that turns, from its start (GPT-NeoX has 0.25)
-  scaling: Scaling = Scaling()
+  scaling: Scaling = Scaling()  # to texts longer than those of pretraining
   # of local layers (ModernBERT; Warner et al. 2024); None is base
   local_base: Positive | None = None
   local_scaling: Scaling | None = None  # of local layers (Gemma 3 has none); None is scaling

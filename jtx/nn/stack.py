@@ -55,10 +55,10 @@ class Segment:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackConfig:
   """The fields of a stack. The defaults are those of Vaswani et al. 2017, base."""
-  width: Size = 512
-  num_layers: Layers = 6
-  block: BlockConfig = BlockConfig()
-  position: Position = Position()
+  width: Size = 512  # D, of hidden states
+  num_layers: Layers = 6  # depth
+  block: BlockConfig = BlockConfig()  # all that layers have in common
+  position: Position = Position()  # encoding of where tokens are
   position_at: str = "stem"  # of `POSITION_AT`
   pattern: tuple[str, ...] = ("global",)  # kinds of layers, keys of `KINDS`, cycled over the depth
   window: SizeOrNone = 0  # of local layers, places to each side

@@ -30,8 +30,8 @@ class Classify(WithLm, Balanced):
   `jtx.objectives.mixing`; each one's labels are then those of two, by weight. With weights of
   classes the loss is the mean that they weigh, sum(w nll) / sum(w), as PyTorch's CrossEntropyLoss.
   """
-  loss: str = "cross_entropy"
-  label_smoothing: Rate = 0.0
+  loss: str = "cross_entropy"  # of `LOSSES`: or "sigmoid", or of numbers "squared_error"
+  label_smoothing: Rate = 0.0  # s: each of C classes gets s / C of the target
   mixup: NotNegative = 0.0  # of images: alpha of the Beta distribution; 0 is off
   cutmix: NotNegative = 0.0  # the same; with both, half of the images get each
   # One a class; "balanced" is by the training data

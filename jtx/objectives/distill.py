@@ -24,10 +24,10 @@ class Distill(Mlm):
   Without a teacher, as in an evaluation, it is `mlm`.
   """
   teacher: str = ""  # a Hugging Face folder or a workdir, of a model with the same tokenizer
-  temperature: Positive = 2.0
-  soft_weight: NotNegative = 5.0
-  mlm_weight: NotNegative = 2.0
-  cosine_weight: NotNegative = 1.0
+  temperature: Positive = 2.0  # that the scores of teacher and student are divided by
+  soft_weight: NotNegative = 5.0  # of the divergence from the teacher's softmax
+  mlm_weight: NotNegative = 2.0  # of the loss of `mlm`
+  cosine_weight: NotNegative = 1.0  # of 1 - the cosine of hidden states
 
   def __post_init__(self):
     if not any((self.soft_weight, self.mlm_weight, self.cosine_weight)):

@@ -26,8 +26,8 @@ class DistillClasses(Classify):
   ones. Without a teacher, as in an evaluation, it is `classify`.
   """
   teacher: str = ""  # a Hugging Face folder or a workdir, of a model of the same classes
-  kind: str = "hard"
-  weight: Share = 0.5
+  kind: str = "hard"  # the teacher's likeliest class; or "soft", its probabilities
+  weight: Share = 0.5  # of the loss against the teacher
   temperature: Positive = 3.0  # of "soft"
 
   def __post_init__(self):

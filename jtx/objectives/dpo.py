@@ -54,8 +54,8 @@ class Dpo:
   """
   reference: str = ""  # a Hugging Face folder or a workdir, of a model with the same tokenizer
   loss: str = "sigmoid"  # of `LOSSES`
-  beta: Positive = 0.1
-  label_smoothing: Rate = 0.0
+  beta: Positive = 0.1  # factor of the margin (equation 7); large ones stay near the reference
+  label_smoothing: Rate = 0.0  # share of preferences that are wrong (cDPO; Mitchell 2023)
 
   unit = "pairs"  # what the loss is a mean of
   heads = frozenset({"lm"})  # of the model

@@ -20,7 +20,7 @@ class ReplacedTokens:
   a mean over all tokens. A sample that is the token itself counts as real, and no gradient goes
   through samples. In evaluation the samples of a batch are always the same.
   """
-  weight: Positive = 50.0
+  weight: Positive = 50.0  # lambda, of the encoder's loss
 
   unit = "masked tokens"  # what the loss is a mean of
   heads = frozenset({"generator", "replaced"})  # of the model

@@ -46,7 +46,7 @@ class Lm:
   `next_tokens`: all but a segment's first, answers only, or what follows a prefix that all of its
   segment see (Raffel et al. 2020, section 3.2), where the model's layers are of kind "prefix".
   """
-  label_smoothing: Rate = 0.0
+  label_smoothing: Rate = 0.0  # e: each of V tokens gets e / V of the target
   z_loss: NotNegative = 0.0  # weight of log(Z)^2, such as 1e-4; 0 is off
   logits_chunk: SizeOrNone = 0  # tokens whose logits are held at a time; 0 is all
 

@@ -16,8 +16,8 @@ from jtx.ranges import CountOrNone, NotNegative, Rate, SizeOrNone
 @dataclasses.dataclass(frozen=True)
 class Seq2Seq:
   """Teacher forcing (Vaswani et al. 2017, section 5.4)."""
-  bos_id: CountOrNone
-  label_smoothing: Rate = 0.1
+  bos_id: CountOrNone  # token that starts a target's inputs; unset, the tokenizer's
+  label_smoothing: Rate = 0.1  # e: each of V tokens gets e / V of the target
   z_loss: NotNegative = 0.0  # weight of log(Z)^2, such as T5's 1e-4; 0 is off
   logits_chunk: SizeOrNone = 0  # tokens whose logits are held at a time; 0 is all
 

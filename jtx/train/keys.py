@@ -22,10 +22,12 @@ _keys = dataclasses.dataclass(frozen=True, kw_only=True)
 
 @_keys
 class OptimKeys:
-  """`config.optim`; AdamW with a warmed-up cosine."""
+  """The optimiser and its learning rate; AdamW with a warmed-up cosine."""
   lr: NotNegative = 1e-3  # the highest learning rate; noam's factor
+  # From gradients to updates, without the rate; see jtx/train/optimizers.py
   optimizer: Annotated[ConfigDict, OneOf(OPTIMIZERS)] = dataclasses.field(
       default_factory=lambda: section(OPTIMIZERS, "adamw"))
+  # The learning rate of every update; see jtx/train/schedules.py
   schedule: Annotated[ConfigDict, OneOf(SCHEDULES)] = dataclasses.field(
       default_factory=lambda: section(SCHEDULES, "cosine"))
   clip_norm: NotNegative = 0.0  # of the gradient of all parameters together; 0 is off
@@ -37,17 +39,17 @@ class OptimKeys:
 
 @_keys
 class MeshKeys:
-  """`config.mesh`, in devices."""
-  data: Axis = -1
-  fsdp: Axis = 1
-  expert: Axis = 1
-  tensor: Axis = 1
-  context: Axis = 1
+  """The sizes of the mesh, in devices; one may be -1, those that are left."""
+  data: Axis = -1  # that have the same parameters, and other rows
+  fsdp: Axis = 1  # that share the parameters, by the width, and have other rows
+  expert: Axis = 1  # that share the experts, and have other rows
+  tensor: Axis = 1  # that share heads, hidden widths and the vocabulary
+  context: Axis = 1  # that share the places of rows
 
 
 @_keys
 class CheckpointKeys:
-  """`config.checkpoint`."""
+  """The checkpoints that are written, and those that are kept."""
   every: Count = 1000  # steps
   keep: Count = 3  # the newest
   keep_every: CountOrNone = 0  # steps; these are kept for good; 0 is none
@@ -58,7 +60,8 @@ class CheckpointKeys:
 
 @_keys
 class TokenizerKeys:
-  """`config.tokenizer`."""
+  """The tokenizers, trained on the training data or read."""
+  # How they are made; see jtx/data/tokenizers/kinds.py
   kind: Annotated[ConfigDict, OneOf(TOKENIZERS)] = dataclasses.field(
       default_factory=lambda: section(TOKENIZERS, "bpe"))
   shared: bool = True  # one for source and target
@@ -69,12 +72,13 @@ class TokenizerKeys:
 
 @_keys
 class DataKeys:
-  """`config.data`."""
+  """The sources of examples, and the way from there to the rows of a batch."""
   path: str = ""  # folder of relative file names
   train: tuple[str, ...] = ()  # sources; see jtx/data/sources/registry.py
   weights: tuple[NotNegative, ...] = ()  # one a source; () is by size
   smoothing: NotNegative | None = None  # by size^smoothing instead
   size_limit: CountOrNone = 0  # examples that a source counts as at most, by size; 0 is no limit
+  # What is done to examples, in this order; see jtx/data/ops/registry.py
   ops: tuple[Annotated[ConfigDict, OneOf(OPS)], ...] = ()
   window: SizeOrNone = 8192  # examples that are shuffled into rows together; 0 is an epoch
   threads: Annotated[int, Within("[0, 1024]")] = 2  # that read ahead
@@ -83,7 +87,8 @@ class DataKeys:
 
 @_keys
 class DecodeKeys:
-  """`config.decode`."""
+  """The search for target texts, in evaluations and in experiments.translate."""
+  # The search: by beams, or draws; see jtx/inference/decode.py
   method: Annotated[ConfigDict, OneOf(METHODS)] = dataclasses.field(
       default_factory=lambda: section(METHODS, "beam"))
   batch_size: Size = 64  # sources at a time
@@ -95,7 +100,7 @@ class DecodeKeys:
 class RunKeys:
   """The config of a run. `model` and `objective` are for the experiment to choose."""
   imports: tuple[str, ...] = ()  # modules of yours that register names; see jtx/imports.py
-  seed: Seed = 0
+  seed: Seed = 0  # of all that training draws
   # threefry has the same bits on every mesh; rbg is faster on TPU and has others
   prng: Literal["threefry2x32", "rbg", "unsafe_rbg"] = "threefry2x32"
   steps: Count = 100_000  # optimiser updates
@@ -107,8 +112,8 @@ class RunKeys:
   trackers: tuple[str, ...] = ("tensorboard",)  # beside metrics.jsonl; also wandb and mlflow
   # First and last step of a trace for Perfetto and xprof, such as (10, 15)
   profile: tuple[Count, ...] = ()
-  model: Annotated[ConfigDict, OneOf(MODELS)]
-  objective: Annotated[ConfigDict, OneOf(OBJECTIVES)]
+  model: Annotated[ConfigDict, OneOf(MODELS)]  # a family, and its fields
+  objective: Annotated[ConfigDict, OneOf(OBJECTIVES)]  # that is minimised
   optim: OptimKeys = OptimKeys()
   # A Hugging Face folder or a workdir whose parameters training starts from; "" is fresh.
   init_from: str = ""
@@ -117,6 +122,7 @@ class RunKeys:
   tokenizer: TokenizerKeys = TokenizerKeys()
   data: DataKeys = DataKeys()
   decode: DecodeKeys = DecodeKeys()
+  # Evaluators, by names of yours; see jtx/evals
   evals: dict[str, Annotated[ConfigDict, OneOf(EVALS)]] = dataclasses.field(default_factory=dict)
 
 

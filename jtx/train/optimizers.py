@@ -20,26 +20,52 @@ Axes = Mapping[str, tuple[str | None, ...]]  # path -> logical axes of one layer
 
 def adam(_: Axes, *, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-8
          ) -> optax.GradientTransformation:
-  """Kingma & Ba 2015."""
+  """Kingma & Ba 2015.
+
+  Args:
+    b1: decay of the average of gradients.
+    b2: decay of the average of squared gradients.
+    eps: added to the root of the latter.
+  """
   return optax.scale_by_adam(b1, b2, eps)
 
 
 def adamw(_: Axes, *, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-8,
           weight_decay: NotNegative = 0.01) -> optax.GradientTransformation:
-  """Adam with decoupled weight decay, times the learning rate (Loshchilov & Hutter 2019)."""
+  """Adam with decoupled weight decay, times the learning rate (Loshchilov & Hutter 2019).
+
+  Args:
+    b1: decay of the average of gradients.
+    b2: decay of the average of squared gradients.
+    eps: added to the root of the latter.
+    weight_decay: of kernels and embeddings.
+  """
   return optax.chain(optax.scale_by_adam(b1, b2, eps), _decay(weight_decay))
 
 
 def lamb(_: Axes, *, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-6,
          weight_decay: NotNegative = 0.01) -> optax.GradientTransformation:
-  """AdamW whose update of a parameter has the parameter's norm (You et al. 2020)."""
+  """AdamW whose update of a parameter has the parameter's norm (You et al. 2020).
+
+  Args:
+    b1: decay of the average of gradients.
+    b2: decay of the average of squared gradients.
+    eps: added to the root of the latter.
+    weight_decay: of kernels and embeddings.
+  """
   return optax.chain(optax.scale_by_adam(b1, b2, eps), _decay(weight_decay),
                      optax.scale_by_trust_ratio())
 
 
 def lion(_: Axes, *, b1: Rate = 0.9, b2: Rate = 0.99, weight_decay: NotNegative = 0.1
          ) -> optax.GradientTransformation:
-  """The sign of an interpolated momentum (Chen et al. 2023)."""
+  """The sign of an interpolated momentum (Chen et al. 2023).
+
+  Args:
+    b1: share of the momentum in the update, of which the gradient is the rest.
+    b2: decay of the momentum.
+    weight_decay: of kernels and embeddings.
+  """
   return optax.chain(optax.scale_by_lion(b1, b2), _decay(weight_decay))
 
 
@@ -57,7 +83,7 @@ def adafactor(_: Axes, *, decay_rate: Positive = 0.8, eps: NotNegative = 1e-30,
     clip_rms: limit to the root mean square of a parameter's update; 0 is off.
     scale_by_rms: whether updates are relative to the parameter's root mean square.
     min_dim_to_factor: a parameter's two largest axes are factored if both are this long.
-    momentum: of the updates; 0 keeps none.
+    momentum: decay of the average of updates; 0 keeps none.
     weight_decay: of kernels and embeddings.
   """
   parts = [
@@ -81,14 +107,15 @@ def muon(axes: Axes, *, momentum: Rate = 0.95, nesterov: bool = True, iterations
 
   Args:
     axes: logical axes of each parameter.
-    momentum: of the matrices.
+    momentum: decay of the average of a matrix's gradients.
     nesterov: whether the momentum looks one gradient ahead.
     iterations: of Newton-Schulz.
     rms: the root mean square of a matrix's update, so that AdamW's learning rate fits both
-      (0.2: Liu et al. 2025, section 2.2); 0 is the first authors' sqrt(max(1, out / in)).
-    b1: AdamW's.
-    b2: AdamW's.
-    eps: AdamW's.
+      (0.2: Liu et al. 2025, section 2.2). At 0 it is the first authors'
+      sqrt(max(1, out / in)).
+    b1: AdamW's decay of the average of gradients.
+    b2: AdamW's decay of the average of squared gradients.
+    eps: AdamW's, added to the root of the latter.
     weight_decay: of kernels and embeddings, whoever updates them.
   """
   dims = {path: _matrix_axes(path, names) for path, names in axes.items()}
@@ -115,7 +142,13 @@ def muon(axes: Axes, *, momentum: Rate = 0.95, nesterov: bool = True, iterations
 
 def sgd(_: Axes, *, momentum: Rate = 0.9, nesterov: bool = False, weight_decay: NotNegative = 0.0
         ) -> optax.GradientTransformation:
-  """Gradient descent with momentum; weight decay is part of the gradient, as in L2."""
+  """Gradient descent with momentum; weight decay is part of the gradient, as in L2.
+
+  Args:
+    momentum: decay of the sum of gradients; 0 keeps none.
+    nesterov: whether the momentum looks one gradient ahead.
+    weight_decay: of kernels and embeddings.
+  """
   if nesterov and not momentum:
     raise ConfigError("optim.optimizer.nesterov=True: needs optim.optimizer.momentum above 0")
   if not momentum:

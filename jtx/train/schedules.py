@@ -16,14 +16,29 @@ Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
 
 def constant(lr: float, total_steps: int, width: int | None = None, *,
              warmup: NotNegative = 0.0) -> Schedule:
-  """`lr` after a linear warm-up over `warmup` updates."""
+  """`lr` after a linear warm-up over `warmup` updates.
+
+  Args:
+    lr: the highest rate.
+    total_steps: updates in the run.
+    width: not needed.
+    warmup: updates of the linear warm-up, or below 1 a share of the run.
+  """
   warm = _warm(_updates(warmup, total_steps))
   return lambda step: lr * warm(step)
 
 
 def linear(lr: float, total_steps: int, width: int | None = None, *, warmup: NotNegative = 1000.0,
            end: NotNegative = 0.0) -> Schedule:
-  """Linear warm-up to `lr`, then a line to `end * lr` when the run is over."""
+  """Linear warm-up to `lr`, then a line to `end * lr` when the run is over.
+
+  Args:
+    lr: the highest rate.
+    total_steps: updates in the run.
+    width: not needed.
+    warmup: updates of the linear warm-up, or below 1 a share of the run.
+    end: the last learning rate, as a share of `lr`.
+  """
   warmup = _updates(warmup, total_steps)
   warm, progress = _warm(warmup), _progress(warmup, total_steps)
   return lambda step: lr * warm(step) * (1 - (1 - end) * progress(step))
@@ -31,7 +46,15 @@ def linear(lr: float, total_steps: int, width: int | None = None, *, warmup: Not
 
 def cosine(lr: float, total_steps: int, width: int | None = None, *, warmup: NotNegative = 1000.0,
            end: NotNegative = 0.0) -> Schedule:
-  """Linear warm-up to `lr`, then half a cosine to `end * lr` (Loshchilov & Hutter 2017)."""
+  """Linear warm-up to `lr`, then half a cosine to `end * lr` (Loshchilov & Hutter 2017).
+
+  Args:
+    lr: the highest rate.
+    total_steps: updates in the run.
+    width: not needed.
+    warmup: updates of the linear warm-up, or below 1 a share of the run.
+    end: the last learning rate, as a share of `lr`.
+  """
   warmup = _updates(warmup, total_steps)
   warm, progress = _warm(warmup), _progress(warmup, total_steps)
   return lambda step: lr * warm(step) * (
@@ -46,9 +69,9 @@ def wsd(lr: float, total_steps: int, width: int | None = None, *, warmup: NotNeg
     lr: of the stable phase.
     total_steps: updates in the run.
     width: not needed.
-    warmup: of the linear warm-up.
-    decay: the fraction of the run, at its end, in which a line goes to `end * lr`.
-    end: a fraction of `lr`.
+    warmup: updates of the linear warm-up, or below 1 a share of the run.
+    decay: the share of the run, at its end, in which a line goes to `end * lr`.
+    end: the last learning rate, as a share of `lr`.
   """
   start = total_steps - round(decay * total_steps)
   warm, progress = _warm(_updates(warmup, total_steps)), _progress(start, total_steps)
@@ -59,6 +82,12 @@ def noam(lr: float, total_steps: int, width: int | None, *, warmup: Count = 4000
   """lr * width^-0.5 * min(n^-0.5, n * warmup^-1.5) for update n = 1, 2, ...
 
   Vaswani et al. 2017, equation 3, where `lr` is 1.
+
+  Args:
+    lr: factor of the rate.
+    total_steps: not needed.
+    width: of the model's layers.
+    warmup: updates up to the highest rate.
   """
   del total_steps
   if width is None:
@@ -74,7 +103,14 @@ def noam(lr: float, total_steps: int, width: int | None, *, warmup: Count = 4000
 
 def rsqrt(lr: float, total_steps: int, width: int | None = None, *,
           hold: Count = 10_000) -> Schedule:
-  """lr * max(n, hold)^-0.5 for update n = 1, 2, ... (Raffel et al. 2020, section 3.1.2, `lr` 1)."""
+  """lr * max(n, hold)^-0.5 for update n = 1, 2, ... (Raffel et al. 2020, section 3.1.2, `lr` 1).
+
+  Args:
+    lr: factor of the rate.
+    total_steps: not needed.
+    width: not needed.
+    hold: updates before the rate begins to fall.
+  """
   del total_steps, width
   return lambda step: lr * jnp.maximum(jnp.asarray(step, jnp.float32) + 1, hold)**-0.5
 

@@ -12,7 +12,7 @@ from jtx.objectives.classify import Classify
 @dataclasses.dataclass(frozen=True)
 class ClassifyEntropy(Classify):
   """As `Classify`, with penalty times the entropy taken off (Pereyra et al. 2017, section 3)."""
-  penalty: float = 0.1
+  penalty: float = 0.1  # weight of the entropy
 
   def class_loss(self, outputs: jax.Array, shares: jax.Array) -> jax.Array:
     """Nats [...] of scores [..., C], given the share of each class."""

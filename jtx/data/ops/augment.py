@@ -73,8 +73,8 @@ class RandAugment(PixelOp):
   The first four rows have either sign, with equal chances. What is moved in from outside is grey.
   Where magnitudes count to 30, as torchvision's do, a third of them is meant here.
   """
-  num_ops: Layers = 2
-  magnitude: Annotated[float, Within("[0, 10]")] = 9.0
+  num_ops: Layers = 2  # operations that an image gets, one after the other
+  magnitude: Annotated[float, Within("[0, 10]")] = 9.0  # 10 m: the strength of all operations
 
   moves = True  # some of the operations do
 
@@ -91,9 +91,9 @@ class RandAugment(PixelOp):
 @dataclasses.dataclass(frozen=True)
 class ColorJitter(PixelOp):
   """Changes each of three by a factor that is uniform in 1 - x to 1 + x, in random order."""
-  brightness: NotNegative = 0.4
-  contrast: NotNegative = 0.4
-  saturation: NotNegative = 0.4
+  brightness: NotNegative = 0.4  # x of the brightness; 0 leaves it as it is
+  contrast: NotNegative = 0.4  # the same of the contrast
+  saturation: NotNegative = 0.4  # the same of the saturation
 
   def apply(self, image: Image.Image, generator: Generator | None) -> Image.Image:
     if generator is None:

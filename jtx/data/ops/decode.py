@@ -31,7 +31,7 @@ class DecodeImage(ImageOp):
   Files are converted to RGB or to grey (16 bits to their upper 8); of several frames the first
   is taken. Arrays must have `channels`: [H, W, 3], or for one channel [H, W] or [H, W, 1], uint8.
   """
-  channels: Literal[1, 3] = 3
+  channels: Literal[1, 3] = 3  # 3 is RGB, 1 is grey
   names: tuple[str, ...] = ()  # of the classes, in order; () is those of the training source
   # The share of images that can't be decoded, of those read so far, with which a run goes on.
   # Their rows are padding. It is judged from 100 images on, and at the end of an evaluation.

@@ -37,11 +37,11 @@ class Denoise(FormOp):
   are left out.
   """
   noise: str = "infill"  # of `NOISES`
-  rate: Share = 0.3
+  rate: Share = 0.3  # share of words, or of single tokens, that are hidden
   span: Positive = 3.5  # mean words of a span; 3.5 is the authors' command, 3 the paper's
   random: Share = 0.1  # of masks, which are a random token in their place
-  permute: Share = 1.0
-  rotate: Share = 0.0
+  permute: Share = 1.0  # share of sentences that change places
+  rotate: Share = 0.0  # share of texts that begin with a random one of their tokens
 
   needs = ("text", "text_marks")
   columns = COLUMNS

@@ -102,7 +102,7 @@ class Documents(FormOp):
   or of the running text, are predicted once: a piece's last token predicts the next one's first.
   Begin and end tokens are those that `tokenize` puts.
   """
-  running: bool = False
+  running: bool = False  # the documents of a window are one text; else each is cut by itself
 
   needs = ("text",)
   columns = COLUMNS

@@ -86,7 +86,7 @@ class EncodeWords(ExampleOp):
   it as wrong. Beside the columns an example gets `text_words` [T] int32, the number of the
   word that a token is of, -1 for a special token, and `word_tags`, the tag names of all words.
   """
-  max_length: Size = 128
+  max_length: Size = 128  # tokens, the special ones counted; words beyond are cut off
   names: tuple[str, ...] = ()  # the tags in order; () is those of the training sources
 
   named = True
@@ -182,9 +182,9 @@ class EncodeChoices(ExampleOp):
 
   The label is the number of the right choice, from 0: an int, or its digits.
   """
-  prompt: str  # keys of the example
-  choices: tuple[str, ...]
-  label: str = "label"
+  prompt: str  # key of the prompt in an example
+  choices: tuple[str, ...]  # keys of the endings, two or more
+  label: str = "label"  # key of the right choice's number, from 0
   max_length: Size = 64  # tokens of a prompt and an ending, the special ones counted
 
   tokenizer_fields = (TOKENIZER,)

@@ -112,10 +112,10 @@ class InceptionCrop(MoveOp):
   `ratio`. In evaluation the image is scaled so that its shorter side is `eval_resize`, and the
   middle of it is cut out.
   """
-  size: Pixels = 224
+  size: Pixels = 224  # pixels: height and width of the result
   area: tuple[SomeShare, SomeShare] = (0.08, 1.0)  # of the box, as a share of the image's
   ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3)  # of the box, width / height
-  eval_resize: Pixels = 256
+  eval_resize: Pixels = 256  # pixels of the shorter side in evaluation, before the crop
   interpolation: str = "bilinear"  # or bicubic
 
   def __post_init__(self):
@@ -171,7 +171,7 @@ class PadCrop(MoveOp):
 
   In evaluation it is the middle, of which nothing is cut off where the image is of that size.
   """
-  size: Pixels = 32
+  size: Pixels = 32  # pixels: height and width of what is cut out
   padding: PixelsOrNone = 4  # pixels on each side
 
   @property
@@ -210,7 +210,7 @@ class PadCrop(MoveOp):
 @dataclasses.dataclass(frozen=True)
 class CenterCrop(MoveOp):
   """Cuts the middle out, in training too; around a smaller image there are zeros."""
-  size: Pixels = 224
+  size: Pixels = 224  # pixels: height and width of what is cut out
 
   @property
   def output_size(self) -> tuple[int, int]:
@@ -235,7 +235,7 @@ class Resize(MoveOp):
   """Scales an image to one size, whatever its shape, also in evaluation."""
   size: Pixels = 224  # pixels: the height, and the width unless that is given
   interpolation: str = "bilinear"  # or bicubic
-  width: Pixels | None = None
+  width: Pixels | None = None  # pixels; None is size
 
   def __post_init__(self):
     check_filter("resize", self.interpolation)

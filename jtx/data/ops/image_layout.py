@@ -28,10 +28,10 @@ class Images(LayoutOp, ImageOp):
   in pixels), `box_labels [R, N]` int32, and `num_boxes [R, 1]` int32, how many of them are there.
   """
   size: Pixels = 224  # pixels: the height, and the width unless that is given
-  channels: Literal[1, 3] = 3
-  width: Pixels | None = None
+  channels: Literal[1, 3] = 3  # 3 is RGB, 1 is grey
+  width: Pixels | None = None  # pixels; None is size
   pad: bool = False  # smaller images have zeros on their right and below
-  max_boxes: SizeOrNone = 0
+  max_boxes: SizeOrNone = 0  # N, boxes that a row has room for; 0: rows have none
 
   stage = Stage.LAYOUT
   fields = lengths = ()  # there are no tokens

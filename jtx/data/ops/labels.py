@@ -22,7 +22,7 @@ class Label(ExampleOp):
 
   Where all names are numbers, an int is looked up too, so that stars from 1 to 5 are their names.
   """
-  key: str = "label"
+  key: str = "label"  # of the class in an example
   names: tuple[str, ...] = ()  # the classes in order; () is those of the training sources
 
   named = True
@@ -212,8 +212,8 @@ def _cure(value: Any) -> str:
 @dataclasses.dataclass(frozen=True)
 class Number(ExampleOp):
   """A number to be predicted, as `label`, float32: example[key] times `scale`."""
-  key: str
-  scale: float = 1.0
+  key: str  # of the number in an example
+  scale: float = 1.0  # that the number is multiplied by
 
   @property
   def columns(self) -> dict[str, Column]:

@@ -21,7 +21,7 @@ class Mask(BatchOp):
   the chosen in a row, in order, and `mlm_labels [R, K]` int32, what was there; -1 where a slot
   is empty. `text_marks` is taken out.
   """
-  rate: SomeShare = 0.15
+  rate: SomeShare = 0.15  # share of the tokens that are not special that is chosen
   split: tuple[Share, Share, Share] = (0.8, 0.1, 0.1)  # mask, random token, the same
   whole_words: bool = False  # chooses words, until one more would be too many tokens
   slots: SizeOrNone = 0  # K, of a row; 0 is as many as a full row has chosen tokens

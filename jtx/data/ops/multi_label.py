@@ -20,9 +20,9 @@ class MultiLabel(ExampleOp):
   In an example they are a list of names or of numbers, which count from 0, or one text with
   `separator` between the names. An empty list, or text, is no label.
   """
-  key: str = "label"
+  key: str = "label"  # of the labels in an example
   names: tuple[str, ...] = ()  # the labels in order; () is those of the training sources
-  separator: str = SEPARATOR
+  separator: str = SEPARATOR  # between the names where they are one text
 
   named = True
 

@@ -201,7 +201,7 @@ class _Pairs(SentencesForm):
   text's place is the second text of another pair, of nearly the same length. That takes windows
   of some tens of documents; where none fits into the row, the pair is left out.
   """
-  order: bool = False
+  order: bool = False  # wrong pairs are swapped; else their second text is another document's
 
   columns = PAIR_COLUMNS
   pair = True

@@ -21,7 +21,7 @@ class SplitSentences(ExampleOp):
   A line is at least a sentence; white space at its ends is dropped. Documents without any text
   are dropped.
   """
-  language: str = "en"
+  language: str = "en"  # code of the language, such as "en" or "de"
 
   def __post_init__(self):
     _splitter(self.language)

@@ -15,7 +15,7 @@ from jtx.ranges import CountOrNone, NotNegative, Size
 @dataclasses.dataclass(frozen=True)
 class Fields(ExampleOp):
   """Renames: "src=translation.en" makes `src` of the nested value; other keys are dropped."""
-  keep: tuple[str, ...] = ("src=src", "tgt=tgt")
+  keep: tuple[str, ...] = ("src=src", "tgt=tgt")  # "new=old"; old may be a path, "translation.en"
 
   renames = True
 
@@ -33,7 +33,7 @@ class Fields(ExampleOp):
 @dataclasses.dataclass(frozen=True)
 class Clean(ExampleOp):
   """Unicode NFC and single spaces; drops examples with an empty field."""
-  fields: tuple[str, ...] = ("src", "tgt")
+  fields: tuple[str, ...] = ("src", "tgt")  # keys of the example
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
     check_text("clean", self.fields, examples)
@@ -45,7 +45,8 @@ class Clean(ExampleOp):
 
 @dataclasses.dataclass(frozen=True)
 class Lowercase(ExampleOp):
-  fields: tuple[str, ...] = ("src", "tgt")
+  """Texts in lower case."""
+  fields: tuple[str, ...] = ("src", "tgt")  # keys of the example
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
     check_text("lowercase", self.fields, examples)
@@ -58,9 +59,9 @@ class Lowercase(ExampleOp):
 @dataclasses.dataclass(frozen=True)
 class Tokenize(ExampleOp):
   """Text to token ids, each field by its tokenizer, between its begin and end tokens."""
-  fields: tuple[str, ...] = ("src", "tgt")
-  begin: bool = False
-  end: bool = True
+  fields: tuple[str, ...] = ("src", "tgt")  # keys of the example
+  begin: bool = False  # a begin token stands before the text's
+  end: bool = True  # and an end token behind
   lengths: tuple[Size, ...] = ()  # tokens that each field is cut to, these two too; () cuts none
 
   def __post_init__(self):
@@ -107,9 +108,9 @@ def _encoded(op: str, examples: list[Example], field: str, tokenizer) -> list[np
 @dataclasses.dataclass(frozen=True)
 class FilterLength(ExampleOp):
   """Drops examples with a field of too many tokens, the end token counted, or too few."""
-  fields: tuple[str, ...] = ("src", "tgt")
-  max_length: CountOrNone = 256
-  min_length: CountOrNone = 1
+  fields: tuple[str, ...] = ("src", "tgt")  # whose tokens are counted
+  max_length: CountOrNone = 256  # tokens of each field, at most
+  min_length: CountOrNone = 1  # tokens of each field, at least
   max_ratio: NotNegative = 0.0  # longest to shortest field; 0 is no limit
 
   @property

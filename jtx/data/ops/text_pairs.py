@@ -157,7 +157,7 @@ class TextPairs(FormOp):
   objective: str = "spans"  # of `OBJECTIVES`
   rate: Fraction = 0.15  # of tokens that are hidden
   mean_length: Positive = 3.0  # of hidden spans
-  running: bool = False
+  running: bool = False  # the documents of a window are one text; else each is cut by itself
 
   needs = ("text",)
   columns = COLUMNS

@@ -103,7 +103,13 @@ def byte_bpe(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency: 
              sentinels: CountOrNone = 0) -> Tokenizer:
   """Byte-level BPE (Radford et al. 2019, GPT-2, section 2.2): every text round-trips.
 
-  Args as for `bpe`; `vocab_size` includes the 256 bytes.
+  Args:
+    texts: what to train on.
+    vocab_size: ids at most, specials and the 256 bytes included.
+    min_frequency: how often a pair must occur to be merged.
+    split_digits: makes every digit a piece of its own.
+    mask: has a mask token, [MASK].
+    sentinels: so many special tokens for hidden spans, <extra_id_0> and on; T5 has 100.
   """
   backend = hf.Tokenizer(hf.models.BPE(unk_token=None))
   byte_level = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -122,7 +128,13 @@ def wordpiece(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency:
               sentinels: CountOrNone = 0) -> Tokenizer:
   """WordPiece with BERT's normalisation (Devlin et al. 2019, arXiv:1810.04805).
 
-  Args as for `bpe`; `lowercase` also strips accents, as BERT's uncased models do.
+  Args:
+    texts: what to train on; a word with a character that is not in it becomes <unk>.
+    vocab_size: ids at most, specials included.
+    min_frequency: how often a pair must occur to be merged.
+    lowercase: lowercases every text and strips accents, as BERT's uncased models do.
+    mask: has a mask token, [MASK].
+    sentinels: so many special tokens for hidden spans, <extra_id_0> and on; T5 has 100.
   """
   backend = hf.Tokenizer(hf.models.WordPiece(unk_token="<unk>"))
   backend.normalizer = hf.normalizers.BertNormalizer(lowercase=lowercase)
@@ -155,8 +167,16 @@ def unigram(texts: Iterator[str], *, vocab_size: Size = 16_000, lowercase: bool 
             sentinels: CountOrNone = 0) -> Tokenizer:
   """A unigram language model (Kudo 2018, arXiv:1804.10959).
 
-  Args as for `bpe`. The trainer sums in no fixed order, so the scores of two trainings differ
-  in the third decimal and the order of ids may; the other kinds train the same every time.
+  The trainer sums in no fixed order, so the scores of two trainings differ in the third decimal
+  and the order of ids may; the other kinds train the same every time.
+
+  Args:
+    texts: what to train on; a character that is not in it becomes <unk>.
+    vocab_size: ids at most, specials included.
+    lowercase: lowercases every text, also when encoding.
+    split_digits: makes every digit a piece of its own.
+    mask: has a mask token, [MASK].
+    sentinels: so many special tokens for hidden spans, <extra_id_0> and on; T5 has 100.
   """
   backend = hf.Tokenizer(hf.models.Unigram())
   backend.normalizer = _normalizer(lowercase)
