@@ -14,7 +14,7 @@ from jtx.evals import scores
 from jtx.evals.class_records import records
 from jtx.evals.task import Task
 from jtx.parallel import processes, sharding
-from jtx.ranges import Count, CountOrNone, NotNegative, Positive, Seed, Size
+from jtx.ranges import Count, CountOrNone, NotNegative, Positive, Seed, Size, SizeOrNone
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -81,7 +81,7 @@ class Probes:
   source: tuple[str, ...]  # the split: sources, as data.train has them
   every: CountOrNone = 0  # steps; 0 is at the end only
   shots: tuple[Size, ...] = (5, 10)  # images of a class that the linear map is fitted to
-  neighbours: Size = 20  # that vote, by exp(cosine / temperature) (Wu et al. 2018); 0 is no vote
+  neighbours: SizeOrNone = 20  # that vote, by exp(cosine / temperature) (Wu et al. 2018); 0 is no vote
   temperature: Positive = 0.07  # of the neighbours' votes
   l2: NotNegative = 1024.0  # weight of the map's squared norm beside the squared errors
   seed: Seed = 0  # of which images are taken

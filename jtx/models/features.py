@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.nn import layers
-from jtx.ranges import Layers
+from jtx.ranges import LayersOrNone
 
 COMBINATIONS = ("concat", "sum")
 
@@ -22,7 +22,7 @@ class FeatureConfig:
   """
   layers: tuple[int, ...] = ()  # 0 is the embeddings, 1 the first layer, -1 the last
   combine: str = "concat"  # of several layers; or a weighted "sum"
-  lstm_layers: Layers = 2  # bidirectional LSTMs on the features
+  lstm_layers: LayersOrNone = 2  # bidirectional LSTMs on the features; 0 is none
 
   def __post_init__(self):
     if self.combine not in COMBINATIONS:

@@ -98,7 +98,7 @@ def adafactor(_: Axes, *, decay_rate: Positive = 0.8, eps: NotNegative = 1e-30,
 
 
 def muon(axes: Axes, *, momentum: Rate = 0.95, nesterov: bool = True, iterations: Layers = 5,
-         rms: Positive = 0.2, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-8,
+         rms: NotNegative = 0.2, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-8,
          weight_decay: NotNegative = 0.1) -> optax.GradientTransformation:
   """Orthogonalised momentum for hidden matrices, AdamW for the rest.
 

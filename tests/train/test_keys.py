@@ -63,7 +63,7 @@ def run_config(edits=None, **sections):
     ({"tokenizer.kind.vocab_size": 10 ** 12}, "1 to 16777216"),
     ({"data.smoothing": NAN}, "0 or more"), ({"data.window": -1}, "0 to 16777216"),
     ({"data.threads": -1}, "0 to 1024"), ({"data.workers": -1}, "0 to 1024"),
-    ({"data.ops[0].max_length": -1}, "0 or more"), ({"data.ops[1].rate": 0.0}, "above 0 to 1"),
+    ({"data.ops[0].max_length": 0}, "1 or more"), ({"data.ops[1].rate": 0.0}, "above 0 to 1"),
     ({"data.ops[2].max_segments": 0}, "1 to 16777216"),
     ({"decode.batch_size": 0}, "1 to 16777216"),
     ({"decode.max_target_length": -5}, "1 to 16777216"),

@@ -9,7 +9,7 @@ from jtx.data.example import Example, check_text, follow
 from jtx.data.op import Column, ExampleOp
 from jtx.data.tokenizers.characters import UnknownCharacters
 from jtx.errors import ConfigError, ExampleError
-from jtx.ranges import CountOrNone, NotNegative, Size
+from jtx.ranges import Count, CountOrNone, NotNegative, Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _encoded(op: str, examples: list[Example], field: str, tokenizer) -> list[np
 class FilterLength(ExampleOp):
   """Drops examples with a field of too many tokens, the end token counted, or too few."""
   fields: tuple[str, ...] = ("src", "tgt")  # whose tokens are counted
-  max_length: CountOrNone = 256  # tokens of each field, at most
+  max_length: Count = 256  # tokens of each field, at most
   min_length: CountOrNone = 1  # tokens of each field, at least
   max_ratio: NotNegative = 0.0  # longest to shortest field; 0 is no limit
 
