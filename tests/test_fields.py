@@ -114,6 +114,8 @@ CHANGES = {
         "scale": ({}, True),
         "norm": ({}, True),
         "tie": ({}, False),
+        "output_scale": ({}, 0.5),
+        "init_std": ({}, 0.5),
         "soft_cap": ({}, 3.0),
     },
     EncDec: {

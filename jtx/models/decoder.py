@@ -35,6 +35,8 @@ class EmbeddingConfig:
   scale: bool = False  # times sqrt(width) (Gemma)
   norm: bool = False  # of the embeddings (BLOOM)
   tie: bool = True  # the output weights are the embedding
+  output_scale: float = 1.0  # of the hidden states before the logits (T5 has width^-0.5)
+  init_std: Positive | None = None  # None is the kernels', or 0.02
   soft_cap: Positive | None = None  # c makes logits c tanh(logits / c) (Gemma 2)
 
 
@@ -58,7 +60,8 @@ class Decoder(Generative):
       raise ConfigError("a decoder needs stack.causal=True")
     dense = lambda features, *axes: layers.Dense(
         (features,), axes, use_bias=False, init_std=block.init_std, dtype=dtype)
-    self.embed = layers.Embed(self.vocab_size, embed_width, block.init_std or 0.02, dtype)
+    std = self.embedding.init_std or block.init_std or 0.02
+    self.embed = layers.Embed(self.vocab_size, embed_width, std, dtype)
     self.position_params = self.stack.embed_params(self)
     if self.embedding.norm:
       self.embed_norm = block.norm.make(None)
@@ -100,6 +103,8 @@ class Decoder(Generative):
     c = self.embedding
     if c.width not in (None, self.stack.width):
       hidden = self.output_projection(hidden)
+    if c.output_scale != 1.0:
+      hidden = hidden * c.output_scale
     logits = (self.embed.attend(hidden) if c.tie else self.output(hidden)).astype(jnp.float32)
     return logits if c.soft_cap is None else c.soft_cap * jnp.tanh(logits / c.soft_cap)
 

@@ -165,6 +165,20 @@ def test_kernels_of_outputs_start_smaller():
     np.testing.assert_allclose(layers["ffn"][name]["kernel"].std(), std, rtol=0.05)
 
 
+def test_embeddings_and_outputs_as_those_of_t5():
+  """Embeddings have a deviation of their own, and the hidden states before the scores a scale."""
+  model = Decoder(vocab_size=1000, stack=GPT2_STACK)
+  fields = dict(init_std=0.5, output_scale=0.25)
+  wide = model.clone(stack=dataclasses.replace(GPT2_STACK, width=96, num_layers=1),
+                     embedding=dataclasses.replace(model.embedding, **fields))
+  params = unbox(wide.init(jax.random.key(0), wide.example()))["params"]
+  np.testing.assert_allclose(params["embed"]["embedding"].std(), 0.5, rtol=0.02)
+  hidden = np.random.default_rng(0).normal(size=(3, 96)).astype(np.float32)
+  found = wide.apply({"params": params}, hidden, method="logits")
+  np.testing.assert_allclose(found, 0.25 * hidden @ np.float64(params["embed"]["embedding"]).T,
+                             rtol=1e-4, atol=1e-4)
+
+
 def test_an_offset_norm_starts_as_one():
   params = FAMILIES["gemma2"].init(jax.random.key(0), FAMILIES["gemma2"].example())["params"]
   np.testing.assert_array_equal(unbox(params)["decoder"]["final_norm"]["scale"], 0)
