@@ -15,7 +15,7 @@ from jtx.nn.attention import PROJECTIONS, AttentionConfig
 from jtx.nn.block import BlockConfig, Context, Memory
 from jtx.nn.cache import DecodeState, Slots
 from jtx.nn.dropout import Dropout
-from jtx.nn.positions import Learned, Places
+from jtx.nn.positions import Learned, Params, Places
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
 from jtx.ranges import Positive, Size
@@ -85,7 +85,8 @@ class Decoder(Generative):
     return frozenset({"lm"} if self.lm else ()) | heads_of(self.head.task)
 
   def example(self) -> Batch:
-    keys = ("text", "text_segment_ids", "text_positions")
+    keys = ["text", "text_segment_ids", "text_positions"]
+    keys += ["text_prefix"] if "prefix" in self.stack.flags else []
     return {key: jnp.zeros((2 if self.head.both_orders else 1, 1), jnp.int32) for key in keys}
 
   def __call__(self, batch: Batch, train: bool = False) -> jax.Array:
@@ -130,10 +131,24 @@ class Decoder(Generative):
               segments: jax.Array | None = None, memory: Memory = Memory()):
     """Hidden states of tokens [r, T] that go into `slots`, and the new state."""
     places = Places(positions)
-    ctx = Context(places, segments, slots=slots,
+    flags, slots = self.prompt_flags(slots, segments)
+    ctx = Context(places, segments, flags, slots=slots,
                   embed_params=self.stack.shared(self.position_params))
     x, out = self.decoder(self.embed_tokens(tokens, places, train=False), ctx, cache=state.cache)
     return x, state.replace(cache=out.cache)
+
+  def prompt_flags(self, slots: Slots, segments: jax.Array | None) -> tuple[Params, Slots]:
+    """The flags of new tokens, and the slots with theirs: a prompt is a prefix that it sees whole.
+
+    What follows it sees all before it, as in other layers.
+    """
+    if "prefix" not in self.stack.flags:
+      return {}, slots
+    if slots.index is None:
+      return {"prefix": segments > 0}, slots
+    B, T, S = slots.pairs.shape
+    none = lambda number: {"prefix": jnp.zeros((B, number), bool)}
+    return none(T), slots.replace(flags=none(S))
 
   def embed_tokens(self, tokens: jax.Array, places: Places, train: bool) -> jax.Array:
     """Tokens [B, T] to the input [B, T, D] of the stack."""

@@ -11,7 +11,7 @@ from jtx.errors import ConfigError
 from jtx.models.decoder import GPT2_STACK, Decoder
 from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned, Sinusoidal
-from jtx.nn.relative import Alibi
+from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.residual import ResidualConfig
 from jtx.nn.rope import Linear, Llama3, Rope, Scaling
 from jtx.parallel.sharding import unbox
@@ -70,10 +70,19 @@ def scores(model, params, batch):
   return jax.jit(lambda p, b: model.apply({"params": p}, b, method=run))(params, batch)
 
 
-@pytest.mark.parametrize("name", NAMES)
+# In which a prompt is seen whole.
+PREFIX = {
+    "prefix": decoder(**SIZE, pattern=("prefix",), position=T5Bias(num_buckets=8),
+                      block=block(**LAYER)),
+    "prefix_and_local": decoder(**SIZE, pattern=("prefix", "local"), window=2, position=Rope(),
+                                block=block(**LAYER)),
+}
+
+
+@pytest.mark.parametrize("name", [*NAMES, *one_fast(*PREFIX)])
 def test_prompts_in_one_batch_and_the_full_pass(name):
   """The cache, prompts of several lengths and two hypotheses each: all equal the full pass."""
-  model, steps, hypotheses = FAMILIES[name], 5, 2
+  model, steps, hypotheses = (FAMILIES | PREFIX)[name], 5, 2
   params = drawn(model)
   lengths = jnp.array([len(row) for row in ROWS])
   prompt = batch_of(ROWS)["text"]
@@ -90,7 +99,11 @@ def test_prompts_in_one_batch_and_the_full_pass(name):
   tokens = np.stack(tokens, 1)
   texts = [[*row, *map(int, tokens[hypotheses * i + h])] for i, row in enumerate(ROWS)
            for h in range(hypotheses)]
-  full = scores(model, params, batch_of(texts))
+  batch = batch_of(texts)
+  if name in PREFIX:
+    ends = jnp.array([[len(text) - steps] for text in texts])
+    batch["text_prefix"] = jnp.arange(batch["text"].shape[1]) < ends
+  full = scores(model, params, batch)
   for i, text in enumerate(texts):
     first = len(text) - steps - 1
     np.testing.assert_allclose(np.stack(out, 1)[i], full[i, first:first + steps], rtol=2e-5,
