@@ -105,7 +105,7 @@ def sweep_architectures(config):
   dropout of the stack's output. The loss is of the targets' tokens in all five, which are the same.
   Half the depth takes half the operations of the others.
   """
-  model, objective, (pairs, layout) = config.model, config.objective, config.data.ops[1:]
+  model, objective, layout = config.model, config.objective, config.data.ops[2]
   yield {"model.share_stacks": False}
   yield {"model.share_stacks": True}
   yield {f"model.{stack}.num_layers": max(model[stack].num_layers // 2, 1)
