@@ -13,7 +13,8 @@ z-loss of 1e-4. ByT5 has rows of 1,024 bytes and spans of 20 (Xue et al. 2022). 
 Glorot's, with queries that are smaller as the logits are not scaled. Not reproduced here.
 
 `sweep_objectives` compares ways to make pairs of documents (the paper's section 3.3), `sweep_rates`
-the share that is hidden and the length of spans.
+the share that is hidden and the length of spans, and `sweep_architectures` an encoder-decoder, one
+of shared layers, one of half the depth, a language model and a prefix LM (section 3.2).
 """
 
 from jtx.data.ops.spans import span_lengths
@@ -93,3 +94,31 @@ def sweep_rates():
                        (0.15, 10.0)):
     yield {"data.ops[1].rate": rate, "data.ops[1].mean_length": length,
            "data.ops[2].lengths": (512, span_lengths(512, rate, length)[1])}
+
+
+def sweep_architectures(config):
+  """Raffel et al. 2020, section 3.2, table 2: models of the same pairs, and the same loss.
+
+  An encoder-decoder of 2P parameters; one whose encoder has the parameters of the decoder's layers
+  (P); one of half the depth (P); and the decoder alone (P), as a language model and as a prefix LM,
+  in which all tokens see the whole input. These two have input and target in one row, and no
+  dropout of the stack's output. The loss is of the targets' tokens in all five, which are the same.
+  Half the depth takes half the operations of the others.
+  """
+  model, objective, layout = config.model, config.objective, config.data.ops[2]
+  yield {"model.share_stacks": False}
+  yield {"model.share_stacks": True}
+  yield {f"model.{stack}.num_layers": max(model[stack].num_layers // 2, 1)
+         for stack in ("encoder", "decoder")}
+  for kind in ("global", "prefix"):
+    alone = common.model(
+        "decoder", dtype=model.dtype, stack=model.decoder.copy_and_resolve_references(),
+        embedding=dict(tie="output" in model.embedding.tie, init_std=model.embedding.init_std,
+                       output_scale=model.embedding.output_scale))
+    alone.stack.pattern = (kind,)
+    yield {
+        "model": alone,
+        "objective": common.objective("lm", label_smoothing=objective.label_smoothing,
+                                      z_loss=objective.z_loss),
+        "data.ops[1].joined": True,
+        "data.ops[2].fields": ("text",), "data.ops[2].lengths": (sum(layout.lengths),)}

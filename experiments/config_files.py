@@ -101,8 +101,10 @@ def load_config(argument: str) -> ConfigDict:
   return config.lock()
 
 
-def load_sweep(argument: str, name: str) -> list[dict[str, Any]]:
+def load_sweep(argument: str, name: str, config: ConfigDict) -> list[dict[str, Any]]:
   """The edits, by config key, that `sweep_NAME()` beside `get_config` of `argument` yields.
+
+  A function with a parameter, `sweep_NAME(config)`, gets the config that its items edit.
 
   Raises:
     UsageError: there is no such function, or it raised, or yields something else.
@@ -113,7 +115,9 @@ def load_sweep(argument: str, name: str) -> list[dict[str, Any]]:
   if name not in sweeps:
     hint = nearest(name, sweeps) if sweeps else "it has none"
     raise UsageError(f"{path} has no function sweep_{name}; {hint}")
-  items = _in_file(path, lambda: list(getattr(module, f"sweep_{name}")()))
+  function = getattr(module, f"sweep_{name}")
+  takes_config = bool(inspect.signature(function).parameters)
+  items = _in_file(path, lambda: list(function(config) if takes_config else function()))
   for i, item in enumerate(items, 1):
     if not isinstance(item, dict):
       raise UsageError(f"{path}: item {i} of sweep_{name} is {item!r}, not a dict of edits such as"

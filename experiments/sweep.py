@@ -65,8 +65,9 @@ def make_items():
   common = {k: sweep.override(v) for k, v in flag.override_values.items()}
   named = [{}]
   if SWEEP.value is not None:
-    named = [sweep.overrides(edits, CONFIG.value, f"sweep_{SWEEP.value} item {i}") for i, edits
-             in enumerate(config_files.load_sweep(flag.config_filename, SWEEP.value), 1)]
+    loaded = config_files.load_sweep(flag.config_filename, SWEEP.value, CONFIG.value)
+    named = [sweep.overrides(edits, CONFIG.value, f"sweep_{SWEEP.value} item {i}")
+             for i, edits in enumerate(loaded, 1)]
   grid = sweep.grid(GRID.value, CONFIG.value)
   for key in grid[0]:
     if any(key in edits for edits in named):

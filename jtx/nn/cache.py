@@ -4,7 +4,7 @@ New tokens of all sources are written into the same slot of a stack's cache, in 
 index stands in a slot is told for each source, so prompts of different lengths share a batch.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Mapping, NamedTuple
 
 import flax.struct
 import jax
@@ -65,6 +65,8 @@ class Slots:
   pairs: jax.Array | None = None  # [B, r * T, S * R] bool, which slots are a new token's own past
   # [B, P], where the tokens of each prompt are among those of all rows; None is a row a prompt.
   prompts: jax.Array | None = None
+  # name -> [B, S * R] bool, of what stands in the slots, where masks of layers need flags
+  flags: Mapping[str, jax.Array] = flax.struct.field(default_factory=dict)
 
 
 def write(cache: jax.Array, new: jax.Array, layer: jax.Array | None, slots: Slots) -> jax.Array:

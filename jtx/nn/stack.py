@@ -201,11 +201,11 @@ class Stack(nn.Module):
       raise ConfigError("position.cross=True is for stacks with cross-attention, and this one has"
                         " none")
     attention = segments[0].block.attention
-    if tables := config.position.stack_tables(attention.sizes(x.shape[-1])):
-      if any(s.block.attention.num_heads != attention.num_heads for s in segments):
-        raise ConfigError("segments that share a position bias need the same num_heads")
-      ctx = ctx.replace(params=make_params(self, tables))
-    ctx = ctx.replace(places=ctx.places.replace(causal=config.causal))
+    tables = config.position.stack_tables(attention.sizes(x.shape[-1]))
+    if tables and any(s.block.attention.num_heads != attention.num_heads for s in segments):
+      raise ConfigError("segments that share a position bias need the same num_heads")
+    ctx = ctx.replace(params=make_params(self, tables), places=ctx.places.replace(
+        causal=config.causal and "prefix" not in config.pattern))
     caches, memories, weights, hidden = [], [], [], []
     first, total = 0, sum(s.num_layers for s in segments)
     for i, segment in enumerate(segments):

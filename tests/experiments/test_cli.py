@@ -53,6 +53,9 @@ def sweep_fault():
 
 def sweep_words():
   yield "seed"
+
+def sweep_halves(config):
+  yield {"model.width": config.model.width // 2}
 """
 
 
@@ -126,15 +129,17 @@ def test_the_config_of_arguments(config_file):
 
 
 def test_sweeps(config_file):
-  assert config_files.load_sweep(f"{config_file}:locked", "rates") == [
+  config = config_files.load_config(str(config_file))
+  assert config_files.load_sweep(f"{config_file}:locked", "rates", config) == [
       {"optim.lr": 1e-3}, {"optim.lr": 1e-4}]
+  assert config_files.load_sweep(config_file, "halves", config) == [{"model.width": 32}]
   for name, expected in (
       ("rtes", "has no function sweep_rtes; did you mean 'rates'?"),
-      ("xyz", "has no function sweep_xyz; valid are: rates, fault, words"),
+      ("xyz", "has no function sweep_xyz; valid are: rates, fault, words, halves"),
       ("fault", "line 31: ZeroDivisionError: division by zero"),
       ("words", "item 1 of sweep_words is 'seed', not a dict of edits")):
     with pytest.raises(cli.UsageError) as error:
-      config_files.load_sweep(config_file, name)
+      config_files.load_sweep(config_file, name, config)
     assert expected in str(error.value)
 
 

@@ -8,9 +8,12 @@ import jax
 import pytest
 import safetensors.numpy
 
+from jtx.config import build, section
 from jtx.data.tokenizers.subword_nmt import SubwordNmt
-from jtx.interop import export
+from jtx.interop import export, huggingface
 from jtx.interop.families import FAMILIES
+from jtx.interop.presets import ENCDECS
+from jtx.models import MODELS
 from jtx.models.encoder import Encoder, HeadConfig
 from jtx.nn.relative import Alibi
 from jtx.nn.rope import Linear, Rope
@@ -60,6 +63,13 @@ def test_a_model_that_no_family_has_is_refused_with_each_ones_reason(model, expe
   assert all(f"{name} has" in text for name, family in FAMILIES.items()
              if family.model == "encoder")
   assert not os.listdir(tmp_path)
+
+
+def test_stacks_that_share_layers_are_refused(tmp_path):
+  fields = huggingface.fields_for(ENCDECS["t5_small"], {"seq2seq"}, "t5_small")
+  model = build(MODELS, section(MODELS, "encdec", **fields, share_stacks=True))
+  assert "t5 has share_stacks=False in T5ForConditionalGeneration, not True" in message(
+      export.save, str(tmp_path / "new"), model, {})
 
 
 def test_what_only_training_uses_is_saved_where_there_is_a_place(saved, told):

@@ -11,7 +11,7 @@ from jtx.errors import ConfigError
 from jtx.models.decoder import GPT2_STACK, Decoder
 from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned, Sinusoidal
-from jtx.nn.relative import Alibi
+from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.residual import ResidualConfig
 from jtx.nn.rope import Linear, Llama3, Rope, Scaling
 from jtx.parallel.sharding import unbox
@@ -70,10 +70,19 @@ def scores(model, params, batch):
   return jax.jit(lambda p, b: model.apply({"params": p}, b, method=run))(params, batch)
 
 
-@pytest.mark.parametrize("name", NAMES)
+# In which a prompt is seen whole.
+PREFIX = {
+    "prefix": decoder(**SIZE, pattern=("prefix",), position=T5Bias(num_buckets=8),
+                      block=block(**LAYER)),
+    "prefix_and_local": decoder(**SIZE, pattern=("prefix", "local"), window=2, position=Rope(),
+                                block=block(**LAYER)),
+}
+
+
+@pytest.mark.parametrize("name", [*NAMES, *one_fast(*PREFIX)])
 def test_prompts_in_one_batch_and_the_full_pass(name):
   """The cache, prompts of several lengths and two hypotheses each: all equal the full pass."""
-  model, steps, hypotheses = FAMILIES[name], 5, 2
+  model, steps, hypotheses = (FAMILIES | PREFIX)[name], 5, 2
   params = drawn(model)
   lengths = jnp.array([len(row) for row in ROWS])
   prompt = batch_of(ROWS)["text"]
@@ -90,7 +99,11 @@ def test_prompts_in_one_batch_and_the_full_pass(name):
   tokens = np.stack(tokens, 1)
   texts = [[*row, *map(int, tokens[hypotheses * i + h])] for i, row in enumerate(ROWS)
            for h in range(hypotheses)]
-  full = scores(model, params, batch_of(texts))
+  batch = batch_of(texts)
+  if name in PREFIX:
+    ends = jnp.array([[len(text) - steps] for text in texts])
+    batch["text_prefix"] = jnp.arange(batch["text"].shape[1]) < ends
+  full = scores(model, params, batch)
   for i, text in enumerate(texts):
     first = len(text) - steps - 1
     np.testing.assert_allclose(np.stack(out, 1)[i], full[i, first:first + steps], rtol=2e-5,
@@ -163,6 +176,20 @@ def test_kernels_of_outputs_start_smaller():
     np.testing.assert_allclose(layers["attention"][name]["kernel"].std(), std, rtol=0.05)
   for name, std in (("in", 0.02), ("out", 0.01)):
     np.testing.assert_allclose(layers["ffn"][name]["kernel"].std(), std, rtol=0.05)
+
+
+def test_embeddings_and_outputs_as_those_of_t5():
+  """Embeddings have a deviation of their own, and the hidden states before the scores a scale."""
+  model = Decoder(vocab_size=1000, stack=GPT2_STACK)
+  fields = dict(init_std=0.5, output_scale=0.25)
+  wide = model.clone(stack=dataclasses.replace(GPT2_STACK, width=96, num_layers=1),
+                     embedding=dataclasses.replace(model.embedding, **fields))
+  params = unbox(wide.init(jax.random.key(0), wide.example()))["params"]
+  np.testing.assert_allclose(params["embed"]["embedding"].std(), 0.5, rtol=0.02)
+  hidden = np.random.default_rng(0).normal(size=(3, 96)).astype(np.float32)
+  found = wide.apply({"params": params}, hidden, method="logits")
+  np.testing.assert_allclose(found, 0.25 * hidden @ np.float64(params["embed"]["embedding"]).T,
+                             rtol=1e-4, atol=1e-4)
 
 
 def test_an_offset_norm_starts_as_one():

@@ -292,6 +292,15 @@ def test_flags_that_a_batch_lacks():
     module.init(jax.random.key(0), X, context(flags={"global": FLAGS["global"]}))
 
 
+def test_a_prefix_has_both_directions_of_relative_positions():
+  """Where all is prefix, a causal stack is one that is not, with the same table of biases."""
+  whole = {"prefix": jnp.ones((B, T), bool)}
+  causal = stack(2, pattern=("prefix",), causal=True, position=T5Bias(num_buckets=8))
+  params = init(causal, context(flags=whole))
+  run = lambda module, **fields: module.apply({"params": params}, X, context(**fields))[0]
+  close(run(causal, flags=whole), run(stack(2, position=T5Bias(num_buckets=8))))
+
+
 VARIED = dict(num_layers=3, pattern=("global", "local"), causal=True, cross=True, position=T5Bias(),
               window=1)
 

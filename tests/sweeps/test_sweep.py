@@ -16,7 +16,7 @@ import time
 import numpy as np
 import pytest
 
-from configs import common, nmt_base
+from configs import common, nmt_base, t5
 from experiments import cli
 from jtx import config_files
 from jtx.errors import ConfigError
@@ -426,6 +426,18 @@ def test_dry_run_prints_commands(tmp_path, capsys):
                          "model.encoder.num_layers": 3, "seed": i % 2} | edits[i // 2])
     assert config_files.flatten(cli.config_of(line[3:-1])) == config_files.flatten(meant)
   assert len({line[-1] for line in lines}) == len(lines)
+
+
+def test_a_sweep_may_take_the_config_that_it_edits(tmp_path, capsys):
+  """Half the depth is half of this size's, and a whole model survives the command line."""
+  run_command("sweep", "--config=configs/t5.py:t5_small", f"--workdir={tmp_path}/w",
+              "--sweep=architectures", "--dry_run")
+  lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+  edits = list(t5.sweep_architectures(t5.get_config("t5_small")))
+  assert "--config.model.encoder.num_layers=3" in lines[2]
+  for line, edit in zip(lines, edits, strict=True):
+    meant = common.apply(t5.get_config("t5_small"), edit)
+    assert config_files.flatten(cli.config_of(line[3:-1])) == config_files.flatten(meant)
 
 
 CONFIG = """

@@ -20,6 +20,8 @@ from jtx.ranges import Fraction, Positive
 Pair = tuple[np.ndarray, np.ndarray]  # inputs, targets; without end tokens
 FIELDS = ("src", "tgt")
 COLUMNS = dict.fromkeys(FIELDS, Column("tokens"))
+# Of a pair as one text, of which the inputs are the prefix.
+JOINED = {"text": Column("tokens"), "text_prefix": Column("aligned:text", "uint8")}
 RANDOM_SHARE = 0.1  # of the tokens that "bert" hides, are random ones in the inputs
 
 
@@ -39,14 +41,35 @@ class FormedPairs(Formed):
     lengths: [pairs, 2] tokens of both.
     ids: of the pairs.
   """
+  made = COLUMNS
 
   def __init__(self, make: Callable[[int, np.random.Generator], Pair], seeds: np.ndarray,
                lengths: np.ndarray, ids: np.ndarray):
     self._make, self._seeds = make, seeds
-    super().__init__(COLUMNS, dict(zip(FIELDS, lengths.T)), ids)
+    super().__init__(self.made, self.of_fields(lengths), ids)
+
+  def of_fields(self, lengths: np.ndarray) -> dict[str, np.ndarray]:
+    """The tokens of each field of an example."""
+    return dict(zip(FIELDS, lengths.T))
 
   def example(self, i: int) -> dict[str, np.ndarray]:
-    return dict(zip(FIELDS, self._make(i, generator(self._seeds[i]))))
+    return dict(zip(FIELDS, self.pair(i)))
+
+  def pair(self, i: int) -> Pair:
+    return self._make(i, generator(self._seeds[i]))
+
+
+class JoinedPairs(FormedPairs):
+  """The same pairs, each as one text of the inputs, which are its prefix, and the targets."""
+  made = JOINED
+
+  def of_fields(self, lengths: np.ndarray) -> dict[str, np.ndarray]:
+    return {"text": lengths.sum(1)}
+
+  def example(self, i: int) -> dict[str, np.ndarray]:
+    pair = self.pair(i)
+    prefix = np.repeat(np.array([1, 0], np.uint8), [len(x) for x in pair])
+    return {"text": np.concatenate(pair), "text_prefix": prefix}
 
 
 def generator(seed: int) -> np.random.Generator:
@@ -153,14 +176,27 @@ class TextPairs(FormOp):
   texts, as long as inputs and targets have room in a row, the first of a random length. Of those
   of a single token nothing is made. The numbers of hidden tokens and spans follow from a text's
   length; the places are drawn anew in every epoch.
+
+  With `joined` the same pair is one `text`, for a decoder without an encoder: the inputs, which
+  `text_prefix` marks and which are not predicted, and the targets (section 3.2.1). Layers of kind
+  "prefix" let all tokens see the inputs.
   """
   objective: str = "spans"  # of `OBJECTIVES`
   rate: Fraction = 0.15  # of tokens that are hidden
   mean_length: Positive = 3.0  # of hidden spans
   running: bool = False  # the documents of a window are one text; else each is cut by itself
+  joined: bool = False  # a pair is one text, for a decoder without an encoder
 
   needs = ("text",)
-  columns = COLUMNS
+
+  @property
+  def columns(self) -> Mapping[str, Column]:
+    return JOINED if self.joined else COLUMNS
+
+  @property
+  def fields(self) -> tuple[str, ...]:
+    """Of tokens."""
+    return ("text",) if self.joined else FIELDS
 
   def __post_init__(self):
     if self.objective not in OBJECTIVES:
@@ -191,7 +227,10 @@ class BoundPairs(FormOp):
   ids: Ids
 
   needs = TextPairs.needs
-  columns = COLUMNS
+
+  @property
+  def columns(self) -> Mapping[str, Column]:
+    return self.op.columns
 
   def form(self, documents: Any, numbers: np.ndarray, lengths: Mapping[str, int],
            rng: np.random.Generator) -> FormedPairs:
@@ -209,16 +248,18 @@ class BoundPairs(FormOp):
                       " of")
     make = lambda i, rng: self.pair(running.tokens(*pieces[i]), rng)
     seeds, sizes = drawn_seeds(len(pieces), rng), np.diff(pieces)[:, 0]
-    return FormedPairs(make, seeds, self.lengths(sizes, seeds), running.ids(pieces[:, 0]))
+    kind = JoinedPairs if self.op.joined else FormedPairs
+    return kind(make, seeds, self.lengths(sizes, seeds), running.ids(pieces[:, 0]))
 
   def longest(self, lengths: Mapping[str, int]) -> int:
     """The most tokens of a text whose inputs and targets fit into a row."""
-    room = [lengths[field] for field in FIELDS]
-    fits = lambda n: all(a <= b for a, b in zip(self.op.most(n), room))
+    room = tuple(lengths[field] for field in self.op.fields)
+    most = lambda n: (sum(self.op.most(n)),) if self.op.joined else self.op.most(n)
+    fits = lambda n: all(a <= b for a, b in zip(most(n), room))
     # Each of its tokens is in the inputs or in the targets.
     longest = next((n for n in range(sum(room), 1, -1) if fits(n)), 0)
     if not longest:
-      raise ConfigError(f"data.ops: rows of lengths={tuple(room)} have no room for a pair of"
+      raise ConfigError(f"data.ops: rows of lengths={room} have no room for a pair of"
                         f" 'text_pairs' with objective={self.op.objective!r}")
     number = self.op.sentinels(longest)
     if number > len(self.ids.sentinels):
