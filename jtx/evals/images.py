@@ -81,7 +81,7 @@ class Probes:
   source: tuple[str, ...]  # the split: sources, as data.train has them
   every: CountOrNone = 0  # steps; 0 is at the end only
   shots: tuple[Size, ...] = (5, 10)  # images of a class that the linear map is fitted to
-  neighbours: SizeOrNone = 20  # that vote, by exp(cosine / temperature) (Wu et al. 2018); 0 is no vote
+  neighbours: SizeOrNone = 20  # vote by exp(cosine / temperature) (Wu et al. 2018); 0: no vote
   temperature: Positive = 0.07  # of the neighbours' votes
   l2: NotNegative = 1024.0  # weight of the map's squared norm beside the squared errors
   seed: Seed = 0  # of which images are taken
