@@ -27,7 +27,8 @@ def mean_line(runs: Sequence[Line]) -> Line:
   It is over the xs that all runs have; a single run has no band.
   """
   xs = sorted(set.intersection(*(set(run.xs) for run in runs)))
-  ys = np.array([[dict(zip(run.xs, run.ys))[x] for x in xs] for run in runs], np.float64)
+  at = [dict(zip(run.xs, run.ys)) for run in runs]
+  ys = np.array([[values[x] for x in xs] for values in at], np.float64)
   if len(runs) == 1:
     return Line(xs, ys[0])
   return Line(xs, ys.mean(0), ys.std(0, ddof=1) / np.sqrt(len(runs)))
