@@ -9,6 +9,7 @@ all of them again.
 
 --output=report.html writes all that the folder tells into one page, which needs no other file and
 no network: the table, curves, configs, samples and pictures, speed, versions and commands.
+--output=loss.pdf or loss.svg draws what curves.png shows, or else the losses, for a paper's column.
 """
 
 from absl import flags
@@ -18,14 +19,17 @@ from . import cli
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a sweep or of a training run.")
 METRICS = flags.DEFINE_list(
     "metrics", [], "Of results.json, to be shown; if not given, as before, at first all.")
-OUTPUT = cli.define_output(None, "A page for browsers, in one file.", endings=(".html",))
+OUTPUT = cli.define_output(
+    None, "A page for browsers, .html, or curves for a paper, .pdf or .svg.",
+    endings=(".html", ".pdf", ".svg"))
 
 
 def main() -> None:
   from jtx.sweeps import page, report
   print(report.report(WORKDIR.value, METRICS.value), end="")
   if OUTPUT.value:
-    page.write(WORKDIR.value, OUTPUT.value, report.kept_metrics(WORKDIR.value))
+    write = page.write if OUTPUT.value.endswith(".html") else report.save_curves
+    write(WORKDIR.value, OUTPUT.value, report.kept_metrics(WORKDIR.value))
 
 
 if __name__ == "__main__":

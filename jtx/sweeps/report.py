@@ -201,15 +201,19 @@ def _report_sweep(workdir: str, metrics: Sequence[str]) -> str:
   text = markdown(table, metrics)
   for name, content in (("sweep.md", text), ("sweep.csv", csv_text(table, metrics))):
     storage.write_text(os.path.join(workdir, name), content)
+  for path, drawn in (("loss.png", ["loss"]), ("curves.png", asked)):
+    _draw(_panels_of_sweep(workdir, drawn), os.path.join(workdir, path))
+  return text
+
+
+def _panels_of_sweep(workdir: str, metrics: Sequence[str]) -> dict[str, dict[str, Line]]:
+  """A panel a metric, a line a setting."""
   groups: dict[str, list[list[dict[str, Any]]]] = {}
   for item in _read_json(os.path.join(workdir, SWEEP_FILE))["items"]:
     logged = read_metrics(os.path.join(workdir, item["name"]))
     groups.setdefault(label_of(item["settings"]), []).append(logged)
-  for path, drawn in (("loss.png", ["loss"]), ("curves.png", asked)):
-    panels = {metric: {label: mean_of([line_of(logged, metric) for logged in group])
-                       for label, group in groups.items()} for metric in drawn}
-    _draw(panels, os.path.join(workdir, path))
-  return text
+  return {metric: {label: mean_of([line_of(logged, metric) for logged in group])
+                   for label, group in groups.items()} for metric in metrics}
 
 
 def _report_run(workdir: str, metrics: Sequence[str]) -> str:
@@ -219,10 +223,7 @@ def _report_run(workdir: str, metrics: Sequence[str]) -> str:
   results = _read_json(path) if storage.exists(path) else latest
   choose_metrics([latest, results], metrics)  # known in one or the other
   shown = {k: v for k, v in results.items() if k in metrics or not metrics}
-  panels: dict[str, dict[str, Line]] = {}  # numbers of the same name, of several splits, compare
-  for metric in metrics or [k for k in latest if k.rpartition("/")[2] == "loss"]:
-    panels.setdefault(metric.rpartition("/")[2], {})[metric] = line_of(logged, metric)
-  _draw(panels, os.path.join(workdir, "curves.png"))
+  _draw(_panels_of_run(logged, metrics), os.path.join(workdir, "curves.png"))
   cell = lambda v: number_text(v) if isinstance(v, float) else word(v)
   tables = {k: v for k, v in shown.items() if isinstance(v, Mapping)}
   text = _markdown(["metric", "value"],
@@ -232,6 +233,29 @@ def _report_run(workdir: str, metrics: Sequence[str]) -> str:
     text += "\n" + _markdown([name, *columns], [[row, *map(cell, values.values())]
                                                 for row, values in table.items()], left=1)
   return text
+
+
+def _panels_of_run(logged: Sequence[Mapping[str, Any]], metrics: Sequence[str]
+                   ) -> dict[str, dict[str, Line]]:
+  """The metrics, or the losses; numbers of the same name, of several splits, share a panel."""
+  panels: dict[str, dict[str, Line]] = {}
+  names = dict.fromkeys(k for line in logged for k in line)
+  for metric in metrics or [k for k in names if k.rpartition("/")[2] == "loss"]:
+    panels.setdefault(metric.rpartition("/")[2], {})[metric] = line_of(logged, metric)
+  return panels
+
+
+def save_curves(workdir: str, output: str, metrics: Sequence[str] = ()) -> None:
+  """Draws the metrics, or the losses, of a sweep or a run into a file for a paper.
+
+  Raises:
+    ConfigError: no such metric was logged.
+  """
+  panels = (_panels_of_sweep(workdir, metrics or ["loss"]) if is_sweep(workdir) else
+            _panels_of_run(read_metrics(workdir), metrics))
+  if not _draw(panels, output):
+    raise ConfigError(f"--output={output}: there is no curve of {', '.join(metrics) or 'loss'} in"
+                      f" {workdir}")
 
 
 def line_of(logged: Sequence[Mapping[str, Any]], metric: str) -> Line:
@@ -248,12 +272,13 @@ def mean_of(runs: Sequence[Line]) -> Line:
   return mean_line(there) if there else Line([], [])
 
 
-def _draw(panels: Mapping[str, Mapping[str, Line]], path: str) -> None:
-  """Draws the lines that have points; nothing is drawn to no file."""
+def _draw(panels: Mapping[str, Mapping[str, Line]], path: str) -> bool:
+  """Draws the lines that have points, and says whether any had; nothing is drawn to no file."""
   there = {ylabel: {label: line for label, line in lines.items() if len(line.xs)}
            for ylabel, lines in panels.items()}
   if there := {ylabel: lines for ylabel, lines in there.items() if lines}:
     save_figure(curves(there, "step"), path)
+  return bool(there)
 
 
 def _read_json(path: str) -> Any:

@@ -287,8 +287,20 @@ def test_the_command_writes_the_page_beside_the_table(workdir, capsys):
   run_command("report", f"--workdir={workdir}", f"--output={output}", "--metrics=val/loss")
   assert capsys.readouterr().out.startswith("| path | n | val/loss |\n")
   assert output.read_text() == page.text(str(workdir), ["val/loss"])
-  status, told = refused("report", f"--workdir={workdir}", f"--output={workdir}/report.pdf")
-  assert status == 2 and "its name must end in .html" in told
+  status, told = refused("report", f"--workdir={workdir}", f"--output={workdir}/report.txt")
+  assert status == 2 and "its name must end in .html or .pdf or .svg" in told
+
+
+def test_the_command_draws_curves_for_a_paper(workdir, capsys):
+  output = workdir.parent / "loss.svg"
+  run_command("report", f"--workdir={workdir}", f"--output={output}", "--metrics=all")
+  first = output.read_bytes()
+  assert b'width="234pt"' in first  # 3.25 inches
+  run_command("report", f"--workdir={workdir}", f"--output={output}")
+  assert output.read_bytes() == first
+  status, told = refused("report", f"--workdir={workdir}", "--metrics=val/loss",
+                         f"--output={workdir}/a.pdf")
+  assert status == 1 and f"a.pdf: there is no curve of val/loss in {workdir}" in told
 
 
 def test_templates_and_scripts_keep_the_limits_of_files():
