@@ -23,7 +23,8 @@ setuptools.setup(
     package_dir={"": "."},
     packages=setuptools.find_packages(include=["jtx", "jtx.*"]),
     package_data={"jtx": ["py.typed"], "jtx.compile": ["targets/*.txtpb"],
-                  "jtx.data.sources": ["number_words.tsv"], "jtx.experiments": ["keys.txt"]},
+                  "jtx.data.sources": ["number_words.tsv"], "jtx.experiments": ["keys.txt"],
+                  "jtx.sweeps": ["html/*"]},
     entry_points={"console_scripts": ["jtx = jtx.experiments.__main__:main"]},
     install_requires=[
         "absl-py>=2.5",

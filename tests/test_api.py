@@ -11,6 +11,7 @@ from jtx.api import Classifier, Embedder
 from jtx.data.tokenizers import kinds
 from jtx.data.tokenizers.files import read_tokenizer, save_tokenizers
 from jtx.errors import ConfigError, DataError
+from jtx.figures.figure import COLUMN, PAGE
 from jtx.inference import attention
 from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
@@ -192,7 +193,7 @@ def test_a_figure_of_heads(saved):
     attention.panels(weights, heads=[9])
   figure = jtx.attention(folder, text)
   drawn_maps = [axes for axes in figure.axes if axes.images and axes.get_title()]
-  assert len(drawn_maps) == L * N and figure.get_size_inches()[0] in (3.4, 6.8)
+  assert len(drawn_maps) == L * N and figure.get_size_inches()[0] in (COLUMN, PAGE)
   for axes, values in zip(drawn_maps, weights.values.reshape(L * N, *weights.values.shape[2:])):
     np.testing.assert_allclose(axes.images[0].get_array(), values, atol=1e-6)
   assert drawn_maps[0].images[0].norm.vmax == pytest.approx(weights.values.max(), abs=1e-6)

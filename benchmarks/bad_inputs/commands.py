@@ -82,4 +82,5 @@ CASES = [
     Case("a prepared folder of another config", "prepare --config=jtx.configs.bert:tiny"
          " --output={made}/prepared", "prepared"),
     Case("a report of no run", "report --workdir=none", "none"),
+    Case("a report of no format", "report --workdir={made}/classes --output=a.docx", "a.docx"),
 ]

@@ -91,6 +91,8 @@ CASES = [
     on("inspect", "no checkpoints", "w", gone("checkpoints")),
     on("report", "nothing of its run", "metrics.jsonl", gone("metrics.jsonl"),
        gone("results.json")),
+    Case("report: curves of nothing", "report --workdir=w --output=a.pdf", "a.pdf",
+         {"w": copy("classes", gone("metrics.jsonl"))}),
     Case("convert: a translator to Hugging Face", "convert --workdir={made}/translator --to_hf=o",
          "EncDec"),
     Case("convert: a length of images", "convert --workdir={made}/digits --to=stablehlo --output=o"

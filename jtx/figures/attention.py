@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jtx.figures.figure import (
+  COLUMN,
   SEQUENTIAL_COLOURS,
   SIGNED_COLOURS,
   as_array,
   clip,
   label_tokens,
   new_figure,
+  styled,
 )
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
 
+@styled
 def attention_map(
     weights: Any, rows: Sequence[str], columns: Sequence[str], title: str = "", *,
     xlabel: str = "key", ylabel: str = "query",
@@ -38,21 +41,20 @@ def attention_map(
   """
   weights = _labelled(weights, 2, rows, columns)
   # Cells are as small as their labels allow, so that a sentence fits in a paper's column.
-  size = (clip(1.7 + 0.16 * len(columns), 3.5, 14), clip(1.3 + 0.16 * len(rows), 2.4, 14))
+  size = (clip(1.7 + 0.16 * len(columns), COLUMN, 14), clip(1.3 + 0.16 * len(rows), 2.4, 14))
   figure = new_figure(size)
   axes = figure.subplots()
   image = _draw_attention(axes, weights, weights.max(initial=0))
-  label_tokens(axes.xaxis, columns, rotation=90, size=8)
-  label_tokens(axes.yaxis, rows, size=8)
-  axes.set_xlabel(xlabel, fontsize=9, parse_math=False)
-  axes.set_ylabel(ylabel, fontsize=9, parse_math=False)
-  axes.set_title(title, fontsize=9, parse_math=False)
-  bar = figure.colorbar(image, ax=axes, shrink=0.8)
-  bar.set_label("attention weight", fontsize=9)
-  bar.ax.tick_params(labelsize=8)
+  label_tokens(axes.xaxis, columns, rotation=90)
+  label_tokens(axes.yaxis, rows)
+  axes.set_xlabel(xlabel, parse_math=False)
+  axes.set_ylabel(ylabel, parse_math=False)
+  axes.set_title(title, parse_math=False)
+  figure.colorbar(image, ax=axes, shrink=0.8, label="attention weight")
   return figure
 
 
+@styled
 def attention_grid(weights: Any, rows: Sequence[str], columns: Sequence[str]) -> "Figure":
   """All heads of all layers: a row of maps a layer, a column a head, all in one colour scale.
 
@@ -77,11 +79,11 @@ def attention_grid(weights: Any, rows: Sequence[str], columns: Sequence[str]) ->
     label_tokens(axes.yaxis, rows, size=6, most=24)
     axes.tick_params(labelbottom=layer == layers - 1, labelleft=head == 0)
     if layer == 0:
-      axes.set_title(f"head {head + 1}", fontsize=9)
+      axes.set_title(f"head {head + 1}")
     if head == 0:
-      axes.set_ylabel(f"layer {layer + 1}", fontsize=9)
-  figure.supxlabel("key", fontsize=9)
-  figure.supylabel("query", fontsize=9)
+      axes.set_ylabel(f"layer {layer + 1}")
+  figure.supxlabel("key")
+  figure.supylabel("query")
   figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6, aspect=30)
   return figure
 
@@ -106,6 +108,7 @@ def attention_rollout(weights: Any) -> np.ndarray:
   return result
 
 
+@styled
 def heatmaps(
     panels: Mapping[str, Any], xlabel: str, ylabel: str, *, label: str = "value",
     rows: Sequence[str] | None = None, columns: Sequence[str] | None = None, most: int = 4,
@@ -142,7 +145,7 @@ def heatmaps(
     image = axes.imshow(
         values, cmap=SIGNED_COLOURS if low < 0 else SEQUENTIAL_COLOURS, vmin=low, vmax=high,
         aspect="auto", interpolation="nearest")
-    axes.set_title(title, fontsize=10, parse_math=False)
+    axes.set_title(title, parse_math=False)
     if columns is not None:
       label_tokens(axes.xaxis, columns, rotation=90)
     if rows is not None:
@@ -151,16 +154,17 @@ def heatmaps(
       _write_values(axes, image)
   for axes in grid.flat[len(arrays):]:
     axes.remove()
-  figure.supxlabel(xlabel, fontsize=10, parse_math=False)
-  figure.supylabel(ylabel, fontsize=10, parse_math=False)
+  figure.supxlabel(xlabel, parse_math=False)
+  figure.supylabel(ylabel, parse_math=False)
   figure.colorbar(image, ax=figure.axes, label=label, shrink=0.8)
   return figure
 
 
+@styled
 def position_heatmap(table: Any) -> "Figure":
   """Position embeddings `[T, D]` as they are, zero in white."""
   table = as_array(table, 2)
-  figure = new_figure((7, 4))
+  figure = new_figure((COLUMN, 0.65 * COLUMN))
   axes = figure.subplots()
   limit = float(np.abs(table).max()) or 1.0
   image = axes.imshow(
@@ -172,12 +176,13 @@ def position_heatmap(table: Any) -> "Figure":
   return figure
 
 
+@styled
 def position_similarity(table: Any) -> "Figure":
   """Cosine similarity of every two positions of a table of embeddings `[T, D]`."""
   table = as_array(table, 2)
   norms = np.linalg.norm(table, axis=-1, keepdims=True)
   unit = table / np.where(norms == 0, 1, norms)
-  figure = new_figure((5, 4))
+  figure = new_figure((COLUMN, 0.8 * COLUMN))
   axes = figure.subplots()
   image = axes.imshow(
       unit @ unit.T, cmap=SIGNED_COLOURS, vmin=-1, vmax=1, interpolation="nearest")
@@ -225,7 +230,7 @@ def _write_values(axes: "Axes", image: Any) -> None:
     if np.isfinite(value):
       red, green, blue, _ = image.cmap(image.norm(value))
       dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5
-      axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=9,
+      axes.text(column, row, f"{value:.3g}", ha="center", va="center",
                 color="white" if dark else "black")
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jtx.figures.figure import SEQUENTIAL_COLOURS, as_array, clip, label_tokens, new_figure
+from jtx.figures.figure import (
+  COLUMN, PAGE, SEQUENTIAL_COLOURS, as_array, clip, label_tokens, new_figure, styled)
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
@@ -12,6 +13,7 @@ MOST_NUMBERS = 12  # classes whose counts are written into the cells
 MOST_UPRIGHT = 4  # characters of names that stand side by side
 
 
+@styled
 def confusion_matrix(counts: Any, names: Sequence[str]) -> "Figure":
   """Shares of each class's examples by the class that is predicted; counts are in the cells.
 
@@ -27,7 +29,7 @@ def confusion_matrix(counts: Any, names: Sequence[str]) -> "Figure":
     raise ValueError(f"counts {list(counts.shape)} of {len(names)} classes")
   totals = counts.sum(1, keepdims=True)
   shares = counts / totals.clip(1)
-  width = clip(2.4 + 0.16 * len(names), 3.2, 7)  # of a column, or of a page's two
+  width = clip(2.4 + 0.16 * len(names), COLUMN, PAGE)
   figure = new_figure((width, 0.85 * width))
   axes = figure.subplots()
   size = 8 if len(names) <= MOST_NUMBERS // 2 else 6.5 if len(names) <= MOST_NUMBERS else 5
@@ -42,8 +44,8 @@ def confusion_matrix(counts: Any, names: Sequence[str]) -> "Figure":
   rotation = 0 if max(map(len, names)) <= MOST_UPRIGHT and len(names) <= MOST_NUMBERS else 90
   label_tokens(axes.xaxis, names, rotation=rotation, size=size)
   label_tokens(axes.yaxis, names, size=size)
-  axes.set_xlabel("predicted", fontsize=8)
-  axes.set_ylabel("true", fontsize=8)
+  axes.set_xlabel("predicted")
+  axes.set_ylabel("true")
   bar = figure.colorbar(image, ax=axes, shrink=0.8)
   bar.set_label("share of the true class", fontsize=7)
   bar.ax.tick_params(labelsize=7)

@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from jtx.figures.figure import label_tokens, new_figure
+from jtx.figures.figure import COLUMN, label_tokens, new_figure, styled
 
 if TYPE_CHECKING:
   from matplotlib.axes import Axes
   from matplotlib.figure import Figure
-
-COLUMN = 3.5  # inches: the width of a column of a paper
 
 
 class Line(NamedTuple):
@@ -27,12 +25,14 @@ def mean_line(runs: Sequence[Line]) -> Line:
   It is over the xs that all runs have; a single run has no band.
   """
   xs = sorted(set.intersection(*(set(run.xs) for run in runs)))
-  ys = np.array([[dict(zip(run.xs, run.ys))[x] for x in xs] for run in runs], np.float64)
+  at = [dict(zip(run.xs, run.ys)) for run in runs]
+  ys = np.array([[values[x] for x in xs] for values in at], np.float64)
   if len(runs) == 1:
     return Line(xs, ys[0])
   return Line(xs, ys.mean(0), ys.std(0, ddof=1) / np.sqrt(len(runs)))
 
 
+@styled
 def curve(
     xs: Sequence[float], ys: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
 ) -> "Figure":
@@ -44,7 +44,7 @@ def curve(
   for label, values in ys.items():
     if len(values) != len(xs):
       raise ValueError(f"curve: {label!r} has {len(values)} points, xs has {len(xs)}")
-  figure = new_figure((6, 3.6))
+  figure = new_figure((COLUMN, 0.65 * COLUMN))
   axes = figure.subplots()
   _draw_lines(axes, {label: Line(xs, values) for label, values in ys.items()}, xlabel, ylabel)
   if len(ys) > 1:
@@ -54,6 +54,7 @@ def curve(
   return figure
 
 
+@styled
 def curves(panels: Mapping[str, Mapping[str, Line]], xlabel: str) -> "Figure":
   """Panels one below the other, as wide as a paper's column, over the same x.
 
@@ -72,18 +73,15 @@ def curves(panels: Mapping[str, Mapping[str, Line]], xlabel: str) -> "Figure":
   grid = figure.subplots(len(panels), squeeze=False, sharex=True)[:, 0]
   for axes, (ylabel, lines) in zip(grid, panels.items()):
     _draw_lines(axes, lines, xlabel if axes is grid[-1] else "", ylabel, order=labels)
-    axes.xaxis.label.set_size(8)
-    axes.yaxis.label.set_size(8)
-    axes.tick_params(labelsize=7)
   banded = any(line.error is not None for lines in panels.values() for line in lines.values())
   title = "mean ± standard error over seeds" if banded else ""
   if several:
     drawn = {line.get_label(): line for axes in grid for line in axes.lines}
     _as_text(figure.legend(drawn.values(), drawn, loc="outside lower center", title=title,
-                           fontsize=7, title_fontsize=7, frameon=False, borderaxespad=0.2))
+                           frameon=False, borderaxespad=0.2))
   else:
     name = labels[0] if labels[0] not in panels else ""
-    figure.suptitle(", ".join(filter(None, (name, title))), fontsize=8, parse_math=False)
+    figure.suptitle(", ".join(filter(None, (name, title))), parse_math=False)
   return figure
 
 
@@ -93,7 +91,7 @@ def _draw_lines(axes: "Axes", lines: Mapping[str, Line], xlabel: str, ylabel: st
     place = order.index(label) if order else place
     ys = np.asarray(line.ys, np.float64)
     alone = _alone(ys)
-    drawn, = axes.plot(line.xs, ys, label=label, linewidth=1.4, color=f"C{place % 10}",
+    drawn, = axes.plot(line.xs, ys, label=label, color=f"C{place % 10}",
                        linestyle=("-", "--", ":", "-.")[place // 10 % 4],
                        marker="o" if alone else "", markersize=3, markevery=alone)
     if line.error is not None:
@@ -116,6 +114,7 @@ def _as_text(legend) -> None:
     text.set_parse_math(False)
 
 
+@styled
 def bars(values: Mapping[str, float], xlabel: str) -> "Figure":
   """A bar for each of `values`, the first on top, its value at its end.
 
@@ -124,13 +123,13 @@ def bars(values: Mapping[str, float], xlabel: str) -> "Figure":
   """
   if not values:
     raise ValueError("bars: there is no value")
-  figure = new_figure((6, 0.8 + 0.35 * len(values)))
+  figure = new_figure((COLUMN, 0.6 + 0.22 * len(values)))
   axes = figure.subplots()
   drawn = axes.barh(range(len(values)), list(values.values()), height=0.7)
-  axes.bar_label(drawn, fmt="{:,.6g}", padding=3, fontsize=9)
+  axes.bar_label(drawn, fmt="{:,.6g}", padding=3)
   label_tokens(axes.yaxis, list(values))
   axes.invert_yaxis()
-  axes.margins(x=0.12)
+  axes.margins(x=0.2)
   axes.set_xlabel(xlabel, parse_math=False)
   axes.spines[["top", "right"]].set_visible(False)
   return figure

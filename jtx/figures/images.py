@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 
-from jtx.figures.figure import SIGNED_COLOURS, as_array, new_figure
+from jtx.figures.figure import COLUMN, SIGNED_COLOURS, as_array, new_figure, styled
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
 
+@styled
 def looked_at(images: Any, maps: Any, titles: Sequence[str] = ()) -> "Figure":
   """Images, and beside each where attention lies.
 
@@ -24,7 +25,7 @@ def looked_at(images: Any, maps: Any, titles: Sequence[str] = ()) -> "Figure":
   images, maps = _images(images), np.asarray(maps, np.float32)
   if len(images) != len(maps) or not len(images):
     raise ValueError(f"{len(images)} images and {len(maps)} maps")
-  figure = new_figure((3.2, 1.6 * len(images)))
+  figure = new_figure((COLUMN, 0.5 * COLUMN * len(images)))
   grid = figure.subplots(len(images), 2, squeeze=False)
   for row, (image, values) in enumerate(zip(images, maps)):
     _show(grid[row, 0], image, titles[row] if titles else "")
@@ -35,6 +36,7 @@ def looked_at(images: Any, maps: Any, titles: Sequence[str] = ()) -> "Figure":
   return figure
 
 
+@styled
 def grid_similarity(table: Any, shape: tuple[int, int], most: int = 8) -> "Figure":
   """For patches spread over the image, the cosine of their position with all (ViT, figure 7).
 
@@ -62,6 +64,7 @@ def grid_similarity(table: Any, shape: tuple[int, int], most: int = 8) -> "Figur
   return figure
 
 
+@styled
 def reconstructions(images: Any, hidden: Any, predicted: Any) -> "Figure":
   """Images, what the encoder sees of them, and what the decoder makes of that.
 
@@ -72,7 +75,7 @@ def reconstructions(images: Any, hidden: Any, predicted: Any) -> "Figure":
   """
   images, predicted = _images(images), _images(predicted)
   hidden = np.asarray(hidden, bool)[..., None]
-  figure = new_figure((4.2, 1.4 * len(images) + 0.3))
+  figure = new_figure((COLUMN, COLUMN / 3 * len(images) + 0.3))
   grid = figure.subplots(len(images), 3, squeeze=False)
   titles = ("image", "seen", "reconstructed")
   for row, parts in enumerate(zip(images, np.where(hidden, 0.5, images),
@@ -95,4 +98,4 @@ def _show(axes: Any, image: np.ndarray, title: str = "") -> None:
   else:
     axes.imshow(image[..., 0], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
   axes.set_axis_off()
-  axes.set_title(title, fontsize=9, parse_math=False)
+  axes.set_title(title, parse_math=False)

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jtx.figures.figure import SEQUENTIAL_COLOURS, clip, label_tokens, new_figure
+from jtx.figures.figure import (
+  COLUMN, PAGE, SEQUENTIAL_COLOURS, clip, label_tokens, new_figure, styled)
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
-COLUMN, PAGE = 3.4, 6.8  # inches
 LABELS = 40  # on an axis
 
 
+@styled
 def attention_panels(maps: Mapping[str, Any], queries: Sequence[str], keys: Sequence[str], *,
                      xlabel: str = "key", ylabel: str = "query", most: int = 4) -> "Figure":
   """Maps of heads under their names, in one colour scale: a row a query, a column a key.
@@ -60,8 +61,8 @@ def attention_panels(maps: Mapping[str, Any], queries: Sequence[str], keys: Sequ
     axes.remove()
     if place >= across:  # what stands above is now the last of its column
       grid.flat[place - across].tick_params(labelbottom=True)
-  figure.supxlabel(xlabel, fontsize=8, parse_math=False)
-  figure.supylabel(ylabel, fontsize=8, parse_math=False)
+  figure.supxlabel(xlabel, parse_math=False)
+  figure.supylabel(ylabel, parse_math=False)
   bar = figure.colorbar(image, ax=figure.axes, shrink=0.8, aspect=25, pad=0.02)
   bar.set_label("attention weight", fontsize=7)
   bar.ax.tick_params(labelsize=6)

@@ -18,6 +18,7 @@ from jtx.config import ConfigDict
 from jtx.errors import ConfigError
 from jtx.figures.curves import Line, curves, mean_line
 from jtx.figures.figure import save_figure
+from jtx.sweeps.folders import read_metrics
 from jtx.sweeps.jobs import finished
 from jtx.sweeps.sweep import SEED, SWEEP_FILE, word
 
@@ -161,22 +162,36 @@ def report(workdir: str, metrics: Sequence[str] = ()) -> str:
   Raises:
     ConfigError: there is neither, or no such metric.
   """
-  if storage.exists(os.path.join(workdir, SWEEP_FILE)):
+  if is_sweep(workdir):
     make = _report_sweep
   elif any(storage.exists(os.path.join(workdir, f)) for f in ("metrics.jsonl", "results.json")):
     make = _report_run
   else:
     raise ConfigError(f"--workdir={workdir} holds neither a sweep ({SWEEP_FILE}) nor a run"
                       " (metrics.jsonl)")
-  kept = os.path.join(workdir, REPORT_FILE)
   asked = list(metrics)
-  if not asked and storage.exists(kept):
-    metrics = _read_json(kept)["metrics"]
+  if not asked and (metrics := kept_metrics(workdir)):
     logging.info("report   --metrics=%s, as before; --metrics=all is all", ",".join(metrics))
   text = make(workdir, [] if asked == ["all"] else list(metrics))
   if asked:
-    config_files.write_json({"metrics": [] if asked == ["all"] else asked}, kept)
+    config_files.write_json({"metrics": [] if asked == ["all"] else asked},
+                            os.path.join(workdir, REPORT_FILE))
   return text
+
+
+def is_sweep(workdir: str) -> bool:
+  return storage.exists(os.path.join(workdir, SWEEP_FILE))
+
+
+def kept_metrics(workdir: str) -> list[str]:
+  """The metrics that were last asked for; none are all."""
+  path = os.path.join(workdir, REPORT_FILE)
+  return _read_json(path)["metrics"] if storage.exists(path) else []
+
+
+def label_of(settings: Mapping[str, Any]) -> str:
+  """Of a setting, under which it is drawn; "" where it sets nothing."""
+  return ",".join(f"{k}={word(v)}" for k, v in settings.items() if k != SEED)
 
 
 def _report_sweep(workdir: str, metrics: Sequence[str]) -> str:
@@ -186,29 +201,29 @@ def _report_sweep(workdir: str, metrics: Sequence[str]) -> str:
   text = markdown(table, metrics)
   for name, content in (("sweep.md", text), ("sweep.csv", csv_text(table, metrics))):
     storage.write_text(os.path.join(workdir, name), content)
-  groups: dict[str, list[list[dict[str, Any]]]] = {}
-  for item in _read_json(os.path.join(workdir, SWEEP_FILE))["items"]:
-    settings = {k: v for k, v in item["settings"].items() if k != SEED}
-    label = ",".join(f"{k}={word(v)}" for k, v in settings.items())
-    groups.setdefault(label, []).append(_logged(os.path.join(workdir, item["name"])))
   for path, drawn in (("loss.png", ["loss"]), ("curves.png", asked)):
-    panels = {metric: {label: _mean([_line(logged, metric) for logged in group])
-                       for label, group in groups.items()} for metric in drawn}
-    _draw(panels, os.path.join(workdir, path))
+    _draw(_panels_of_sweep(workdir, drawn), os.path.join(workdir, path))
   return text
 
 
+def _panels_of_sweep(workdir: str, metrics: Sequence[str]) -> dict[str, dict[str, Line]]:
+  """A panel a metric, a line a setting."""
+  groups: dict[str, list[list[dict[str, Any]]]] = {}
+  for item in _read_json(os.path.join(workdir, SWEEP_FILE))["items"]:
+    logged = read_metrics(os.path.join(workdir, item["name"]))
+    groups.setdefault(label_of(item["settings"]), []).append(logged)
+  return {metric: {label: mean_of([line_of(logged, metric) for logged in group])
+                   for label, group in groups.items()} for metric in metrics}
+
+
 def _report_run(workdir: str, metrics: Sequence[str]) -> str:
-  logged = _logged(workdir)
+  logged = read_metrics(workdir)
   path = os.path.join(workdir, "results.json")
   latest = {k: v for line in logged for k, v in line.items()}
   results = _read_json(path) if storage.exists(path) else latest
   choose_metrics([latest, results], metrics)  # known in one or the other
   shown = {k: v for k, v in results.items() if k in metrics or not metrics}
-  panels: dict[str, dict[str, Line]] = {}  # numbers of the same name, of several splits, compare
-  for metric in metrics or [k for k in latest if k.rpartition("/")[2] == "loss"]:
-    panels.setdefault(metric.rpartition("/")[2], {})[metric] = _line(logged, metric)
-  _draw(panels, os.path.join(workdir, "curves.png"))
+  _draw(_panels_of_run(logged, metrics), os.path.join(workdir, "curves.png"))
   cell = lambda v: number_text(v) if isinstance(v, float) else word(v)
   tables = {k: v for k, v in shown.items() if isinstance(v, Mapping)}
   text = _markdown(["metric", "value"],
@@ -220,16 +235,30 @@ def _report_run(workdir: str, metrics: Sequence[str]) -> str:
   return text
 
 
-def _logged(workdir: str) -> list[dict[str, Any]]:
-  """The lines of `metrics.jsonl`; one that is being written does not count yet."""
-  path = os.path.join(workdir, "metrics.jsonl")
-  if not storage.exists(path):
-    return []
-  lines = storage.read_text(path).splitlines(keepends=True)
-  return [json.loads(line) for line in lines if line.endswith("\n")]
+def _panels_of_run(logged: Sequence[Mapping[str, Any]], metrics: Sequence[str]
+                   ) -> dict[str, dict[str, Line]]:
+  """The metrics, or the losses; numbers of the same name, of several splits, share a panel."""
+  panels: dict[str, dict[str, Line]] = {}
+  names = dict.fromkeys(k for line in logged for k in line)
+  for metric in metrics or [k for k in names if k.rpartition("/")[2] == "loss"]:
+    panels.setdefault(metric.rpartition("/")[2], {})[metric] = line_of(logged, metric)
+  return panels
 
 
-def _line(logged: Sequence[Mapping[str, Any]], metric: str) -> Line:
+def save_curves(workdir: str, output: str, metrics: Sequence[str] = ()) -> None:
+  """Draws the metrics, or the losses, of a sweep or a run into a file for a paper.
+
+  Raises:
+    ConfigError: no such metric was logged.
+  """
+  panels = (_panels_of_sweep(workdir, metrics or ["loss"]) if is_sweep(workdir) else
+            _panels_of_run(read_metrics(workdir), metrics))
+  if not _draw(panels, output):
+    raise ConfigError(f"--output={output}: there is no curve of {', '.join(metrics) or 'loss'} in"
+                      f" {workdir}")
+
+
+def line_of(logged: Sequence[Mapping[str, Any]], metric: str) -> Line:
   """Its values over the steps that have one; null, which is not finite, is NaN."""
   values = {line["step"]: math.nan if line[metric] is None else line[metric]
             for line in logged if metric in line}
@@ -237,18 +266,19 @@ def _line(logged: Sequence[Mapping[str, Any]], metric: str) -> Line:
   return Line(steps, [values[step] for step in steps])
 
 
-def _mean(runs: Sequence[Line]) -> Line:
+def mean_of(runs: Sequence[Line]) -> Line:
   """Over the runs that have points by now."""
   there = [run for run in runs if len(run.xs)]
   return mean_line(there) if there else Line([], [])
 
 
-def _draw(panels: Mapping[str, Mapping[str, Line]], path: str) -> None:
-  """Draws the lines that have points; nothing is drawn to no file."""
+def _draw(panels: Mapping[str, Mapping[str, Line]], path: str) -> bool:
+  """Draws the lines that have points, and says whether any had; nothing is drawn to no file."""
   there = {ylabel: {label: line for label, line in lines.items() if len(line.xs)}
            for ylabel, lines in panels.items()}
   if there := {ylabel: lines for ylabel, lines in there.items() if lines}:
     save_figure(curves(there, "step"), path)
+  return bool(there)
 
 
 def _read_json(path: str) -> Any:

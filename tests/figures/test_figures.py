@@ -2,13 +2,14 @@
 
 import sys
 
+import matplotlib
 import numpy as np
 import pytest
 
 from jtx.figures.attention import (
     attention_grid, attention_map, heatmaps, position_heatmap, position_similarity)
 from jtx.figures.curves import Line, bars, curve, curves, mean_line
-from jtx.figures.figure import MAX_LABELS, save_figure
+from jtx.figures.figure import COLUMN, MAX_LABELS, save_figure
 
 
 def attention(*shape):
@@ -202,6 +203,27 @@ def test_save_makes_the_folder(tmp_path, suffix, magic):
   path = tmp_path / "figures" / f"positions.{suffix}"
   save_figure(position_heatmap(np.eye(4)), path)
   assert path.read_bytes().startswith(magic)
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_the_same_figure_gives_the_same_bytes(tmp_path, suffix):
+  for name in "ab":
+    save_figure(curve([0, 1], {"a": [1, 2], "b": [2, 1]}, "x", "y"), tmp_path / f"{name}.{suffix}")
+  first, second = (tmp_path / f"{name}.{suffix}" for name in "ab")
+  assert first.read_bytes() == second.read_bytes()
+  assert b"Date" not in first.read_bytes()
+
+
+def test_figures_have_one_width_and_style():
+  before = dict(matplotlib.rcParams)
+  figures = [curve([0], {"a": [1]}, "x", "y"), curves({"y": {"a": Line([0], [1])}}, "x"),
+             bars({"a": 1.0}, "x"), position_heatmap(np.eye(4)), position_similarity(np.eye(4)),
+             attention_map(np.eye(2), ["a", "b"], ["a", "b"])]
+  assert dict(matplotlib.rcParams) == before
+  for figure in figures:
+    axes = figure.axes[0]
+    assert figure.get_size_inches()[0] == COLUMN == 3.25
+    assert axes.xaxis.label.get_size() == 8 and axes.get_xticklabels()[0].get_size() == 7
 
 
 def test_notebooks_show_a_figure():

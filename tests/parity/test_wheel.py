@@ -33,6 +33,8 @@ def test_a_config_of_three_lines_in_an_empty_folder(installed, tmp_path):
   theirs = transformers.pipeline("text-classification", str(tmp_path / "hf"), top_k=None)
   assert {x["label"]: x["score"] for x in theirs(["a good one"])[0]} == pytest.approx(
       line["scores"], abs=1e-6)
+  run(jtx, "report", "--workdir=w", "--output=w.html", cwd=tmp_path)
+  assert "One run, finished." in (tmp_path / "w.html").read_text()
   # py.typed, by which type checkers read the annotations.
   run(installed / "python", "-c", "import os, jtx; os.stat(jtx.__path__[0] + '/py.typed')",
       cwd=tmp_path)
