@@ -41,7 +41,7 @@ def make_model(config: ConfigDict, info: Mapping[str, int],
       if path == ["head"] and not labelled(node):
         continue  # labels that the model is not asked for
       if last in node and node[last] is None:
-        node[last] = value or None  # a flag that is not set is as files of other libraries leave it
+        node[last] = None if value is False else value  # a flag as other libraries' files leave it
       elif last in node and (node[last] != value if "vocab" not in last else node[last] < value):
         raise ConfigError(f"config.{section}.{key}={node[last]} does not fit the data, whose {last}"
                           f" is {value}; leave it unset to take the data's")

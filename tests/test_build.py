@@ -124,3 +124,10 @@ def test_an_embedding_may_have_rows_to_spare():
   assert build.make_model(config, {"vocab_size": 23})[0].vocab_size == 80
   with pytest.raises(ConfigError, match="config.model.vocab_size=80 does not fit the data"):
     build.make_model(config, {"vocab_size": 81})
+
+
+def test_a_target_may_begin_with_the_token_0():
+  """As ByT5's do, with <pad>."""
+  config = tiny_config()
+  info = declared_data(config, 100, 3)[1] | {"bos_id": 0}
+  assert build.make_model(config, info)[1].bos_id == 0
