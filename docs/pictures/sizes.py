@@ -47,9 +47,8 @@ def logits(model: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
 
 def size(config: Mapping[str, Any], head: str) -> tuple[int, float]:
   """Parameters, and operations of a forward pass over a text or an image, by its shapes alone."""
-  source = huggingface.identify(config, "config.json")
-  fields = configs.model_fields(source.family, source.config, frozenset({head}), source.path)
-  model = configs.make_model(source.family, fields)
+  family = huggingface.identify(config, "config.json").family
+  model = configs.make_model(family, huggingface.fields_for(config, {head}))
   example = model.example()
   params = unbox(jax.eval_shape(model.init, jax.random.key(0), example)["params"])
   lengths = {"tgt": span_lengths(TOKENS)[1]}

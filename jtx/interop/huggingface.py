@@ -131,7 +131,8 @@ def ties_embeddings(source: Source) -> bool:
 
 def fields_for(config: Mapping[str, Any], heads: Heads, path: str = CONFIG) -> dict[str, Any]:
   """As `model_fields`, for heads in place of an architecture."""
-  return configs.model_fields(identify(config, path).family, config, frozenset(heads), path)
+  source = identify(config, path)
+  return configs.model_fields(source.family, source.config, frozenset(heads), path)
 
 
 def base_fields(source: Source) -> dict[str, Any]:

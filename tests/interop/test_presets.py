@@ -75,3 +75,11 @@ def test_published_encoder_decoders_have_their_number_of_parameters(name):
 def test_counts_by_formula_are_those_that_are_published():
   assert t5(512, 2048, 6, 64, N=8, v1=True) == ENCDEC_COUNTS["t5_small"]
   assert t5(1024, 2816, 24, 64, N=16) == ENCDEC_COUNTS["t5_v1_1_large"]
+
+
+def test_a_config_of_timm_has_fields():
+  """ViT-B/16 of 1,000 classes has 86,567,656 parameters (Dosovitskiy et al. 2021, table 1)."""
+  config = {"architecture": "vit_base_patch16_224", "num_classes": 1000}
+  family = huggingface.identify(config, "config.json").family
+  model = configs.make_model(family, huggingface.fields_for(config, {"classes"}))
+  assert sum(math.prod(shape) for shape in param_shapes(model).values()) == 86_567_656
