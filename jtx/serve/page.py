@@ -14,10 +14,11 @@ HEADERS = {"Content-Security-Policy": (
 
 @functools.cache
 def template() -> jinja2.Template:
-  return jinja2.Environment(
+  environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(os.path.join(os.path.dirname(__file__), "html")),
-      autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-  ).get_template("page.html")
+      autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+  environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # fields have an order
+  return environment.get_template("page.html")
 
 
 def text(name: str, model: Mapping[str, Any]) -> str:

@@ -31,7 +31,8 @@ def bound(host: str, port: int) -> socket.socket:
   with told(host, port):
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
                                              flags=socket.AI_PASSIVE)[0]
-    found = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's delays off only where a socket says that it is of TCP.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     found.bind(address)
     return found
