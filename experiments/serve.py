@@ -37,19 +37,18 @@ MAX_LENGTH = flags.DEFINE_integer(
     " with, or 256.", lower_bound=8)
 BEAM = flags.DEFINE_integer("beam", None, "Hypotheses of beam search, of translators and language"
                             " models.", lower_bound=1)
-MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "The most of a language model's text.",
-                                      lower_bound=1)
+MAX_NEW_TOKENS = flags.DEFINE_integer(
+    "max_new_tokens", None, "The most of a language model's text; 128 if not given.", lower_bound=1)
 STOP = flags.DEFINE_multi_string("stop", [], "A string that ends such a text; may be repeated.")
 TEMPERATURE = flags.DEFINE_float("temperature", None, "Of sampling.", lower_bound=0.0)
 TOP_K = flags.DEFINE_integer("top_k", None, "Sample from the k likeliest tokens.", lower_bound=1)
 TOP_P = flags.DEFINE_float("top_p", None, "Sample from the likeliest tokens of probability p.")
 
-METHOD_FLAGS = (BEAM, TEMPERATURE, TOP_K, TOP_P)
+WRITING_FLAGS = (BEAM, MAX_NEW_TOKENS, STOP, TEMPERATURE, TOP_K, TOP_P)
 
 
 def main() -> None:
-  from jtx import api
-  from jtx.serve import kinds
+  from jtx.serve.kinds import open_kinds
   try:
     from jtx.serve import run
     from jtx.serve.app import Limits, Server
@@ -61,11 +60,9 @@ def main() -> None:
                   max_queue=MAX_QUEUE.value, max_body_mb=MAX_BODY_MB.value,
                   max_chars=MAX_CHARS.value, timeout_s=TIMEOUT_S.value)
   listener = run.bound(HOST.value, PORT.value)
-  opened = api.Opened(WORKDIR.value, step=STEP.value, max_length=MAX_LENGTH.value,
-                      batch_size=MAX_BATCH.value)
-  writing = {f.name: f.value for f in METHOD_FLAGS if f.value is not None}
-  found = kinds.open_kinds(opened, max_batch=MAX_BATCH.value, beam=BEAM.value, writing={
-      "max_new_tokens": MAX_NEW_TOKENS.value, "stop": STOP.value, **writing})
+  writing = {f.name: f.value for f in WRITING_FLAGS if f.value not in (None, [])}
+  found = open_kinds(WORKDIR.value, step=STEP.value, max_length=MAX_LENGTH.value,
+                     max_batch=MAX_BATCH.value, writing=writing)
   name = os.path.basename(os.path.abspath(WORKDIR.value))
   host, port = listener.getsockname()[:2]
   print(f"serving {name} at http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)

@@ -130,8 +130,6 @@ class Server:
       jobs = [Job(kind, x) for x in inputs]
       self.put(jobs)
       outputs = await self.outputs(request, jobs)
-      if outputs is None:
-        return Response(status_code=CLIENT_LEFT)
       return written({"outputs": outputs} if several else outputs[0])
 
     return endpoint
@@ -151,13 +149,24 @@ class Server:
       job = Job(kind, given, sink)
       job.future.add_done_callback(lambda _: loop.call_soon_threadsafe(pieces.put_nowait, END))
       self.put([job])
+      first = asyncio.ensure_future(pieces.get())
+      try:
+        await self.first(request, first)
+        if first.result() is END and (error := job.future.exception()):
+          raise of_model(error)
+      except Refused:
+        heard = False
+        job.future.cancel()
+        raise
 
       async def events():
         nonlocal heard
         try:
+          piece = first.result()
           async with asyncio.timeout(self.limits.timeout_s):
-            while (piece := await pieces.get()) is not END:
+            while piece is not END:
               yield event({"text": piece})
+              piece = await pieces.get()
           yield event(job.future.result(), "done")
         except TimeoutError:
           yield event({"error": self.late()}, "error")
@@ -224,31 +233,42 @@ class Server:
     except Stopping:
       raise stopping() from None
 
-  async def outputs(self, request: Request, jobs: list[Job]) -> list[dict[str, Any]] | None:
-    """The outputs of jobs; None where the client has left. What is not awaited is not run.
+  async def outputs(self, request: Request, jobs: list[Job]) -> list[dict[str, Any]]:
+    """The outputs of jobs. What nobody waits for any more is not run.
 
     Raises:
-      Refused: a job fails, or takes too long.
+      Refused: a job fails, or takes too long, or the client has left.
     """
-    answered = asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
+    answered = asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs),
+                              return_exceptions=True)
+    try:
+      await self.first(request, answered)
+    finally:
+      answered.cancel()
+      for job in jobs:
+        job.future.cancel()
+    for number, output in enumerate(answered.result(), 1):
+      if isinstance(output, BaseException):
+        error = of_model(output)
+        where = f"input {number}: " if len(jobs) > 1 else ""
+        raise Refused(error.status, f"{where}{error.sentence}")
+    return answered.result()
+
+  async def first(self, request: Request, answered: asyncio.Future) -> None:
+    """Returns when there is an answer.
+
+    Raises:
+      Refused: it takes too long, or the client has left.
+    """
     gone = asyncio.ensure_future(left(request))
     try:
       await asyncio.wait({answered, gone}, timeout=self.limits.timeout_s,
                          return_when=asyncio.FIRST_COMPLETED)
-      if answered.done():
-        return answered.result()
-      if gone.done():
-        return None
-      raise Refused(504, self.late())
-    except Refused:
-      raise
-    except Exception as e:
-      raise of_model(e) from None
+      if not answered.done():
+        raise Refused(CLIENT_LEFT, "the client has left") if gone.done() else Refused(
+            504, self.late())
     finally:
       gone.cancel()
-      answered.cancel()
-      for job in jobs:
-        job.future.cancel()
 
   def late(self) -> str:
     return f"the answer took longer than {self.limits.timeout_s:g} s"

@@ -11,8 +11,9 @@ from typing import Any, Callable, Hashable, Iterator, Mapping, Sequence
 import numpy as np
 
 from jtx import api
-from jtx.errors import DataError
+from jtx.errors import ConfigError, DataError
 from jtx.inference import attention, tasks
+from jtx.inference.decode import Beam
 from jtx.inference.images import TOP, ImagePredictor
 from jtx.inference.predictions import predicted
 from jtx.ranges import SEEDS
@@ -39,32 +40,42 @@ class Kind:
     return "second" in given
 
 
-def open_kinds(opened: api.Opened, *, max_batch: int, beam: int | None = None,
-               writing: Mapping[str, Any] | None = None) -> dict[str, Kind]:
+def open_kinds(directory: str, *, step: int | str | None = None, max_length: int | None = None,
+               max_batch: int = 16, writing: Mapping[str, Any] | None = None) -> dict[str, Kind]:
   """The kinds of a model by their names, its own first.
 
   Args:
-    opened: the model.
+    directory: a workdir of jtx or a folder of Hugging Face.
+    step: see `jtx.api.Opened`.
+    max_length: of a text in tokens, likewise.
     max_batch: inputs at a time.
-    beam: of translations, see `jtx.api.Translator`.
-    writing: of continuations, arguments of `jtx.api.Generator`.
+    writing: arguments of `jtx.api.Generator`; of those a translator takes `beam`.
 
   Raises:
     ConfigError: the model can't be used so.
   """
+  opened, writing = api.Opened(directory, step=step, max_length=max_length), dict(writing or {})
   if opened.translates:
-    found = translations(api.Translator(opened, beam=beam, batch_size=max_batch), max_batch)
+    translate = api.Translator(opened, beam=writing.pop("beam", None), max_length=max_length,
+                               batch_size=max_batch)
+    found = translations(translate, max_batch)
   elif opened.takes_images:
+    writing |= {} if max_length is None else {"max_length": max_length}
     found = [images(opened, max_batch)]
   else:
     writes, task = "lm" in opened.model.heads, tasks.task_of(opened.model)
     found = [predictions(opened, task, max_batch)] if task != "none" or not writes else []
     if writes:
-      found.append(continuations(api.Generator(opened, batch_size=max_batch, **writing or {})))
+      found.append(continuations(api.Generator(opened, batch_size=max_batch, **writing)))
+      writing = {}
     if task not in ("none", "embedding"):
-      found.append(vectors(api.Embedder(opened, batch_size=max_batch), max_batch))
+      found.append(vectors(api.Embedder(opened, max_length=opened.max_length,
+                                        batch_size=max_batch), max_batch))
     if hasattr(opened.model, "attention_weights"):
       found.append(attended(opened))
+  if writing:
+    raise ConfigError(f"--{next(iter(writing))}: the model of {directory} does not take it, since"
+                      f" it answers at /{found[0].name}")
   return {kind.name: kind for kind in found}
 
 
@@ -78,18 +89,22 @@ def rows(number: int, most: int) -> int:
 
 def predictions(opened: api.Opened, task: str, max_batch: int) -> Kind:
   """What the head of a model of texts says."""
-  needs = tasks.HEADS[task][0]
-  fields = {key: Field(kind=key if key == "words" else "text" if kind is str else "texts")
-            for key, kind in needs.items()}
-  if needs == tasks.TEXT:
-    fields["second"] = Field(kind="text", required=bool(opened.model.head.both_orders))
 
   def call(inputs):
     trained = opened.trained._replace(batch_size=rows(len(inputs), max_batch))
     return tasks.predict(trained, inputs)
 
-  return Kind(name="predict", does=f"The prediction of the head for {task!r}.", fields=fields,
-              call=call)
+  return Kind(name="predict", does=f"The prediction of the head for {task!r}.", call=call,
+              fields=fields_of(task, both_orders=bool(opened.model.head.both_orders)))
+
+
+def fields_of(task: str, both_orders: bool = False) -> dict[str, Field]:
+  """The fields of an input of a head, by what its row of the table needs."""
+  needs = tasks.HEADS[task][0]
+  fields = {key: Field(kind=key if key == "words" else "text" if kind is str else "texts")
+            for key, kind in needs.items()}
+  second = Field(kind="text", required=both_orders)
+  return fields | ({"second": second} if needs == tasks.TEXT else {})
 
 
 def images(opened: api.Opened, max_batch: int) -> Kind:
@@ -184,7 +199,9 @@ def continuations(generate: api.Generator) -> Kind:
 
   return Kind(name="generate", does="The text behind a prompt.", fields=fields, call=call,
               one_of=tuple(key for key in fields if key != "seed"),
-              stream=lambda given: generator.stream(tokens(given), seed(given)))
+              # The best of several texts is known at the end only.
+              stream=None if isinstance(generator.method, Beam) else
+              lambda given: generator.stream(tokens(given), seed(given)))
 
 
 def attended(opened: api.Opened) -> Kind:

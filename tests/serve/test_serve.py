@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import http.client
 import json
 import re
@@ -12,16 +13,16 @@ import time
 
 import pytest
 
-from jtx.api import Opened
 from jtx.data.tokenizers import kinds as tokenizers
-from jtx.errors import DataError
+from jtx.errors import ConfigError, DataError
+from jtx.inference import tasks
 from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
 from jtx.saved import pretrained
 from jtx.serve import run
 from jtx.serve.app import Limits, Server
-from jtx.serve.fields import Field
-from jtx.serve.kinds import Kind, open_kinds
+from jtx.serve.fields import FIELDS, Field
+from jtx.serve.kinds import Kind, fields_of, open_kinds
 from tests.helpers import encoder
 from tests.inference.test_continuations import MODEL as LM, PARAMS as LM_PARAMS, TOKENIZER
 from tests.inference.test_texts import TEXTS
@@ -122,7 +123,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def classifier(folder):
-  found = open_kinds(Opened(folder), max_batch=16)
+  found = open_kinds(folder)
   with running(found.values(), max_wait_ms=50.0) as this:
     yield this
 
@@ -250,6 +251,8 @@ def test_one_bad_input_does_not_spoil_the_batch(held):
   with running([held.kind], max_wait_ms=500.0, max_batch=5) as this:
     found = dict(zip(texts, in_threads(lambda x: this.ask("/echo", {"text": x}), texts, 5)))
     assert this.count("jtx_batch_size_sum") == 5
+    several = this.ask("/echo", {"inputs": [{"text": "a"}, {"text": "bad"}]})
+  assert several == (422, {"error": "input 2: it can't be read"})
   assert [found[x][0] for x in texts] == [200, 422, 200, 500, 500]
   assert found["bad"][1] == {"error": "it can't be read"}
   assert "can't" not in found["bad fault"][1]["error"] and "NaN" in found["nan"][1]["error"]
@@ -314,7 +317,7 @@ def test_requests_are_counted(held):
 def writer(tmp_path_factory):
   place = str(tmp_path_factory.mktemp("serve") / "lm")
   pretrained.save_pretrained(place, LM, LM_PARAMS, TOKENIZER, format="jtx")
-  found = open_kinds(Opened(place), max_batch=4, writing={"max_new_tokens": 8})
+  found = open_kinds(place, max_batch=4, writing={"max_new_tokens": 8})
   with running([found["generate"]]) as this:
     yield this
 
@@ -334,3 +337,48 @@ def test_the_pieces_of_a_stream_are_the_whole_answer(writer):
   for path in ("/generate", "/generate/stream"):
     assert writer.ask(path, {"prompt": ""})[0] == writer.ask(path, {})[0] == 400
     assert writer.ask(path, {"prompt": "a", "seed": 1})[0] == 400  # nothing is drawn
+
+
+def test_a_failure_of_a_stream_is_told(held):
+  def stream(given):
+    if given["text"] == "bad":
+      raise DataError("it is bad")
+    yield "a"
+    raise DataError("it ends")
+
+  kind = dataclasses.replace(held.kind, stream=stream)
+  with running([kind]) as this:
+    assert this.ask("/echo/stream", {"text": "bad"}) == (422, {"error": "it is bad"})
+    assert list(events(this.ask("/echo/stream", {"text": "good"})[1])) == [
+        ("", {"text": "a"}), ("error", {"error": "it ends"})]
+
+
+def test_a_stream_ends_where_nobody_reads(held):
+  ended = threading.Event()
+
+  def stream(given):
+    try:
+      while True:
+        yield given["text"]
+        time.sleep(0.01)
+    finally:
+      ended.set()
+
+  body = b'{"text": "a"}'
+  with running([dataclasses.replace(held.kind, stream=stream)]) as this:
+    head = b"POST /echo/stream HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with send(this.address, head + body) as client:
+      assert client.recv(1000)
+    assert ended.wait(10)
+
+
+def test_options_of_other_models_are_refused(folder):
+  with pytest.raises(ConfigError, match="--beam: the model of .* answers at /predict"):
+    open_kinds(folder, writing={"beam": 2})
+
+
+@pytest.mark.parametrize("task", tasks.HEADS)
+def test_every_head_has_fields(task):
+  fields = fields_of(task)
+  assert tasks.HEADS[task][0].keys() <= fields.keys()
+  assert all(field.kind in FIELDS for field in fields.values())
