@@ -2,13 +2,19 @@
 
 import base64
 import binascii
+import contextlib
 import dataclasses
+import io
 from typing import Any, Callable, Mapping
 
+from PIL import Image
+
 from jtx.data import chat
+from jtx.data.ops.decode import FORMATS
 from jtx.ranges import SEEDS
 
 MAX_TEXTS = 1000  # of a list
+MAX_PIXELS = 2 ** 25  # of an image
 
 
 class Refused(Exception):
@@ -60,9 +66,16 @@ def image(value: Any, max_chars: int) -> bytes:
   if not isinstance(value, str) or not value:
     raise Refused(400, f"is {shown(value)}, and should be the base64 of an image's file")
   try:
-    return base64.b64decode(value, validate=True)
+    data = base64.b64decode(value, validate=True)
   except (binascii.Error, ValueError):
     raise Refused(400, "is not the base64 of an image's file") from None
+  # Decoding makes gigabytes of few bytes, where these say that the image is large.
+  size = 0, 0
+  with contextlib.suppress(Exception):  # the model's own ops say what is no image
+    size = Image.open(io.BytesIO(data), formats=FORMATS).size
+  if size[0] * size[1] > MAX_PIXELS:
+    raise Refused(413, f"has {size[0]} x {size[1]} pixels, and may have {MAX_PIXELS} in all")
+  return data
 
 
 def messages(value: Any, max_chars: int) -> list[Mapping[str, str]]:

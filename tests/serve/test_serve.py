@@ -1,9 +1,7 @@
 """The server over a real socket: answers, batches, refusals, streams, counts and the stop."""
 
 import concurrent.futures
-import contextlib
 import dataclasses
-import http.client
 import json
 import re
 import signal
@@ -14,73 +12,19 @@ import time
 import pytest
 
 from jtx.data.tokenizers import kinds as tokenizers
-from jtx.errors import ConfigError, DataError
-from jtx.inference import tasks
+from jtx.errors import DataError
 from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
 from jtx.saved import pretrained
 from jtx.serve import run
 from jtx.serve.app import Limits, Server
-from jtx.serve.fields import FIELDS, Field
-from jtx.serve.kinds import Kind, fields_of, open_kinds
+from jtx.serve.fields import Field
+from jtx.serve.kinds import Kind, open_kinds
 from tests.helpers import encoder
 from tests.inference.test_continuations import MODEL as LM, PARAMS as LM_PARAMS, TOKENIZER
 from tests.inference.test_texts import TEXTS
 from tests.models.test_encoder import BLOCK, D, batch_of, drawn
-
-
-class Client:
-  """Asks the server at an address."""
-
-  def __init__(self, address):
-    self.address = address
-
-  def connection(self, timeout=30):
-    return contextlib.closing(http.client.HTTPConnection(*self.address, timeout=timeout))
-
-  def ask(self, path, value=None, *, raw=None, headers=None):
-    """The status and the JSON, or text, of an answer."""
-    body = raw if value is None else json.dumps(value).encode()
-    with self.connection() as connection:
-      connection.request("GET" if body is None else "POST", path, body, headers or {})
-      answer = connection.getresponse()
-      text = answer.read().decode()
-      is_json = answer.headers["content-type"].startswith("application/json")
-      return answer.status, json.loads(text) if is_json else text
-
-  def count(self, name):
-    return sum(float(x) for x in re.findall(f"^{name} (.*)$", self.ask("/metrics")[1],
-                                            re.MULTILINE))
-
-
-class Running(Client):
-  """A server in a thread, and its client."""
-
-  def __init__(self, server):
-    self.server, self.socket = server, run.bound("127.0.0.1", 0)
-    super().__init__(self.socket.getsockname())
-    ready = threading.Event()
-    self.thread = threading.Thread(
-        target=run.run, args=(server, self.socket, lambda p: (setattr(self, "program", p),
-                                                              ready.set())))
-    self.thread.start()
-    ready.wait()
-
-  def stop(self):
-    """As a signal does."""
-    self.server.close()
-    self.program.should_exit = True
-
-
-@contextlib.contextmanager
-def running(found, **limits):
-  this = Running(Server("model", {kind.name: kind for kind in found}, Limits(**limits)))
-  try:
-    yield this
-  finally:
-    this.stop()
-    this.thread.join(20)
-    assert not this.thread.is_alive()
+from tests.serve.serving import Client, running
 
 
 class Held:
@@ -370,15 +314,3 @@ def test_a_stream_ends_where_nobody_reads(held):
     with send(this.address, head + body) as client:
       assert client.recv(1000)
     assert ended.wait(10)
-
-
-def test_options_of_other_models_are_refused(folder):
-  with pytest.raises(ConfigError, match="--beam: the model of .* answers at /predict"):
-    open_kinds(folder, writing={"beam": 2})
-
-
-@pytest.mark.parametrize("task", tasks.HEADS)
-def test_every_head_has_fields(task):
-  fields = fields_of(task)
-  assert tasks.HEADS[task][0].keys() <= fields.keys()
-  assert all(field.kind in FIELDS for field in fields.values())

@@ -5,7 +5,7 @@ const model = JSON.parse(document.getElementById("model").textContent);
 const main = document.getElementById("main");
 const LABELS = {
   texts: "a text a line", words: "words with spaces between them", image: "an image's file",
-  messages: "what you say", seed: "a whole number, or nothing",
+  messages: "what you say", seed: "a whole number",
 };
 
 function make(tag, attributes = {}, ...children) {
@@ -176,7 +176,8 @@ function shown(found, value) {
   if ("tags" in found) parts.push(tokens(found.words, found.tags));
   if ("replaced" in found) parts.push(tokens(found.tokens, found.replaced.map(round)));
   if ("answer" in found) parts.push(...answered(found, value.context));
-  if ("text" in found) parts.push(make("p", {class: "text"}, found.text));
+  if ("text" in found) parts.push(found.text ? make("p", {class: "text"}, found.text)
+    : make("p", {class: "note"}, "An empty text."));
   if ("embedding" in found) parts.push(make("h2", {}, `${found.embedding.length} numbers`),
     make("p", {class: "text"}, found.embedding.slice(0, 8).map(round).join(", ") + ", ..."));
   return parts;
