@@ -55,7 +55,8 @@ def main() -> None:
   except ModuleNotFoundError as error:
     if error.name not in ("starlette", "uvicorn"):
       raise
-    raise cli.UsageError('it needs Starlette and uvicorn: pip install -e ".[serve]"') from error
+    raise cli.UsageError(
+        'the server needs Starlette and uvicorn: pip install -e ".[serve]"') from error
   limits = Limits(max_batch=MAX_BATCH.value, max_wait_ms=MAX_WAIT_MS.value,
                   max_queue=MAX_QUEUE.value, max_body_mb=MAX_BODY_MB.value,
                   max_chars=MAX_CHARS.value, timeout_s=TIMEOUT_S.value)

@@ -123,13 +123,13 @@ class Embedder(Opened):
 
   def __init__(self, directory: str, *, pool: str = "mean", normalize: bool = True, **options: Any):
     super().__init__(directory, **options)
-    self._embed = TextEmbedder(
+    self.embed = TextEmbedder(
         self.model, self.params, self.trained.tokenizer, pool=pool, normalize=normalize,
         max_length=self.max_length, batch_size=self.batch_size)
 
   def __call__(self, texts: Sequence[str]) -> Any:
     """[N] texts to float32 [N, D]."""
-    return self._embed(listed(texts))
+    return self.embed(listed(texts))
 
 
 class Classifier(Opened):

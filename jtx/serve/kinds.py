@@ -133,7 +133,7 @@ def vectors(embed: api.Embedder, max_batch: int) -> Kind:
   """Vectors of texts, of a model whose head is for something else."""
 
   def call(inputs):
-    embed._embed.predictor.batch_size = rows(len(inputs), max_batch)
+    embed.embed.predictor.batch_size = rows(len(inputs), max_batch)
     return [{"embedding": x.tolist()} for x in embed([x["text"] for x in inputs])]
 
   return Kind(name="embed", does="The vector of a text: the mean of the last hidden states, of"
