@@ -5,9 +5,18 @@ import http.client
 import json
 import re
 import threading
+import time
 
 from jtx.serve import run
 from jtx.serve.app import Limits, Server
+
+
+def until(condition):
+  """Returns when something is so, which it must be soon."""
+  deadline = time.monotonic() + 20
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.005)
 
 
 class Client:
