@@ -58,7 +58,7 @@ def run(server: Server, listener: socket.socket,
     started: called with uvicorn's server as soon as clients can connect.
   """
   program = Uvicorn(uvicorn.Config(
-      server.app, log_config=None, log_level="warning", access_log=False, lifespan="on",
+      server.app, log_config=None, log_level="error", access_log=False, lifespan="on",
       ws="none", loop="asyncio", timeout_keep_alive=30,
       timeout_graceful_shutdown=int(server.limits.timeout_s) + 1))
 
