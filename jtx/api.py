@@ -47,7 +47,7 @@ class Opened:
   """The model of a folder; the classes below are each for a task.
 
   Args:
-    directory: a Hugging Face directory or a jtx workdir.
+    directory: a Hugging Face directory or a jtx workdir; or a model that is opened already.
     step: of a run, the checkpoint: "best", "newest" or a number; None is the best where the run
       keeps it, and else the newest.
     max_length: tokens that a text is cut to; None is what the run was trained with, or 256.
@@ -60,11 +60,14 @@ class Opened:
   told = "anything"
   of_images = False  # as well
 
-  def __init__(self, directory: str, *, step: int | str | None = None,
+  def __init__(self, directory: "str | Opened", *, step: int | str | None = None,
                max_length: int | None = None, batch_size: int = 64):
-    self.directory, self.batch_size = directory, batch_size
-    self.saved = open_saved(directory)
-    self.model, self.params = self.saved.load(step=step)
+    if isinstance(directory, Opened):
+      vars(self).update(vars(directory), batch_size=batch_size)
+    else:
+      self.directory, self.batch_size = directory, batch_size
+      self.saved = open_saved(directory)
+      self.model, self.params = self.saved.load(step=step)
     self.takes_images = takes_images(self.model)
     self.translates = "seq2seq" in self.model.heads
     if self.heads:
@@ -120,13 +123,13 @@ class Embedder(Opened):
 
   def __init__(self, directory: str, *, pool: str = "mean", normalize: bool = True, **options: Any):
     super().__init__(directory, **options)
-    self._embed = TextEmbedder(
+    self.embed = TextEmbedder(
         self.model, self.params, self.trained.tokenizer, pool=pool, normalize=normalize,
         max_length=self.max_length, batch_size=self.batch_size)
 
   def __call__(self, texts: Sequence[str]) -> Any:
     """[N] texts to float32 [N, D]."""
-    return self._embed(listed(texts))
+    return self.embed(listed(texts))
 
 
 class Classifier(Opened):
@@ -137,7 +140,7 @@ class Classifier(Opened):
     super().__init__(directory, **options)
     model, params = self.model, self.params
     if model.head.task == "classes" and model.head.outputs == 1:
-      raise ConfigError(f"{directory}: its head is for a number, not for classes")
+      raise ConfigError(f"{self.directory}: its head is for a number, not for classes")
     self.labels = self.saved.labels() or tuple(f"LABEL_{i}" for i in range(model.head.outputs))
     if self.takes_images:
       self.classify = ImageClassifier(model, params, self.saved.image_ops(model), self.labels,
@@ -331,7 +334,7 @@ def attention(model: Any, text: Any, second: str | None = None, *,
     raise ConfigError(f"kind={kind!r} is of a translator, which {model.directory} is not")
   if model.translates:
     if second is None:
-      second = Translator(model.directory)([text])[0]
+      second = Translator(model)([text])[0]
     weights = attention_lib.of_translation(model.model, model.params, model.saved.tokenizers(),
                                            source=text, target=second, kind=kind or "cross")
   elif model.takes_images:

@@ -49,6 +49,14 @@ def test_the_classifier_of_a_folder(saved):
   assert classify([]) == []
 
 
+def test_a_model_that_is_opened_is_not_loaded_again(saved):
+  opened = api.Opened(saved[0], max_length=32)
+  classify = Classifier(opened, max_length=16, batch_size=2)
+  assert classify.params is opened.params and classify.saved is opened.saved
+  assert (classify.max_length, classify.batch_size, opened.max_length) == (16, 2, 32)
+  assert classify(TEXTS) == Classifier(saved[0], max_length=16, batch_size=2)(TEXTS)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mean", "first"])
 def test_the_embedder_of_a_folder(saved, kind):

@@ -26,6 +26,7 @@ ROOMS = (
     ("launch", "compile"),
     ("sweeps",),
     ("api",),
+    ("serve",),
 )
 
 # These three never import one another either.

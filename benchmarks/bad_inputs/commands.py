@@ -67,6 +67,11 @@ CASES = [
     Case("ONNX", "convert --workdir={made}/classes --to=onnx --output=o", "--to=onnx"),
     Case("a format that is none", "convert --workdir={made}/classes --to=gguf --output=o",
          "--to=gguf"),
+    Case("a port that is none", "serve --workdir={made}/classes --port=70000", "--port=70000"),
+    Case("an address of another machine", "serve --workdir={made}/classes --host=192.0.2.1"
+         " --port=0", "--host=192.0.2.1 --port=0: cannot assign"),
+    Case("a temperature for classes", "serve --workdir={made}/classes --port=0 --temperature=1",
+         "--temperature: the model of .* answers at /predict"),
     Case("no text to draw", "attention --workdir={made}/classes", "--text must be given"),
     Case("a head that is not there", "attention --workdir={made}/classes --text=a --heads=9", "9"),
     Case("a layer that is a word", "attention --workdir={made}/classes --text=a --layers=top",
