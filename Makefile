@@ -58,7 +58,7 @@ test-parity: .venv/.parity
 	    "(set PYTHON=/path/to/python)" >&2; \
 	  exit 1; \
 	fi
-	$(PIP) install -qq --no-compile -r requirements.lock
+	$(PIP) install -qq --no-compile --no-deps -r requirements.lock
 	$(PIP) install -qq --no-deps -e .
 	@touch $@
 

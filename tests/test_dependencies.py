@@ -8,6 +8,8 @@ import pathlib
 import re
 import sys
 
+from packaging.requirements import Requirement
+
 ROOT = pathlib.Path(__file__).parent.parent
 # Packages of extras, that are imported where they are asked for.
 OPTIONAL = {"apache_beam": "beam", "libtpu": "aot", "flatbuffers": "stablehlo", "mlflow": "mlflow",
@@ -71,6 +73,19 @@ def test_the_lock_has_what_is_required():
   lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
   locked = {normal(line) for line in lines if line and not line.startswith("#")}
   assert required() <= locked
+
+
+def test_the_lock_is_complete():
+  """It is installed without what its packages ask for beside it."""
+  lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+  locked = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+  versions = {normal(name): version for name, version in locked.items()}
+  for name in locked:
+    for text in importlib.metadata.requires(name) or ():
+      need = Requirement(text)
+      if need.marker is None or need.marker.evaluate({"extra": ""}):
+        assert normal(need.name) in versions, (name, text)
+        assert need.specifier.contains(versions[normal(need.name)], prereleases=True), (name, text)
 
 
 def test_the_image_is_built_from_what_is_here():

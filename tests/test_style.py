@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator, Mapping
+import functools
 import pathlib
 
 import pytest
@@ -23,6 +24,12 @@ EXCEPTIONS = {
 }
 
 
+@functools.cache
+def nodes_of(text: str) -> tuple[ast.AST, ...]:
+  """A file's nodes, its module first."""
+  return tuple(ast.walk(ast.parse(text)))
+
+
 def long_lines(path: str, text: str) -> Iterator[str]:
   for number, line in enumerate(text.splitlines(), 1):
     if len(line) > LINE:
@@ -35,14 +42,14 @@ def long_file(path: str, text: str) -> Iterator[str]:
 
 
 def long_functions(path: str, text: str) -> Iterator[str]:
-  for node in ast.walk(ast.parse(text)):
+  for node in nodes_of(text):
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
       if (lines := node.end_lineno - node.lineno + 1) > FUNCTION:
         yield f"{path}: function {node.name} has {lines} lines"
 
 
 def head(path: str, text: str) -> Iterator[str]:
-  doc = ast.get_docstring(ast.parse(text))
+  doc = ast.get_docstring(nodes_of(text)[0])
   if doc and doc.startswith("What"):
     yield f"{path}: the docstring begins with What"
 
@@ -50,7 +57,7 @@ def head(path: str, text: str) -> Iterator[str]:
 def classes(sources: Mapping[str, str]) -> dict[str, tuple[str, ast.ClassDef]]:
   """The classes of all files by name, and the file of each."""
   return {node.name: (path, node) for path, text in sources.items()
-          for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)}
+          for node in nodes_of(text) if isinstance(node, ast.ClassDef)}
 
 
 def fields(name: str, known: Mapping[str, tuple[str, ast.ClassDef]]) -> set[str]:
@@ -79,12 +86,11 @@ def long_calls(sources: Mapping[str, str]) -> Iterator[str]:
   """Calls of our own classes with more arguments by their place than a reader can tell apart."""
   known = classes(sources)
   for path, text in sources.items():
-    nodes = list(ast.walk(ast.parse(text)))
-    ours = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-    for node in nodes:
+    ours = {node.name for node in nodes_of(text) if isinstance(node, ast.ClassDef)}
+    for node in nodes_of(text):
       if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ROOMS:
         ours |= {alias.asname or alias.name for alias in node.names}
-    for node in nodes:
+    for node in nodes_of(text):
       if isinstance(node, ast.Call) and len(node.args) > POSITIONAL:
         first, name = ["", *ast.unparse(node.func).split(".")][-2:]
         if name in known and (first or name) in ours:
@@ -110,19 +116,19 @@ def sources_of(*folders: str) -> dict[str, str]:
           for folder in folders for p in sorted((ROOT / folder).rglob("*.py"))}
 
 
-def test_files_keep_the_limits():
-  allowed = tuple(EXCEPTIONS)
-  assert [b for b in breaches(sources_of(*ROOMS)) if not b.startswith(allowed)] == []
+@pytest.fixture(scope="module")
+def found() -> list[str]:
+  """What our files break, and the lines of tests."""
+  return breaches(sources_of(*ROOMS)) + [
+      breach for path, text in sources_of("tests").items() for breach in long_lines(path, text)]
 
 
-def test_exceptions_are_needed():
-  found = breaches(sources_of(*ROOMS, "tests"))
-  assert [e for e in EXCEPTIONS if not any(b.startswith(e) for b in found)] == []
-
-
-def test_lines_of_tests():
-  found = [b for path, text in sources_of("tests").items() for b in long_lines(path, text)]
+def test_files_keep_the_limits(found):
   assert [b for b in found if not b.startswith(tuple(EXCEPTIONS))] == []
+
+
+def test_exceptions_are_needed(found):
+  assert [e for e in EXCEPTIONS if not any(b.startswith(e) for b in found)] == []
 
 
 def lines(number: int, indent: str = "") -> str:

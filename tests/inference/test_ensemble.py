@@ -16,7 +16,6 @@ from jtx.nn.stack import StackConfig
 from jtx.parallel.sharding import unbox
 from jtx.saved import ensemble
 from jtx.saved.folder import save_converted
-from tests.helpers import one_fast
 
 TEXTS = ["ab", "", "cabba", "b"]
 TOKENIZER = characters(iter(["abc"]))
@@ -73,7 +72,8 @@ def test_targets_have_the_mean_of_probabilities(members):
     np.testing.assert_allclose(one[i], np.log(each[0]).sum(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("method", one_fast(dict(beam=3, n_best=2), dict(beam=1)))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [dict(beam=3, n_best=2), dict(beam=1)])
 def test_an_ensemble_scores_what_it_writes(members, method):
   models, params = zip(*members)
   write = translator(Ensemble(models), params, alpha=0.0, **method)

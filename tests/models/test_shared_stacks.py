@@ -119,8 +119,9 @@ def test_weights_and_decoding_equal_those_of_copies():
   close(searched[0].scores, searched[1].scores)
 
 
-@pytest.mark.parametrize("fields", one_fast(dict(unroll=-1), dict(remat="full"), dict(unroll=2),
-                                            dict(remat="dots")), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [dict(unroll=-1), dict(remat="full"), dict(unroll=2),
+                                    dict(remat="dots")], ids=str)
 def test_a_loop_and_rematerialisation_change_nothing(fields):
   params = random(model(dropout=0.3))
   values = [jax.jit(jax.value_and_grad(lambda p, m=m: OBJECTIVE(

@@ -14,6 +14,7 @@ from jtx.nn import lora
 from jtx.nn.layers import Dense
 from jtx.nn.lora import Adapted, LoraConfig
 from jtx.parallel.sharding import unbox
+from tests.helpers import one_fast
 from tests.models.test_contract import CASES, drawn, of_length
 
 AXES = {"in": (("embed", "mlp"), (3,), (5,)), "query": (("embed", "heads", "kv"), (3,), (2, 4)),
@@ -80,9 +81,9 @@ def adapted(name, **fields):
   return CASES[name][0].clone(lora=config, dtype="float32")
 
 
-@pytest.mark.parametrize("name", ["vit with a head", "mae", *(
-    pytest.param(name, marks=pytest.mark.slow)
-    for name in ("decoder", "encdec", "encoder of two segments", "encoder of special tokens"))])
+@pytest.mark.parametrize("name", one_fast(
+    "vit with a head", "mae", "decoder", "encdec", "encoder of two segments",
+    "encoder of special tokens"))
 def test_models_begin_as_they_were_and_merge(name):
   model = adapted(name, dropout=0.1)
   bare, batch = lora.plain(model), of_length(model, 4)

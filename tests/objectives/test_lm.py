@@ -154,6 +154,7 @@ def test_chunks_change_nothing(params, chunk):
               value_and_grads(Lm(**fields), params, PACKED))
 
 
+@pytest.mark.slow
 def test_gradients_of_parts_add_up(params):
   """As `train_step` accumulates them: parts of other numbers of tokens over the whole divisor."""
   objective = Lm(z_loss=0.1)

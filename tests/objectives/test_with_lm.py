@@ -92,6 +92,7 @@ def gradient(objective, model, params, batch):
   return jax.grad(loss)(params)
 
 
+@pytest.mark.slow
 def test_the_output_of_next_tokens_has_a_gradient_with_the_loss_alone():
   model, params = with_head("classes", outputs=3)
   batch = fields("text") | {"label": jnp.array([[2, 0], [1, 9], [0, 9]])}

@@ -47,6 +47,7 @@ def config_for(init, path, arg="", **edits):
   return config.lock()
 
 
+@pytest.mark.slow
 def test_new_tokens_get_fresh_rows_and_all_else_is_the_folders(pretrained_folder, pairs, tmp_path):
   config = config_for(pretrained_folder, pairs, ",lm=0.5", **{"optim.lr": 0.0, "steps": 1})
   loop.run(config, str(tmp_path / "run"), jax.devices()[:1])
@@ -104,6 +105,7 @@ def test_a_classifier_that_learnt_next_tokens_is_exported_without_their_scores(
     np.testing.assert_allclose(list(a.scores.values()), list(b.scores.values()), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_adapters_leave_the_embedding_and_the_tokenizer_as_they_are(pretrained_folder, pairs,
                                                                    tmp_path):
   config = config_for(pretrained_folder, pairs, ",lora=2", **{"steps": 1})
