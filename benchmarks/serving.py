@@ -158,7 +158,7 @@ def broken(server: Server, path: str, draws: random.Random) -> Iterator[Callable
   good = json.dumps({"text": "a good film"}).encode()
   while True:
     noise = draws.randbytes(200)
-    yield lambda: sent(noise)
+    yield lambda: sent(noise + b"\r\n\r\n")
     yield lambda: sent(post(noise))
     yield lambda: sent(post(b"{" * 100_000))
     yield lambda: sent(post(b'{"text": 5}'))

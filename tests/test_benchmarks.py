@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks import faulty, finetune, harness, nmt, saving
+from benchmarks import faulty, finetune, harness, nmt, saving, serving
 from jtx.saved import checkpoint
 
 
@@ -173,3 +173,12 @@ def test_what_a_fault_has_changed_is_found(tmp_path):
   assert lost([line(1)]) == "1 checkpoints were set aside, and 0 damaged"
   job.destroyed, job.damaged = {2}, 1
   assert lost([line(1), line(3)]) == ""
+
+
+def test_an_answer_is_right_but_for_the_last_digits_of_its_numbers():
+  right = {"label": "a", "scores": {"a": 0.75, "b": 0.25}, "tags": ["x", "y"]}
+  assert serving.same({**right, "scores": {"a": 0.75001, "b": 0.25}}, right)
+  for wrong in ({"label": "b"}, {"scores": {"a": 0.7502, "b": 0.25}}, {"scores": {"a": 0.75}},
+                {"scores": {"a": "0.75", "b": 0.25}}, {"tags": ["x"]}, {"tags": ["x", "z"]}):
+    assert not serving.same({**right, **wrong}, right)
+  assert not serving.same(None, right)
