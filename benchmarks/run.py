@@ -7,11 +7,12 @@
   python -m benchmarks.run --suite=vit_b16
   python -m benchmarks.run --suite=lm
   python -m benchmarks.run --suite=saving --workdir=runs/saving
+  python -m benchmarks.run --suite=serving --workdir=WORKDIR
   python -m benchmarks.run --suite=accelerator --workdir=runs/accelerator
 
 The systems take turns on an otherwise idle machine. The last line is one JSON object. accelerator
 is for one GPU or TPU, ends after --minutes and also writes rows for RESULTS.md. Needs the extra
-`parity` (PyTorch and transformers), but for saving: pip install -e ".[parity]".
+`parity` (PyTorch and transformers), but for saving and serving: pip install -e ".[parity]".
 """
 
 import json
@@ -19,14 +20,15 @@ from typing import Any, Collection, Mapping, Sequence
 
 from absl import flags
 
-from benchmarks import accelerator, bert, finetune, lm, nmt, prepare, saving, vit
+from benchmarks import accelerator, bert, finetune, lm, nmt, prepare, saving, serving, vit
 from experiments import cli
 
-SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "lm", "saving", "accelerator")
+SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "lm", "saving", "serving", "accelerator")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
-                              " finetune, prepare, saving, accelerator: for what is written.")
+                              " finetune, prepare, saving, accelerator: for what is written."
+                              " serving: of a model whose input is a text.")
 DATA = flags.DEFINE_string("data", "", "nmt: folder of train.en, train.de, val.en and val.de;"
                            " without it generated number words are used. finetune: folder of"
                            " the tasks' folders. accelerator: folder of the folders multi30k"
@@ -59,6 +61,8 @@ SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
                          "nmt, bert, vit_b16, lm, accelerator: of the model; tiny tries things"
                          " out.")
 STATE_MIB = flags.DEFINE_integer("state_mib", 1024, "saving: the state's size.", lower_bound=3)
+CLIENTS = flags.DEFINE_integer("clients", 200, "serving: that ask at once.", lower_bound=1)
+SECONDS = flags.DEFINE_float("seconds", 120, "serving: for which they ask.", lower_bound=1)
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "prepare: its file; without it one is trained.")
 WORKERS = flags.DEFINE_integer("workers", 1, "prepare: processes of each system. vit_b16: that"
                                " read images.", lower_bound=0)
@@ -119,6 +123,10 @@ def main() -> int:
   elif SUITE.value == "saving":
     need(WORKDIR)
     result = saving.run(WORKDIR.value, ROUNDS.value, STATE_MIB.value << 20)
+  elif SUITE.value == "serving":
+    need(WORKDIR)
+    result = serving.run(WORKDIR.value, CLIENTS.value, SECONDS.value)
+    status = int(result["failed"])
   elif SUITE.value == "accelerator":
     need(WORKDIR)
     context = accelerator.Context(

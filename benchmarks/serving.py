@@ -1,18 +1,16 @@
 """Many clients at a server for minutes, and then requests that are broken: does it stay true?
 
-  python -m benchmarks.serving --workdir=W [--clients=200] [--seconds=120] [--bad=100] [--seed=0]
-
 Starts `experiments.serve` on a model of texts, such as a classifier, and asks it on the loopback
 device: first one text at a time, for a sixth of the seconds, which also gives the answers that are
 right; then the same texts by all clients at once, each of whose answers must be the right one, but
 for the last digits of its numbers, which depend on the other rows of a batch; then broken, huge,
 slow and aborted requests; and the texts once more. The server's memory is read after the first
-programs are compiled, after the clients and at the end. The last line is one JSON object; the exit
-status is 0 when no answer was wrong and none is missing.
+programs are compiled, after the clients and at the end.
 """
 
 import collections
 import http.client
+import itertools
 import json
 import random
 import re
@@ -24,17 +22,12 @@ import threading
 import time
 from typing import Any, Callable, Iterator
 
-from absl import flags, logging
+from absl import logging
 import numpy as np
 
 from experiments import cli
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a model whose input is a text.")
-CLIENTS = flags.DEFINE_integer("clients", 200, "That ask at once.", lower_bound=1)
-SECONDS = flags.DEFINE_integer("seconds", 120, "For which they ask.", lower_bound=1)
-BAD = flags.DEFINE_integer("bad", 100, "Requests that are broken.", lower_bound=0)
-SEED = flags.DEFINE_integer("seed", 0, "Of what is drawn.")
-
+BROKEN = 100  # requests
 TEXTS = 200  # different ones
 WORDS = ("a", "good", "bad", "film", "the", "plot", "is", "dull", "and", "long", "not", "funny")
 TOLERANCE = 1e-4  # of the numbers of an answer
@@ -171,28 +164,31 @@ def broken(server: Server, path: str, draws: random.Random) -> Iterator[Callable
     yield lambda: sent(post(good), read=False)
 
 
-def main() -> int:
-  draws = random.Random(SEED.value)
+def run(workdir: str, clients: int, seconds: float) -> dict[str, Any]:
+  """Asks the server of a workdir as above, `clients` at once for `seconds`.
+
+  Returns:
+    What was measured: `ratio` is that of the answers a second of all clients to one at a time;
+    `memory_mib` has three numbers. `failed` tells of a wrong or missing answer.
+  """
+  draws = random.Random(0)
   texts = list({" ".join(draws.choices(WORDS, k=draws.randint(1, 12))) for _ in range(TEXTS)})
-  server = Server(WORKDIR.value)
+  server = Server(workdir)
   connection = server.connect()
   connection.request("GET", "/model")
-  kind = json.loads(connection.getresponse().read())["kinds"][0]
-  path = kind["path"]
-  answers, alone = one_at_a_time(server, path, texts, SECONDS.value / 6)
+  path = json.loads(connection.getresponse().read())["kinds"][0]["path"]
+  answers, alone = one_at_a_time(server, path, texts, seconds / 6)
   logging.info("one at a time: %.0f answers a second", alone)
-  Crowd(server, path, texts, answers).run(CLIENTS.value, 5)  # compiles
+  Crowd(server, path, texts, answers).run(clients, 5)  # compiles
   memory = [server.memory()]
   crowd = Crowd(server, path, texts, answers)
-  crowd.run(CLIENTS.value, SECONDS.value)
+  crowd.run(clients, seconds)
   memory.append(server.memory())
-  rate = crowd.statuses["200"] / SECONDS.value
-  logging.info("%d clients: %.0f answers a second, %.1f times as many", CLIENTS.value, rate,
-               rate / alone)
-  requests = broken(server, path, draws)
-  for _ in range(BAD.value):
+  rate = crowd.statuses["200"] / seconds
+  logging.info("%d clients: %.0f answers a second", clients, rate)
+  for request in itertools.islice(broken(server, path, draws), BROKEN):
     try:
-      next(requests)()
+      request()
     except OSError as e:
       logging.info("a broken request: %s", e)
   again, _ = one_at_a_time(server, path, texts, 0)
@@ -201,16 +197,12 @@ def main() -> int:
   status = server.stop()
   for wrong in crowd.wrong[:5]:
     logging.error("%s", wrong)
-  result = {
-      "clients": CLIENTS.value, "seconds": SECONDS.value, "statuses": dict(crowd.statuses),
-      "wrong": len(crowd.wrong) + changed, "one_at_a_time_per_second": round(alone, 1),
-      "per_second": round(rate, 1), "ratio": round(rate / alone, 2),
+  number = len(crowd.wrong) + changed
+  return {
+      "clients": clients, "seconds": seconds, "statuses": dict(crowd.statuses), "wrong": number,
+      "one_at_a_time_per_second": round(alone, 1), "per_second": round(rate, 1),
+      "ratio": round(rate / alone, 2),
       "milliseconds": {f"p{q}": round(1000 * float(np.percentile(crowd.latencies, q)), 1)
                        for q in (50, 95, 99)},
-      "broken": BAD.value, "memory_mib": [round(m, 1) for m in memory], "exit_status": status}
-  print(json.dumps(result), flush=True)
-  return int(bool(result["wrong"] or set(crowd.statuses) != {"200"} or status))
-
-
-if __name__ == "__main__":
-  cli.run(main, required=("workdir",))
+      "broken": BROKEN, "memory_mib": [round(m, 1) for m in memory], "exit_status": status,
+      "failed": bool(number or set(crowd.statuses) != {"200"} or status)}

@@ -15,6 +15,7 @@ Nothing here imports JAX, so a mistyped flag is answered at once.
 from collections.abc import Callable, Sequence
 import difflib
 import gc
+import itertools
 import logging as py_logging
 import os
 import re
@@ -145,11 +146,14 @@ def after_dashes() -> list[str]:
 
 
 def parse(
-    argv: Sequence[str],
+    argv: list[str],
     required: Sequence[str] = (),
     flag_values: flags.FlagValues = flags.FLAGS,
 ) -> None:
   """Parses `argv`, whose first entry is the program, into `flag_values`.
+
+  Config files are moved to its front, in place, since ml_collections reads it, too, and wants them
+  before their keys.
 
   Raises:
     UsageError: an unknown or missing flag, a positional argument, a config file that
@@ -157,6 +161,7 @@ def parse(
   """
   config_flags.register_flag_parser_for_type(tuple, TupleParser())
   configs = [name for name in flag_values if config_flags.is_config_flag(flag_values[name])]
+  argv[1:] = _files_first(argv[1:], configs)
   parsers = {name: ConfigParser(name, argv) for name in configs}
   for name, parser in parsers.items():
     flag_values[name].parser = parser
@@ -225,11 +230,25 @@ def write_text(path: str, text: str) -> None:
       f.write(text)
 
 
+def _files_first(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
+  """The config flags of these names, and then the other arguments."""
+  files, others, left = [], [], iter(arguments)
+  for argument in left:
+    flag, has_value, _ = argument.partition("=")
+    if argument == "--":
+      others += [argument, *left]
+    elif flag in [f"{dashes}{name}" for name in names for dashes in ("-", "--")]:
+      files += [argument] if has_value else [argument, *itertools.islice(left, 1)]
+    else:
+      others.append(argument)
+  return files + others
+
+
 def _unknown_flag(flag: str, configs: Sequence[str], flag_values: flags.FlagValues) -> str:
   if flag.split(".")[0].removeprefix("no") in configs and "." in flag:
     name = flag.split(".")[0].removeprefix("no")
     if flag_values[name].value is None:
-      return f"--{flag} needs --{name}=FILE before it"
+      return f"--{flag} needs --{name}=FILE"
     return f"--{flag} is not a yes-or-no key, so it is written --{flag.removeprefix('no')}=VALUE"
   close = difflib.get_close_matches(flag, list(flag_values), n=1)
   if close:
