@@ -1,4 +1,5 @@
-# make train       train the number-words translator: data in the box, minutes on two cores
+# make train       train the number-words translator: data in the box, minutes on two cores;
+#                  ARGS=--config.steps=300 makes a shorter run of it
 # make test        the fast tests
 # make test-slow   the tests that train or compile something
 # make test-parity the tests against PyTorch, transformers and others, which it installs
@@ -23,7 +24,7 @@ PYTEST := .venv/bin/python -m pytest -n 2 --dist worksteal --durations 20
 train: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 train: .venv/.installed
 	.venv/bin/python -m experiments.train --config=configs/nmt_numbers.py \
-	  --workdir=runs/nmt_numbers
+	  --workdir=runs/nmt_numbers $(ARGS)
 
 test: .venv/.installed
 	$(PYTEST) -m "not slow" tests

@@ -70,8 +70,8 @@ config = bert_books.get_config()
 common.apply(config, {
     "model.stack": {"width": 128, "num_layers": 2,
                     "block": {"attention": {"num_heads": 4}, "ffn": {"dim": 512}}},
-    "tokenizer.kind.vocab_size": 2000, "phases": ((1.0, 64, 32),), "steps": 700,
-    "optim.lr": 3e-3, "checkpoint.every": 700, "evals.val.every": 100})
+    "tokenizer.kind.vocab_size": 2000, "phases": ((1.0, 64, 32),), "steps": 600,
+    "optim.lr": 3e-3, "checkpoint.every": 600, "evals.val.every": 100})
 for op in config.data.ops:
   print(dict(op))
 

@@ -168,30 +168,46 @@ def test_full_size_train_state_on_a_mesh(name, preset, sweep, item):
 
 
 def tiny_cases():
+  """Cases of which a step is made, and items that only have other data.
+
+  A key is stepped with the first value that an item gives it: what others compute is tested by
+  itself, and all are traced at full size.
+  """
+  steps, others, seen = [], [], set()
   for n, p in PRESETS:
     if "tiny" in p:
       slow = (n, p) != ("nmt_base", "tiny")
-      yield pytest.param(n, p, None, 0, marks=[pytest.mark.slow] if slow else [])
-  stepped = set()
+      steps.append(pytest.param(n, p, None, 0, marks=[pytest.mark.slow] if slow else []))
   for n, s, i in ITEMS:
-    # Another number in the place of an earlier item's takes the same path, and so do values that
-    # earlier items have had, each of them: a grid's combinations are traced at full size.
-    values = {(n, k, takes_path(v)) for k, v in edits_of(n, s)[i].items()}
-    if not values <= stepped:
-      yield pytest.param(n, "tiny", s, i, marks=pytest.mark.slow)
-    stepped |= values
+    edits = edits_of(n, s)[i]
+    keys = {(n, key) for key in edits}
+    if not keys <= seen:
+      steps.append(pytest.param(n, "tiny", s, i, marks=pytest.mark.slow))
+    elif len({takes_path(e.get(key)) for e in edits_of(n, s) for key in edits
+              if key.startswith("data.")}) > 1:
+      others.append(pytest.param(n, "tiny", s, i, marks=pytest.mark.slow))
+    seen |= keys
+  return steps, others
 
 
-@pytest.mark.parametrize("name,preset,sweep,item", list(tiny_cases()))
-def test_one_real_step_at_tiny_size(name, preset, sweep, item):
+STEPPED, OTHER_DATA = tiny_cases()
+
+
+def tiny_data(name, preset, sweep, item):
+  """A config, a batch of its data, and what these tell a model."""
   config = config_of(name, preset, sweep, item)
   shared = ("data", "tokenizer", "batch_size")
   plain = json.loads(config.to_json())
   batch, info = tiny_batch(json.dumps({key: plain[key] for key in shared}))
-  vocab_size = info["vocab_size"] if "vocab_size" in info else 0  # there is none of images
-  if vocab_size:
+  if "vocab_size" in info:  # there is none of images
     with config.unlocked():
-      config.tokenizer.kind.vocab_size = vocab_size
+      config.tokenizer.kind.vocab_size = info["vocab_size"]
+  return config, batch, info
+
+
+@pytest.mark.parametrize("name,preset,sweep,item", STEPPED)
+def test_one_real_step_at_tiny_size(name, preset, sweep, item):
+  config, batch, info = tiny_data(name, preset, sweep, item)
   program = make_program(config, {"data": 1}, outputs=info.get("head.outputs"))
   state = program.step(program.init(), sharding.to_device(
       batch, config.batch_size, sharding.batch_sharding(program.mesh)))
@@ -199,8 +215,15 @@ def test_one_real_step_at_tiny_size(name, preset, sweep, item):
   assert int(state.bad_step) == -1 and int(state.step) == 1
   assert weight == program.objective.weights(batch)["loss"] > 0
   # A fresh model knows nothing: its loss is near that of the uniform distribution or above.
-  choices = vocab_size if "tgt" in batch or "mlm_labels" in batch else 2
+  choices = info["vocab_size"] if "tgt" in batch or "mlm_labels" in batch else 2
   assert 0.5 * math.log(choices) < loss / weight < 50
+
+
+@pytest.mark.parametrize("name,preset,sweep,item", OTHER_DATA)
+def test_a_batch_of_other_data(name, preset, sweep, item):
+  config, batch, info = tiny_data(name, preset, sweep, item)
+  _, objective = build.make_model(config, info)
+  assert objective.weights(batch)["loss"] > 0
 
 
 @pytest.mark.parametrize("name,sweep,item", ITEMS)

@@ -1,12 +1,13 @@
 """The accelerator suite at tiny size, on CPU in bf16, beside peers that compile nothing."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
+
+from tests.helpers import one_device
 
 pytest.importorskip("torch", reason="PyTorch is not installed: make test-parity installs it")
 pytest.importorskip("transformers", reason="transformers is not installed: see make test-parity")
@@ -23,7 +24,7 @@ def test_rows_are_measured_and_written(tmp_path):
       [sys.executable, "-m", "benchmarks.run", "--suite=accelerator", "--size=tiny", "--rounds=1",
        "--steps=1", "--minutes=60", "--peer=transformers", *(f"--part={row}" for row in MEASURED),
        f"--workdir={tmp_path}"], cwd=ROOT, capture_output=True, text=True,
-      env=os.environ | {"XLA_FLAGS": ""})  # it is for one device, and tests have eight
+      env=one_device())
   assert done.returncode == 0, done.stderr + done.stdout
   rows = json.loads(done.stdout.splitlines()[-1])["rows"]
   for row, parts in MEASURED.items():

@@ -1,26 +1,25 @@
 """The benchmark at tiny size: what its last line holds."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
 
+from tests.helpers import one_device
+
 pytest.importorskip("torch", reason="PyTorch is not installed: make test-parity installs it")
 pytest.importorskip("transformers", reason="transformers is not installed: see make test-parity")
 
 pytestmark = pytest.mark.long
-# The systems are compared on one device, and tests have eight.
-ONE_DEVICE = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def last_line(*arguments):
   done = subprocess.run(
       [sys.executable, "-m", "benchmarks.run", "--size=tiny", "--rounds=2", *arguments],
-      cwd=ROOT, capture_output=True, text=True, env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
+      cwd=ROOT, capture_output=True, text=True, env=one_device())
   assert done.returncode == 0, done.stderr
   return json.loads(done.stdout.splitlines()[-1])
 

@@ -11,6 +11,7 @@ from tests.helpers import ROOT, compiled
 pytest.importorskip("libtpu")
 
 
+FEW_TOKENS = "--config.tokenizer.kind.vocab_size=1000"  # a third of the time is the output's
 SMALL = ("--config.model.stack.num_layers=4", "--config.model.stack.width=256",
          "--config.model.stack.block.attention.num_heads=4",
          "--config.model.stack.block.ffn.dim=512")
@@ -36,7 +37,7 @@ def test_what_is_sent_and_kept():
 @pytest.mark.long
 def test_two_slices():
   _, result = report("--config=configs/bert.py:mini", "--topology=v5e:2x2", "--slices=2",
-                     "--config.phases=((1.0, 128, 16),)", "--config.batch_size=16",
+                     "--config.phases=((1.0, 128, 16),)", "--config.batch_size=16", FEW_TOKENS,
                      "--config.mesh.fsdp=4", "--config.mesh.data=2")
   assert result["topology"] == "v5e:2x2 x 2" and result["devices"] == 8 and result["fits"]
 
@@ -55,7 +56,7 @@ def test_a_row_over_eight_chips_leaves_each_a_fifth_of_its_activations_or_less()
   kept = {}
   for rows, context in ((8, 1), (1, 8)):
     done, result = report(
-        "--config=configs/modernbert.py", *SMALL, "--topology=v5e:2x4", "--vocab_size=1000",
+        "--config=configs/modernbert.py", *SMALL, "--topology=v5e:2x4",
         f"--config.batch_size={rows}", f"--config.phases=((1.0, 8192, {rows}),)",
         f"--config.mesh.data={rows}", f"--config.mesh.context={context}",
         "--config.optim.accumulate=1")
@@ -78,11 +79,11 @@ def test_a_mask_and_a_bias_of_an_own_repository_are_in_the_fused_kernel():
 
 @pytest.mark.long
 @pytest.mark.parametrize("topology, mesh, config", [
-    ("v4:2x2x1", "tensor", ("modernbert.py", "--vocab_size=1000", *SMALL,
-                            "--config.phases=((1.0, 8192, 1),)", "--config.batch_size=1",
+    ("v4:2x2x1", "tensor", ("modernbert.py", *SMALL, FEW_TOKENS,
+                            "--config.phases=((1.0, 2048, 1),)", "--config.batch_size=1",
                             "--config.optim.accumulate=1")),
     ("v5p:2x2x1", "context", ("bert.py:mini", "--config.phases=((1.0, 512, 8),)",
-                              "--config.batch_size=8")),
+                              "--config.batch_size=8", FEW_TOKENS)),
     ("v6e:2x2", "fsdp", ("mae.py:ti", "--config.batch_size=16"))])
 def test_attention_is_fused_on_other_chips_and_meshes(topology, mesh, config):
   """A part of the table `meshes` of benchmarks/pods.py, of smaller models."""
