@@ -112,8 +112,8 @@ def test_a_lost_peer_is_told_in_a_sentence(monkeypatch, capfd, caplog):
 # more numbers of processes, steps and examples than it needs.
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("config,number", [("bert", 2), ("vit_digits", 4)])
-def test_any_number_of_processes_gives_the_same_losses(config, number, tmp_path):
+@pytest.mark.parametrize("config", ["bert", "vit_digits"])
+def test_two_processes_give_the_losses_of_one(config, tmp_path):
   (tmp_path / "few.txt").write_text("It runs.\nAnd then it ends.\n\n" * 11)
   digits = open_source("embedded:digits:test")
   np.savez(tmp_path / "few.npz", images=[digits[i]["image"] for i in range(11)],
@@ -123,12 +123,12 @@ def test_any_number_of_processes_gives_the_same_losses(config, number, tmp_path)
   args = ("--config.steps=6", "--config.mesh.fsdp=2", "--config.mesh.tensor=2",
           "--config.mesh.data=2", *(f"--config.evals.{edit}" for edit in few[config]))
   alone(tmp_path / "1", f"configs/{config}.py:tiny", *args)
-  done = launched(tmp_path / str(number), f"configs/{config}.py:tiny", number, 8 // number, *args)
+  done = launched(tmp_path / "2", f"configs/{config}.py:tiny", 2, 4, *args)
   assert done.returncode == 0, done.stderr
   whole = dict(losses(tmp_path / "1"))
   assert len(whole) == 6
-  assert dict(losses(tmp_path / str(number))) == pytest.approx(whole, rel=1e-5)
-  assert results(tmp_path / str(number)) == pytest.approx(results(tmp_path / "1"), rel=1e-5)
+  assert dict(losses(tmp_path / "2")) == pytest.approx(whole, rel=1e-5)
+  assert results(tmp_path / "2") == pytest.approx(results(tmp_path / "1"), rel=1e-5)
 
 
 TRANSLATOR = """

@@ -225,9 +225,9 @@ def test_positions_are_interpolated_as_transformers_does(size, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ViTForImageClassification", "ViTMAEForPreTraining"])
-def test_the_published_size(name, tmp_path):
-  """B/16."""
-  config = getattr(transformers, NAMES[name][0])(num_labels=1000)
+def test_the_published_widths(name, tmp_path):
+  """Those of B/16."""
+  config = getattr(transformers, NAMES[name][0])(num_labels=1000, num_hidden_layers=4)
   peer = redraw(getattr(transformers, name)(config).eval(), 0.05)
   model, params = load_pretrained(saved(peer, tmp_path / "theirs"), dtype="float32")
   image = make_image(config)
