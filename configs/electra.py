@@ -2,12 +2,14 @@
 
   python -m experiments.train --config=configs/electra.py:small --workdir=runs/electra
 
-Arguments: a size (small, base, large); those of CORPUS_ARGS in bert.py, which says what data is
-taken. The paper trains small for 1,000,000 steps of 128 rows of 128 tokens (4 days on one V100),
-base for 766,000 of 256 rows of 512 (4 days on 16 TPUv3 chips), and reports 77.4, 82.7 and, for
-large, 85.2 on GLUE's test set. Its Adam does not correct the bias of early steps; here it does.
-Not yet reproduced here. What a run leaves, for `experiments.convert`, `configs/glue.py` and
-others, is the encoder without its generator.
+Arguments: a size (small, base, large); disentangled, by which the encoder has token embeddings
+beside the generator's (He et al. 2021, DeBERTaV3); those of CORPUS_ARGS in bert.py, which says what
+data is taken, and by position=disentangled gives the encoder DeBERTa's attention. The paper trains
+small for 1,000,000 steps of 128 rows of 128 tokens (4 days on one V100), base for 766,000 of 256
+rows of 512 (4 days on 16 TPUv3 chips), and reports 77.4, 82.7 and, for large, 85.2 on GLUE's test
+set. Its Adam does not correct the bias of early steps; here it does. Not yet reproduced here. What
+a run leaves, for `experiments.convert`, `configs/glue.py` and others, is the encoder without its
+generator.
 """
 
 from . import arguments, bert, common
@@ -20,18 +22,19 @@ SIZES = {
     "large": (2048, 512, 400_000, 2e-4, 0.25, 4),
 }
 PRESETS = ("", "tiny", "base",
-           "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de,position=disentangled")
+           "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de,position=disentangled,"
+           "disentangled")
 
 
 def get_config(arg: str = ""):
-  args = arguments.parse_args(arg, size="small", **bert.CORPUS_ARGS)
+  args = arguments.parse_args(arg, size="small", disentangled=False, **bert.CORPUS_ARGS)
   batch, length, steps, lr, masked, part = arguments.choose(SIZES, args.size, "size")
   c = common.get_config()
   bert.pretrain(c, args, f"electra_{args.size}", "ElectraForPreTraining",
                 common.op("full_sentences"), phases=((1.0, length, batch),),
                 tokenizer=common.tokenizer("wordpiece", vocab_size=30_522, mask=True))
   encoder = {key: value for key, value in c.model.items() if key != "name"}
-  c.model = common.model("electra", **encoder)
+  c.model = common.model("electra", **encoder, disentangled=args.disentangled)
   c.objective = common.objective("electra")
   # Masked tokens are never random ones: the generator makes those.
   c.data.ops[-1].rate, c.data.ops[-1].split = masked, (0.85, 0.0, 0.15)

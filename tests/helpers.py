@@ -77,6 +77,11 @@ def one_fast(first, *others) -> list:
 @contextlib.contextmanager
 def command(name: str):
   """The entry point `experiments.NAME`; its flags, which others define too, are taken back."""
+  defined = ((flags.FLAGS.find_module_defining_flag(flag, ""), flags.FLAGS[flag])
+             for flag in flags.FLAGS)
+  programs = [(module, flag) for module, flag in defined if module.startswith("benchmarks.")]
+  for _, flag in programs:  # that a test has imported
+    delattr(flags.FLAGS, flag.name)
   before, modules = set(flags.FLAGS), set(sys.modules)
   module = importlib.import_module(f"experiments.{name}")
   own = set(flags.FLAGS) - before  # packages that it imports later keep theirs
@@ -87,6 +92,9 @@ def command(name: str):
     keys = {flag for flag in flags.FLAGS if flag.startswith("config.")}  # made by a command line
     for flag in own | keys - before:
       delattr(flags.FLAGS, flag)
+    for program, flag in programs:
+      flags.FLAGS[flag.name] = flag
+      flags.FLAGS.register_flag_by_module(program, flag)
     for imported in set(sys.modules) - modules:
       if imported.startswith("experiments."):
         del sys.modules[imported]

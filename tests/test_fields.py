@@ -156,6 +156,7 @@ CHANGES = {
         "embedding": ({}, encoder.EmbeddingConfig(scale=True)),
         "head": ({}, HeadConfig(**{**REPLACED, "transform": "tanh"})),
         "generator": ({}, GeneratorConfig(num_layers=2, width=8, num_heads=2, ffn_dim=8)),
+        "disentangled": ({}, True),
         "lora": ({}, LoraConfig(rank=2)),
         "dtype": ({}, "bfloat16"),
     },

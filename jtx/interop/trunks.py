@@ -117,7 +117,7 @@ OF_TEXT = "mlm", "head", "features"
 KINDS: dict[type, Kind] = {
     Decoder: Kind(text_in_one_way, ("lm", "head")),
     Encoder: Kind(text_in_one_way, OF_TEXT),
-    Electra: Kind(text_in_one_way, (*OF_TEXT, "generator")),
+    Electra: Kind(text_in_one_way, (*OF_TEXT, "generator", "disentangled")),
     EncDec: Kind(encdec_in_one_way, ("seq2seq", "head", "head_start")),
     Vit: Kind(vit_in_one_way, ("head", "decoder"), ("image",), resized_vit),
 }

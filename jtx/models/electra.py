@@ -1,7 +1,8 @@
 """ELECTRA (Clark et al. 2020): an encoder that is trained to find what a small generator replaced.
 
 The generator is a masked language model with the encoder's embeddings: tokens, positions, types and
-their norm. What a run of it leaves is the encoder alone, see `discriminator`.
+their norm. What a run of it leaves is the encoder alone, see `discriminator`. The encoder of
+DeBERTaV3 (He et al. 2021) may have token embeddings of its own.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
 from jtx.ranges import Layers, Size
 
-PARTS = ("generator_projection", "generator_layers", "generator_head")
+PARTS = ("generator_projection", "generator_layers", "generator_head", "difference")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,9 @@ class GeneratorConfig:
 class Electra(Encoder):
   """An `Encoder` and a generator beside it; batches are the encoder's."""
   generator: GeneratorConfig = GeneratorConfig()
+  # The encoder's token embeddings are the generator's, without a gradient, and a difference
+  # (He et al. 2021, DeBERTaV3, section 3.2).
+  disentangled: bool = False
 
   def setup(self):
     if self.mlm or self.features.layers:
@@ -63,6 +67,10 @@ class Electra(Encoder):
     if width != stack.width:
       self.generator_projection = layers.Dense((stack.width,), ("factors", "embed"),
                                                init_std=stack.block.init_std, dtype=dtype)
+    if self.disentangled:
+      self.difference = layers.Embed(self.vocab_size, width, 0.0, dtype)
+      self.input_embed = lambda tokens: (
+          jax.lax.stop_gradient(self.embed(tokens)) + self.difference(tokens))
     self.generator_layers = Stack(stack, dtype=dtype)
     self.generator_head = MlmHead(self.vocab_size, width, stack.block, dtype)
 
@@ -108,4 +116,7 @@ def discriminator(model: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[s
     return model, params
   fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(Encoder)
             if f.init and f.name not in ("parent", "name")}
-  return Encoder(**fields), {name: x for name, x in params.items() if name not in PARTS}
+  own = {name: x for name, x in params.items() if name not in PARTS}
+  if model.disentangled:
+    own["embed"] = jax.tree.map(jnp.add, params["embed"], params["difference"])
+  return Encoder(**fields), own

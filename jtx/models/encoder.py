@@ -57,7 +57,7 @@ class Encoder(Adapted):
     dtype, block = layers.compute_dtype(self.dtype), self.stack.block
     width = self.embedding.width or self.stack.width
     std = block.init_std or 0.02
-    self.embed = layers.Embed(self.vocab_size, width, std, dtype)
+    self.embed = self.input_embed = layers.Embed(self.vocab_size, width, std, dtype)
     if self.embedding.types:
       self.type_table = layers.param(self, "type_embedding", nn.initializers.normal(std),
                                      (self.embedding.types, width), ("types", "embed"))
@@ -150,7 +150,7 @@ class Encoder(Adapted):
 
   def embed_tokens(self, batch: Batch, places: Places, train: bool, wide: bool = True) -> jax.Array:
     """The input [B, T, D] of the stack; where not `wide`, before its projection."""
-    x = self.embed(batch["text"])
+    x = (self.input_embed if wide else self.embed)(batch["text"])
     if self.embedding.scale:
       x *= x.shape[-1] ** 0.5
     if self.embedding.types:

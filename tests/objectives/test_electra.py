@@ -86,6 +86,22 @@ def test_gradients_meet_in_the_embeddings_alone():
                                     "embed_projection", "encoder", "task_head"}
 
 
+@pytest.mark.slow
+def test_disentangled_tokens_are_anothers_without_its_gradient():
+  """The encoder's are the sum, as the encoder alone has them; each loss moves its own part."""
+  model = MODEL.clone(disentangled=True)
+  params, objective = drawn(model), ReplacedTokens()
+  fresh = model.init(jax.random.key(0), BATCH)["params"]["difference"]["embedding"].value
+  assert not np.any(fresh)
+  alone, own = discriminator(model, params)
+  np.testing.assert_allclose(model.apply({"params": params}, BATCH),
+                             alone.apply({"params": own}, BATCH), rtol=1e-5, atol=1e-6)
+  for term, moves, stays in (("loss", "embed", "difference"),
+                             ("replaced_loss", "difference", "embed")):
+    grads = jax.grad(lambda p: objective(model, p, BATCH, train=False)[term][0])(params)
+    assert np.abs(grads[moves]["embedding"]).max() > 0 == np.abs(grads[stays]["embedding"]).max()
+
+
 def test_samples_are_drawn_anew_in_training():
   params, objective = drawn(MODEL), ReplacedTokens()
   share = lambda seed: float(objective(MODEL, params, BATCH, train=True, rngs={
