@@ -4,13 +4,15 @@
   python -m experiments.translate --workdir=A --workdir=B --workdir=C
   python -m experiments.translate --workdir=W --sample --n_best=16 --mbr
   python -m experiments.translate --workdir=W --targets=F
+  python -m experiments.translate --workdir=W --source_language=de_DE --target_language=en_XX
 
 W may be a Hugging Face folder, too, such as T5's or BART's, whose settings of generation
 are kept. Several are an ensemble, which takes the mean of their probabilities. Empty lines
 stay empty. A line longer than the model's limit is cut, with a warning that names it. With
 --n_best above 1 a line is followed by tab and score, and each input line gives that many;
 with --mbr it gives the one of them that is most like the others. With --targets the lines
-are the log-probabilities of a file's translations.
+are the log-probabilities of a file's translations. The last is of a folder with many
+languages, such as mBART's.
 """
 
 from absl import flags, logging
@@ -34,6 +36,10 @@ MBR = flags.DEFINE_bool("mbr", False, "Write the one of the n_best translations 
                         " highest mean chrF against all (minimum Bayes risk).")
 TARGETS = flags.DEFINE_string("targets", None, "File with a translation of each line, of which the"
                               " log-probability is written, its end included.")
+SOURCE_LANGUAGE = flags.DEFINE_string(
+    "source_language", "", "Code of the input's language, of a model that has many.")
+TARGET_LANGUAGE = flags.DEFINE_string(
+    "target_language", "", "Code of the language to translate to, of a model that has many.")
 SAMPLE = flags.DEFINE_bool("sample", False, "Sample instead of searching.")
 TEMPERATURE = flags.DEFINE_float("temperature", None, "Of sampling.", lower_bound=0.0)
 TOP_K = flags.DEFINE_integer("top_k", None, "Sample from the k likeliest tokens.", lower_bound=1)
@@ -70,10 +76,13 @@ def open_translator():
   from jtx.saved import speaking
   from jtx.saved.ensemble import load
   from jtx.saved.folder import Run
+  from jtx.saved.languages import between
   saved, model, params = load(WORKDIR.value, STEP.value, AVERAGE.value, check_translates)
   decode, writing = speaking.writing(saved, model)
   set_method(decode)
-  translator = Translator(model, params, saved.tokenizers(), decode, writing=writing)
+  tokenizers, writing = between(saved.tokenizers(), writing, SOURCE_LANGUAGE.value,
+                                TARGET_LANGUAGE.value)
+  translator = Translator(model, params, tokenizers, decode, writing=writing)
   return translator, saved.data.clean if isinstance(saved, Run) else list
 
 

@@ -36,6 +36,7 @@ from jtx.inference.translate import Translator as TextTranslator
 from jtx.models.heads import TASKS
 from jtx.saved import speaking
 from jtx.saved.folder import Run, open_saved
+from jtx.saved.languages import between
 from jtx.saved.pretrained import load_pretrained, load_tokenizer, push_to_hub, save_pretrained
 from jtx.saved.trained import MAX_LENGTH, trained
 
@@ -206,19 +207,20 @@ class Translator(Opened):
 
   Args:
     directory: a jtx workdir, or a Hugging Face directory, whose settings of generation are kept.
-    beam: hypotheses of beam search, 1 is greedy; None is what the run's config or the directory
-      says, or 4.
-    max_length: tokens that a text is cut to; None is what the run's config says, or the most that
-      the model has positions for.
+    beam: hypotheses of beam search, 1 is greedy; None is what the directory says, or 4.
+    max_length: tokens that a text is cut to; None is what the config says, or all with positions.
     batch_size: texts at a time.
+    languages: codes such as ("de_DE", "en_XX") of texts and translations, of a model that has many;
+      "" is what the directory says.
     **options: of `Opened`: step.
   """
   heads, told = ("seq2seq",), "translations"
 
   def __init__(self, directory: str, *, beam: int | None = None, max_length: int | None = None,
-               batch_size: int = 64, **options: Any):
+               batch_size: int = 64, languages: tuple[str, str] = ("", ""), **options: Any):
     super().__init__(directory, batch_size=batch_size, **options)
     decode, writing = speaking.writing(self.saved, self.model)
+    tokenizers, writing = between(self.saved.tokenizers(), writing, *languages)
     with decode.unlocked():
       decode.batch_size = batch_size
       if max_length is not None:
@@ -227,8 +229,7 @@ class Translator(Opened):
         if decode.method.name != "beam":
           decode.method = section(METHODS, "beam")
         edit(decode.method, {"beam": beam}, "decode.method")
-    self.translator = TextTranslator(self.model, self.params, self.saved.tokenizers(), decode,
-                                     writing=writing)
+    self.translator = TextTranslator(self.model, self.params, tokenizers, decode, writing=writing)
 
   def __call__(self, texts: Sequence[str]) -> list[str]:
     """The best translation of each text."""
@@ -333,8 +334,7 @@ def attention(model: Any, text: Any, second: str | None = None, *,
   if kind is not None and not model.translates:
     raise ConfigError(f"kind={kind!r} is of a translator, which {model.directory} is not")
   if model.translates:
-    if second is None:
-      second = Translator(model)([text])[0]
+    second = Translator(model)([text])[0] if second is None else second
     weights = attention_lib.of_translation(model.model, model.params, model.saved.tokenizers(),
                                            source=text, target=second, kind=kind or "cross")
   elif model.takes_images:

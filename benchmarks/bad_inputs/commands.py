@@ -44,6 +44,8 @@ CASES = [
          " --input={made}/val.en --alpha=nan", "--alpha=nan is not a number"),
     Case("top_p above 1", "translate --workdir={made}/translator --input={made}/val.en --sample"
          " --top_p=1.5", "top_p=1.5: must be above 0 to 1"),
+    Case("a language of a model that has one", "translate --workdir={made}/translator"
+         " --input={made}/val.en --target_language=de_DE", "has no codes of languages"),
     Case("a seed below 0", "translate --workdir={made}/translator --input={made}/val.en --sample"
          " --seed=-3", "seed=-3: must be 0 to"),
     Case("a step that is no number", "predict --workdir={made}/classes --input={made}/dev.tsv"
