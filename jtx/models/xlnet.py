@@ -15,6 +15,7 @@ from jtx.nn import layers
 from jtx.nn.attention import AttentionConfig
 from jtx.nn.block import BlockConfig, Context
 from jtx.nn.positions import Places
+from jtx.nn.recurrence import past_of, remembered
 from jtx.nn.stack import StackConfig
 from jtx.nn.transformer_xl import TransformerXl
 from jtx.parallel.sharding import Batch, constrain
@@ -41,7 +42,11 @@ def stream_pairs(seen: jax.Array, at: jax.Array) -> jax.Array:
 
 
 class Xlnet(Encoder):
-  """An `Encoder` with a query stream; batches are the encoder's."""
+  """An `Encoder` with a query stream; batches are the encoder's.
+
+  With `text_memory` [B, layers, M, D], what `remember` made of the rows before, the first text of
+  each row sees that memory, too, as tokens of type 0.
+  """
   stack: StackConfig = XLNET_STACK  # the layers, with positions that are not added to embeddings
   embedding: EmbeddingConfig = TOKENS_ALONE  # inputs of the layers are token embeddings alone
   plm: bool = False  # has the head of permutation language modelling
@@ -85,6 +90,36 @@ class Xlnet(Encoder):
     """[..., D] to float32 [..., V]."""
     return self.embed.attend(hidden).astype(jnp.float32) + self.plm_bias
 
+  def run(self, batch: Batch, train: bool = False, **returns: bool):
+    places = self.places(batch)
+    ctx = Context(places, batch["text_segment_ids"], pairs=batch.get("text_pairs"), train=train,
+                  **returns)
+    return self.encoder(self.embed_tokens(batch, places, train), self.recall(ctx, batch))
+
+  def recall(self, ctx: Context, batch: Batch) -> Context:
+    """The context with the memory of a batch, if it has one."""
+    if "text_memory" not in batch:
+      return ctx
+    norm = self.stack.block.norm.position
+    if norm in ("pre", "sandwich") or len(self.stack.segments) > 1:
+      raise ConfigError(f"stack.block.norm.position={norm!r}: a memory is of layers that are all"
+                        " alike, whose attention takes their input as it is, as with 'post'")
+    states = jnp.moveaxis(batch["text_memory"], 1, 0)
+    return ctx.replace(past=past_of(states, ctx.places, ctx.segments, ctx.pairs))
+
+  def remember(self, batch: Batch, length: int) -> tuple[jax.Array, jax.Array]:
+    """Hidden states [B, T, D], and the memory [B, layers, M, D] for the rows that follow.
+
+    Args:
+      batch: rows of one text each, without padding; with `text_memory` where others came before.
+      length: M, the most tokens that are kept.
+    """
+    hidden, out = self.run(batch, return_hidden=True)
+    first = self.embed_tokens(batch, self.places(batch), train=False)
+    states = jnp.moveaxis(batch["text_memory"], 1, 0) if "text_memory" in batch else None
+    inputs = jnp.concatenate([first[None], out.hidden[:-1]])
+    return hidden, jnp.moveaxis(remembered(inputs, states, length), 0, 1)
+
   def streams(self, batch: Batch, at: jax.Array, train: bool = False,
               ) -> tuple[jax.Array, jax.Array]:
     """Hidden states of the last layer, of the content [B, T, D] and of queries [B, K, D].
@@ -103,5 +138,5 @@ class Xlnet(Encoder):
     ctx = Context(Places(both(places.positions), both(places.types)),
                   both(batch["text_segment_ids"]),
                   pairs=stream_pairs(batch["text_pairs"].astype(bool), at), train=train)
-    x, _ = self.encoder(constrain(x, "batch", "length", None), ctx)
+    x, _ = self.encoder(constrain(x, "batch", "length", None), self.recall(ctx, batch))
     return x[:, :T], x[:, T:]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from jtx.objectives.plm import seen_in_order
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 from tests.parity.test_encoders import (
     LENGTHS, MASK, T, TOKENS, TOLERANCE, TYPES, VOCAB, redraw, saved)
@@ -108,6 +109,38 @@ def test_outputs_and_files_are_those_of_transformers(head, extra, tmp_path):
   assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
   for key, value in peer_outputs(again.eval()).items():
     np.testing.assert_array_equal(value, theirs[key])
+
+
+@pytest.mark.parametrize("length", [30, 7])
+def test_the_memory_is_that_of_transformers(length, tmp_path):
+  """Three stretches of a text; the last is predicted in an order, given the memory of the first."""
+  peer = make_peer("LMHeadModel", mem_len=length)
+  model, params = load_pretrained(saved(peer, tmp_path / "theirs"), dtype="float32")
+  random = np.random.default_rng(2)
+  order = np.stack([random.permutation(T) for _ in range(B)])
+  seen = np.asarray(seen_in_order(order, order >= 0, T))
+
+  @jax.jit
+  def run(params):
+    memories, more = [], {}
+    for start in range(2):
+      batch = batch_of(np.roll(TOKENS, start, 1), np.ones_like(MASK), TYPES) | more
+      _, memory = model.apply({"params": params}, batch, length, method="remember")
+      more = {"text_memory": memory}
+      memories.append(memory)
+    batch = batch_of(TOKENS, np.ones_like(MASK), TYPES) | more | {"text_pairs": seen}
+    return memories, model.apply({"params": params}, batch, order, method="predicted")
+
+  memories, scores = run(params)
+  mems, same = {}, dict(token_type_ids=TYPES.astype(int))
+  for start, memory in enumerate(memories):
+    out = call(peer, input_ids=np.roll(TOKENS, start, 1).astype(int), **same, **mems)
+    mems = {"mems": np.stack([m.numpy() for m in out.mems])}
+    assert_close(memory, mems["mems"].transpose(2, 0, 1, 3))
+  out = call(peer, input_ids=TOKENS.astype(int), **same, **mems,
+             perm_mask=1 - seen.astype(np.float32),
+             target_mapping=np.eye(T, dtype=np.float32)[order])
+  assert_close(scores, out.logits.numpy())
 
 
 def test_the_query_stream_is_that_of_transformers(tmp_path):
