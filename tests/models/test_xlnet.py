@@ -1,0 +1,63 @@
+"""XLNet's memory of rows before; its streams are in tests/objectives/test_plm.py."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jtx.errors import ConfigError
+from jtx.models.xlnet import Xlnet
+from jtx.nn.recurrence import remembered
+from jtx.nn.transformer_xl import TransformerXl
+from tests.helpers import block, encoder
+from tests.models.test_contract import drawn
+
+V, T = 17, 5
+BLOCK = block(num_heads=2, ffn_dim=12, dropout=0.0)
+MODEL = Xlnet(vocab_size=V, stack=encoder(
+    vocab_size=V, width=8, num_layers=2, position=TransformerXl(), block=BLOCK).stack)
+TEXT = np.random.default_rng(0).integers(0, V, (2, 2 * T))
+
+
+def rows(text):
+  text = jnp.asarray(text)
+  return {"text": text, "text_segment_ids": jnp.ones_like(text),
+          "text_positions": jnp.broadcast_to(jnp.arange(text.shape[1]), text.shape)}
+
+
+@pytest.mark.parametrize("length", [T, 2])
+def test_a_row_with_a_memory_is_the_end_of_a_longer_row(length):
+  """The first half of which sees itself alone, and whose end, of that length, the second sees."""
+  place = np.arange(2 * T)
+  first, kept = place < T, place >= T - length
+  pairs = np.where(first[:, None], first, kept)
+  whole = rows(TEXT) | {"text_pairs": jnp.asarray(np.stack([pairs] * 2))}
+
+  @jax.jit
+  def run(params):
+    apply = lambda *args, **more: MODEL.apply({"params": params}, *args, **more)
+    _, memory = apply(rows(TEXT[:, :T]), length, method="remember")
+    behind = rows(TEXT[:, T:])
+    return memory, apply(behind | {"text_memory": memory}), apply(behind), apply(whole)[:, T:]
+
+  memory, ours, without, expected = run(drawn(MODEL))
+  assert memory.shape == (2, 2, length, 8)
+  np.testing.assert_allclose(ours, expected, atol=1e-5)
+  assert np.abs(ours - without).max() > 1e-2
+
+
+def test_a_memory_is_the_last_inputs_and_has_no_gradient():
+  states, inputs = jnp.zeros((2, 1, 3, 4)), jnp.ones((2, 1, 2, 4))
+  kept = lambda length: np.asarray(remembered(inputs, states, length))[0, 0, :, 0].tolist()
+  assert kept(1) == [1] and kept(4) == [0, 0, 1, 1] and kept(9) == [0, 0, 0, 1, 1]
+  params, batch = drawn(MODEL), rows(TEXT[:, :T])
+  loss = lambda memory: MODEL.apply({"params": params}, batch | {"text_memory": memory}).sum()
+  assert not np.asarray(jax.grad(loss)(jnp.ones((2, 2, 3, 8)))).any()
+
+
+def test_a_memory_of_other_layers_is_refused():
+  stack = encoder(vocab_size=V, width=8, num_layers=2, position=TransformerXl(),
+                  block=block(BLOCK, norm_position="pre")).stack
+  with pytest.raises(ConfigError, match="norm.position='pre': a memory is of layers that are all"):
+    jax.eval_shape(MODEL.clone(stack=stack).init, jax.random.key(0),
+                   rows(TEXT) | {"text_memory": jnp.zeros((2, 2, 3, 8))})
