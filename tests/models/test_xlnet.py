@@ -1,14 +1,18 @@
-"""XLNet's memory of rows before; its streams are in tests/objectives/test_plm.py."""
+"""XLNet's memory of rows before, and its fine-tuning; its streams are in test_plm.py."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import classify
+from jtx import build
 from jtx.errors import ConfigError
 from jtx.models.xlnet import Xlnet
 from jtx.nn.recurrence import remembered
 from jtx.nn.transformer_xl import TransformerXl
+from jtx.saved.folder import open_saved
+from jtx.saved.pretrained import save_pretrained
 from tests.helpers import block, encoder
 from tests.models.test_contract import drawn
 
@@ -61,3 +65,16 @@ def test_a_memory_of_other_layers_is_refused():
   with pytest.raises(ConfigError, match="norm.position='pre': a memory is of layers that are all"):
     jax.eval_shape(MODEL.clone(stack=stack).init, jax.random.key(0),
                    rows(TEXT) | {"text_memory": jnp.zeros((2, 2, 3, 8))})
+
+
+def test_fine_tuning_goes_on_from_a_folder(tmp_path):
+  """Of the same family, without the head of pretraining; layers are frozen by their own paths."""
+  path, params = str(tmp_path / "model"), drawn(MODEL.clone(plm=True))
+  save_pretrained(path, MODEL.clone(plm=True), params, format="jtx")
+  c = classify.get_config(f"init={path},freeze=1")
+  model, _ = build.make_model(c, {"vocab_size": V, "head.outputs": 3})
+  assert type(model) is Xlnet and model.heads == {"classes"} and model.stack == MODEL.stack
+  found, missing = open_saved(path).params_for(model)
+  assert missing and all(name.startswith("task_head/") for name in missing)
+  jax.tree.map(np.testing.assert_array_equal, found, {k: params[k] for k in found})
+  assert dict(c.optim.lr_mults)["^encoder/layers/0/"] == 0.0

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from jtx.api import Classifier
+from jtx.data.tokenizers.kinds import unigram
 from jtx.objectives.plm import seen_in_order
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 from tests.parity.test_encoders import (
@@ -158,3 +160,22 @@ def test_the_query_stream_is_that_of_transformers(tmp_path):
              perm_mask=1 - seen.astype(np.float32),
              target_mapping=np.eye(T, dtype=np.float32)[at])
   assert_close(run(params), out.logits.numpy())
+
+
+def test_a_folder_with_a_tokenizer_of_ours_answers_alike(tmp_path):
+  """Texts of several lengths, alone and in pairs, whose types count and whose last token does."""
+  texts = ["the cat sat on the mat", "a dog", "the dog sat"]
+  tokenizer = unigram(iter(texts * 3), vocab_size=30)
+  model, params = load_pretrained(saved(
+      make_peer("ForSequenceClassification", vocab_size=tokenizer.vocab_size), tmp_path / "peer"))
+  path = str(tmp_path / "ours")
+  save_pretrained(path, model, params, tokenizer, labels=("a", "b", "c"))
+  peer = transformers.AutoModelForSequenceClassification.from_pretrained(path).eval()
+  theirs = transformers.AutoTokenizer.from_pretrained(path)
+  answer = Classifier(path)
+  for pairs in (texts, [(text, texts[1]) for text in texts]):
+    inputs = theirs(pairs, padding=True, return_tensors="pt")
+    with torch.no_grad():
+      scores = peer(**inputs).logits.softmax(-1).numpy()
+    ours = [list(p.scores.values()) for p in answer(pairs)]
+    np.testing.assert_allclose(ours, scores, atol=1e-5)

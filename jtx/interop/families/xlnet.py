@@ -138,4 +138,5 @@ FAMILY = Family(
     values=values,
     head=head,
     model="xlnet",
+    pads_left=True,
 )
