@@ -54,12 +54,13 @@ def test_the_loss_is_that_of_the_predicted_tokens_and_empty_slots_change_nothing
   batch = rows([[5, 6, 7, 8, 9], [1, 2, 3, 4, 5]]) | {
       "mlm_positions": jnp.array([[3, 1, 0], [2, 0, 0]]),
       "mlm_labels": jnp.array([[8, 6, -1], [3, -1, -1]])}
-  sums = jax.jit(lambda p: objective(model(V), p, batch, train=False))(params)
   seen = seen_in_order(batch["mlm_positions"], batch["mlm_labels"] >= 0, 5)
   assert seen[0].astype(int).tolist() == [
       [1, 0, 1, 0, 1], [1, 0, 1, 1, 1], [1, 0, 1, 0, 1], [1, 0, 1, 0, 1], [1, 0, 1, 0, 1]]
-  scores = model(V).apply({"params": params}, batch | {"text_pairs": seen},
-                          batch["mlm_positions"], method="predicted")
+  sums, scores = jax.jit(lambda params: (
+      objective(model(V), params, batch, train=False),
+      model(V).apply({"params": params}, batch | {"text_pairs": seen}, batch["mlm_positions"],
+                     method="predicted")))(params)
   nll = -np.float64(jax.nn.log_softmax(scores))
   expected = nll[0, 0, 8] + nll[0, 1, 6] + nll[1, 0, 3]
   assert float(sums["loss"][0]) == pytest.approx(expected, rel=1e-5)
