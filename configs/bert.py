@@ -38,8 +38,6 @@ ARCHITECTURES = {True: "BertForPreTraining", False: "BertForMaskedLM"}
 PRESETS = ("", "tiny", "large,form=full_sentences",
            "mini,corpus=documents:.,val=blank_lines:val.txt,vocab=vocab.txt,language=de",
            "position=rope")
-
-
 SIZES = {name.removeprefix("bert_"): name for name in ENCODERS
          if name.startswith("bert_") and name != "bert_multilingual"}
 
@@ -74,7 +72,7 @@ def pretrain(c, args, preset: str, architecture: str, form, phases, tokenizer) -
   """
   published = ENCODERS[preset] if args.vocab else presets.fresh(preset)
   fields = huggingface.model_fields(published, architecture, preset)
-  c.model = common.model("encoder", **fields)
+  c.model = common.model(huggingface.identify(published, preset).family.model, **fields)
   c.model.vocab_size = None  # the tokenizer's
   stack = c.model.stack
   if args.position not in ("", stack.position.name):

@@ -72,7 +72,7 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
     c.tokenizer.delimiters = () if args.lora else ("<start>", "<delimiter>", "<extract>")
   c.optim.lr_mults = layer_mults(c.model, args.freeze, args.decay)
   if args.features:
-    if c.model.name != "encoder":
+    if "features" not in c.model:
       raise ConfigError("config argument features is of encoders, and the model is"
                         f" {'a decoder' if decodes else 'an encoder-decoder'}")
     if c.optim.lr_mults:
@@ -107,9 +107,9 @@ def open_trained(c: ConfigDict, args: ConfigDict, task: str) -> None:
     choose(ENCODERS | DECODERS, name, "model")
     source = huggingface.identify(presets.fresh(name), name)
     kind, fields = huggingface.finetuned_fields(source, task, bool(args.lm))
-    size = (200 if kind == "encoder" else 500) if args.tiny else 8000
-    c.tokenizer.kind = common.tokenizer("wordpiece" if kind == "encoder" else "byte_bpe",
-                                        vocab_size=size)
+    decodes = kind == "decoder"
+    size = (500 if decodes else 200) if args.tiny else 8000
+    c.tokenizer.kind = common.tokenizer("byte_bpe" if decodes else "wordpiece", vocab_size=size)
   c.model = common.model(kind, **fields)
   if not args.init or kind == "decoder":
     c.model.vocab_size = None  # the tokenizer's
@@ -158,9 +158,10 @@ def layer_mults(model: ConfigDict, freeze: int, decay: float) -> tuple[tuple[str
   L = model.stack.num_layers
   if model.stack.share:
     raise ConfigError("freeze and decay are for layers of their own, and these are shared")
-  paths = [f"{model.name}/layers/{i}/" for i in range(L)]
+  stack = "decoder" if model.name == "decoder" else "encoder"
+  paths = [f"{stack}/layers/{i}/" for i in range(L)]
   if not model.stack.block.norm.attention:  # the first is a segment of its own
-    paths = [f"{model.name}/layers_0/0/", *(f"{model.name}/layers_1/{i}/" for i in range(L - 1))]
+    paths = [f"{stack}/layers_0/0/", *(f"{stack}/layers_1/{i}/" for i in range(L - 1))]
   mults = {"^(embed|type_embedding|position_embedding)": 0.0 if freeze else decay**(L + 1)}
   mults |= {f"^{path}": 0.0 if i < freeze else decay**(L - i) for i, path in enumerate(paths)}
   return tuple((path, mult) for path, mult in mults.items() if mult != 1)

@@ -18,6 +18,7 @@ HEAD_EDITS = {
     "lm": {"name": "decoder", "lm": True},
     "mae": {"name": "vit", "decoder.num_layers": 8},
     "mlm": {"name": "encoder", "mlm": True},
+    "plm": {"name": "xlnet", "plm": True},
     "seq2seq": {"name": "encdec", "seq2seq": True},
 }
 

@@ -27,6 +27,7 @@ from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.resnet import ResnetConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.vit import GridStackConfig, ImageConfig, Vit
+from jtx.models.xlnet import Xlnet
 from jtx.nn.activations import ACTIVATIONS
 from jtx.nn.attention import PROJECTIONS, QK_NORMS, Attention, AttentionConfig, LayerKind
 from jtx.nn.block import PARALLEL, POSITION_AT, BlockConfig, Context, Memory, ResidualConfig
@@ -42,6 +43,7 @@ from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sin
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import SCALINGS, Linear, Llama3, Ntk, Rope, Scaling, Yarn
 from jtx.nn.stack import Segment, Stack, StackConfig
+from jtx.nn.transformer_xl import TransformerXl
 from jtx.objectives import OBJECTIVES
 from jtx.objectives.classify import Classify
 from jtx.objectives.distill import Distill
@@ -53,6 +55,7 @@ from jtx.objectives.mae import Mae
 from jtx.objectives.mlm import Mlm
 from jtx.objectives.multi_label import MultiLabel
 from jtx.objectives.multiple_choice import MultipleChoice
+from jtx.objectives.plm import Plm
 from jtx.objectives.seq2seq import Seq2Seq
 from jtx.objectives.span import Span
 from jtx.objectives.tag import Tag
@@ -82,6 +85,7 @@ REPLACED = dict(task="replaced", pool="none", transform="gelu")
 GENERATOR = dict(num_layers=1, width=8, num_heads=2, ffn_dim=8)
 ELECTRA = {**MODEL, "head": HeadConfig(**REPLACED), "generator": GeneratorConfig(**GENERATOR)}
 ENCODER = {**MODEL, "head": HeadConfig(**HEAD)}
+XLNET = {**ENCODER, "stack": StackConfig(**STACK, position=TransformerXl())}
 SINUSOIDAL = {"layout": ({}, "concatenated"), "inclusive": ({}, True), "base": ({}, 100.0),
               "first_position": ({}, 1)}
 STACK_CHANGES = {
@@ -157,6 +161,15 @@ CHANGES = {
         "head": ({}, HeadConfig(**{**REPLACED, "transform": "tanh"})),
         "generator": ({}, GeneratorConfig(num_layers=2, width=8, num_heads=2, ffn_dim=8)),
         "disentangled": ({}, True),
+        "lora": ({}, LoraConfig(rank=2)),
+        "dtype": ({}, "bfloat16"),
+    },
+    Xlnet: {
+        "vocab_size": ({}, 12),
+        "stack": ({}, StackConfig(**STACK, position=Rope())),
+        "plm": ({}, True),
+        "features": ({}, FeatureConfig((-1,))),
+        "head": ({}, HeadConfig(task="classes", outputs=2)),
         "lora": ({}, LoraConfig(rank=2)),
         "dtype": ({}, "bfloat16"),
     },
@@ -345,6 +358,7 @@ CHANGES = {
                    "init_std": ({}, 0.5)},
     T5Bias: {"num_buckets": ({}, 8), "max_distance": ({}, 64), "init_std": ({}, 0.5),
              "per_layer": ({}, True)},
+    TransformerXl: {"clamp": ({}, 2), "types": ({}, False), "init_std": ({}, 0.5)},
     Classify: {"loss": ({}, "squared_error"), "label_smoothing": ({}, 0.1),
                "class_weights": ({}, (2.0,)), "focal_gamma": ({}, 2.0), "lm_weight": ({}, 0.5)},
     DistillClasses: {"loss": ({}, "sigmoid"), "label_smoothing": ({}, 0.1), "mixup": ({}, 0.5),
@@ -357,6 +371,7 @@ CHANGES = {
     Lm: {"label_smoothing": ({}, 0.1), "z_loss": ({}, 1e-3), "logits_chunk": ({}, 4)},
     Mae: {},
     Mlm: {"pairs": ({}, False)},
+    Plm: {},
     ReplacedTokens: {"weight": ({}, 2.0)},
     MultiLabel: {"pos_weight": ({}, (2.0,)), "focal_gamma": ({}, 2.0), "lm_weight": ({}, 0.5)},
     MultipleChoice: {"lm_weight": ({}, 0.5)},
@@ -372,6 +387,7 @@ REQUIRED = {
     EncDec: TRANSLATOR,
     Encoder: ENCODER,
     Electra: ELECTRA,
+    Xlnet: XLNET,
     GeneratorConfig: GENERATOR,
     FeatureConfig: dict(layers=(1,)),
     LoraConfig: dict(rank=2),
@@ -403,6 +419,8 @@ EXEMPT = {
     (Classify, "cutmix"): "of images: see DistillClasses",
     (Electra, "mlm"): "refused: see REFUSED",
     (Electra, "features"): "refused: see REFUSED",
+    (Xlnet, "mlm"): "refused: see REFUSED",
+    (Xlnet, "embedding"): "refused: see REFUSED",
     (HeadConfig, "threshold"): "of what is predicted: see test_tasks.py",
     (ImageHeadConfig, "threshold"): "likewise",
     (LearnedGrid, "trained"): "of the optimiser: see test_optim.py",
@@ -460,6 +478,10 @@ REFUSED = [
     (Electra, dict(features=FeatureConfig((1,))), "mlm and features are of model.name='encoder'"),
     (Electra, dict(stack=StackConfig(**STACK, position=Learned(), position_at="layers")),
      "a generator shares the embeddings' positions"),
+    (Xlnet, dict(mlm=True), "mlm=True is of model.name='encoder'; 'xlnet' has plm"),
+    (Xlnet, dict(embedding=encoder.EmbeddingConfig(types=2, norm=False)), "token embeddings alone"),
+    (Xlnet, dict(stack=StackConfig(**STACK, position=Learned())), "a Learned is added to embedd"),
+    (Xlnet, dict(stack=StackConfig(**STACK, causal=True)), "'global' and not causal; an order"),
     (EncDec, dict(head_start=1), "head_start=1 goes with a head, and head.task is 'none'"),
     (EncDec, dict(head=HeadConfig(task="classes", outputs=2)), "head_start=None goes with a head"),
     (EncDec, dict(share_stacks=True, lora=LoraConfig(rank=2)), "lora.rank=2 has no place with"),
@@ -519,8 +541,11 @@ def program(instance) -> Programs:
     case ReplacedTokens():
       model = Electra(**ELECTRA)
       return text_program(model, Total(instance, model))
-    case Encoder():
+    case Encoder():  # and Xlnet
       return text_program(instance, Probe())
+    case Plm():
+      model = Xlnet(**XLNET, plm=True)
+      return text_program(model, Total(instance, model))
     case Decoder():
       return text_program(instance, Probe() if instance.head.task != "none" else Scores())
     case decoder.EmbeddingConfig():

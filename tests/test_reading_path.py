@@ -63,6 +63,7 @@ SKIPPED = {
     "jtx.nn.lora": "adapters, which these models have not unless a config says so",
     "jtx.nn.mixture": "their fields",
     "jtx.nn.numerics": "GELU, biases and norms with gradients that chips are quick at",
+    "jtx.nn.recurrence": "the memory of earlier rows, which these models have not",
     "jtx.nn.relative": "biases of logits, which these models have not",
     "jtx.nn.residual": "layer scale and stochastic depth, which are off in these",
     "jtx.nn.shift": "the tokens of targets, one place later",

@@ -141,6 +141,7 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     copies |= original.tokenizer
   elif tokenizer is not None:
     texts |= tokenizer_files(model, tokenizer)
+    texts["tokenizer_config.json"] |= {"padding_side": "left"} if family.pads_left else {}
   with NewDirectory(directory) as path:
     for name, text in more.items():
       storage.write_text(os.path.join(path, name), text)
@@ -179,9 +180,14 @@ def tokenizer_files(model: Any, tokenizer: Tokenizer) -> dict[str, Any]:
     config["chat_template"] = tokenizer.chat_template
   config |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
   # What the tokenizer gives a model; without types the second text of a pair would be as the first.
-  typed = hasattr(model.embedding, "types") and model.embedding.types > 1
-  types = ["token_type_ids"] if typed else []
+  types = ["token_type_ids"] if reads_types(model) else []
   config["model_input_names"] = ["input_ids", *types, "attention_mask"]
   if model.longest is not None:
     config["model_max_length"] = model.longest
   return {"tokenizer.json": content, "tokenizer_config.json": config}
+
+
+def reads_types(model: Any) -> bool:
+  """Whether a model of texts computes with token types: in its embeddings, or in attention."""
+  of_positions = any(getattr(stack.position, "types", False) for stack in model.stacks.values())
+  return of_positions or getattr(model.embedding, "types", 0) > 1

@@ -100,6 +100,7 @@ class Family:
   model: str = "encoder"  # of `jtx.models.MODELS`
   side_files: SideFiles | None = None
   generates: bool = False  # its folders may have generation_config.json
+  pads_left: bool = False  # its classes take a row's last token for the text's, so padding is first
   # Attributes that the tensors of a folder correct: from config.json and whether two tensors are
   # equal, None where the first is absent.
   resolved: Callable[[Mapping[str, Any], Callable[[str, str], bool | None]],

@@ -45,6 +45,10 @@ ENCODERS: dict[str, Config] = {
     "electra_small": {"model_type": "electra"},
     "electra_base": _sizes("electra", 768, 12, embedding_size=768),
     "electra_large": _sizes("electra", 1024, 24, embedding_size=1024),
+    # Yang et al. 2019
+    "xlnet_base": {"model_type": "xlnet", "d_model": 768, "n_layer": 12, "n_head": 12,
+                   "d_inner": 3072},
+    "xlnet_large": {"model_type": "xlnet"},
     # He et al. 2020
     "deberta_base": _sizes("deberta", 768, 12, **DEBERTA),
     "deberta_large": _sizes("deberta", 1024, 24, **DEBERTA),

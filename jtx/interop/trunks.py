@@ -20,6 +20,7 @@ from jtx.models.image_head import ImageHeadConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.vit import Vit
+from jtx.models.xlnet import Xlnet
 from jtx.nn.grid_positions import LearnedGrid
 from jtx.nn.rope import Rope
 from jtx.nn.stack import StackConfig
@@ -120,6 +121,7 @@ KINDS: dict[type, Kind] = {
     Electra: Kind(text_in_one_way, (*OF_TEXT, "generator", "disentangled")),
     EncDec: Kind(encdec_in_one_way, ("seq2seq", "head", "head_start")),
     Vit: Kind(vit_in_one_way, ("head", "decoder"), ("image",), resized_vit),
+    Xlnet: Kind(text_in_one_way, (*OF_TEXT, "plm")),
 }
 
 

@@ -5,6 +5,7 @@ from jtx.models.electra import Electra
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.vit import Vit
+from jtx.models.xlnet import Xlnet
 
 MODELS = {
     "decoder": Decoder,
@@ -12,4 +13,5 @@ MODELS = {
     "encdec": EncDec,
     "encoder": Encoder,
     "vit": Vit,
+    "xlnet": Xlnet,
 }

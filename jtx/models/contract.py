@@ -21,9 +21,9 @@ class Model(Protocol):
   def heads(self) -> frozenset[str]:
     """The heads that it has; objectives say which they need. Tasks are of `heads.TASKS`.
 
-    "seq2seq" scores target tokens, "lm" next tokens and "mlm" masked tokens; "generator" scores
-    masked tokens, which "replaced" is to find; "mae" reconstructs masked patches, and "distilled"
-    goes beside "classes" where a distillation token has scores of its own.
+    "seq2seq" scores target tokens, "lm" next tokens, "mlm" masked tokens and "plm" tokens in any
+    order; "generator" scores masked tokens, which "replaced" is to find; "mae" reconstructs masked
+    patches, and "distilled" goes beside "classes" where a distillation token has its own scores.
     """
 
   @property

@@ -1,7 +1,8 @@
 """Layers. Each module imports only from those before it: masks, dropout, layers, encodings,
-positions, relative, disentangled, rope, grid_positions, kernels, attend, cache, apart,
-attention, residual, convolution, block, stack."""
+positions, relative, disentangled, transformer_xl, rope, grid_positions, recurrence, kernels,
+attend, cache, apart, attention, residual, convolution, block, stack."""
 
-from jtx.nn import disentangled, relative, rope  # which name their encodings in `POSITIONS`
+# Which name their encodings in `POSITIONS`.
+from jtx.nn import disentangled, relative, rope, transformer_xl
 
-__all__ = ["disentangled", "relative", "rope"]
+__all__ = ["disentangled", "relative", "rope", "transformer_xl"]

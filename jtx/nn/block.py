@@ -18,6 +18,7 @@ from jtx.nn.kept import keep
 from jtx.nn.layers import FeedForward, FfnConfig, NormConfig
 from jtx.nn.masks import Rows
 from jtx.nn.positions import Params, Places, Position, make_params
+from jtx.nn.recurrence import Past, sources
 from jtx.nn.residual import ResidualConfig, skip_examples
 from jtx.parallel.sharding import constrain
 from jtx.ranges import Positive, Rate
@@ -45,6 +46,7 @@ class Context:
   flags: Params = flax.struct.field(default_factory=dict)  # name -> [B, T] bool, see `masks.Rows`
   pairs: jax.Array | None = None  # [B, T, T] bool, what may attend to what, on top of the masks
   memory: Memory = Memory()
+  past: Past | None = None  # tokens before those of the rows
   params: Params = flax.struct.field(default_factory=dict)  # of the position, by the stack
   embed_params: Params = flax.struct.field(default_factory=dict)  # the model's, for "shared"
   slots: Slots | None = None  # of the cache, when decoding
@@ -123,9 +125,9 @@ class Block(nn.Module):
 
     def self_attention(y):
       y, _, attention["self"] = self.attention("attention")(
-          y, y, places=ctx.places, kinds=self.kinds, kind=kind, position=self.position,
-          params=ctx.params, rows=ctx.rows, update=update, slots=ctx.slots, train=ctx.train,
-          return_weights=ctx.return_weights)
+          y, **sources(y, ctx), places=ctx.places, kinds=self.kinds, kind=kind,
+          position=self.position, params=ctx.params, update=update, slots=ctx.slots,
+          train=ctx.train, return_weights=ctx.return_weights)
       return y
 
     def cross_attention(y):

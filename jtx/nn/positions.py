@@ -225,7 +225,7 @@ class Learned(Position):
                         f" tokens from position {self.first_position} on")
 
 
-# What a config's `position` names. `rope`, `relative` and `disentangled` add theirs.
+# What a config's `position` names. `rope`, `relative`, `disentangled` and others add theirs.
 POSITIONS: dict[str, Callable[..., Position]] = {
     "none": Position,
     "sinusoidal": Sinusoidal,

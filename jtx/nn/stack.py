@@ -24,6 +24,7 @@ from jtx.nn.experts import SUMS
 from jtx.nn.kept import KEPT
 from jtx.nn.masks import KINDS, kind_mask
 from jtx.nn.positions import Params, Places, Position, make_params
+from jtx.nn.recurrence import of_layer
 from jtx.parallel.sharding import platform
 from jtx.ranges import Layers, Size, SizeOrNone, Within
 
@@ -158,8 +159,8 @@ class ScanLayer(Block):
       return seen
 
     x, memory, weights = super().__call__(
-        x, ctx, kind=kind, skipped=skipped, update=None if cache is None else update,
-        memory=memory)
+        x, of_layer(ctx, depth), kind=kind, skipped=skipped,
+        update=None if cache is None else update, memory=memory)
     kept = None
     if ctx.keep_memory:
       kept = Projections(*(jnp.moveaxis(m, 2, 1) for m in memory))
@@ -206,8 +207,7 @@ class Stack(nn.Module):
       raise ConfigError("segments that share a position bias need the same num_heads")
     ctx = ctx.replace(params=make_params(self, tables), places=ctx.places.replace(
         causal=config.causal and "prefix" not in config.pattern))
-    caches, memories, weights, hidden = [], [], [], []
-    first, total = 0, sum(s.num_layers for s in segments)
+    outputs, first, total = [], 0, sum(s.num_layers for s in segments)
     for i, segment in enumerate(segments):
       name = "layers" if len(segments) == 1 else f"layers_{i}"
       own = None if cache is None else cache[i]
@@ -217,16 +217,14 @@ class Stack(nn.Module):
                      segment.block.residual.skipped(first, segment.num_layers, total),
                      None if memory is None else memory[i]), ctx)
       first += segment.num_layers
-      caches.append(new_cache)
-      memories.append(new_memory)
-      weights.append(w)
-      hidden.append(h)
+      outputs.append((new_cache, new_memory, w, h))
+    caches, memories, weights, hidden = zip(*outputs)
     norm = segments[-1].block.norm
     if norm.position != "post" and config.final_norm:
       x = norm.make("final_norm")(x)
-    return x, Outputs(None if cache is None else tuple(caches),
-                      tuple(memories) if ctx.keep_memory else None,
-                      tuple(weights) if ctx.return_weights else None,
+    return x, Outputs(None if cache is None else caches,
+                      memories if ctx.keep_memory else None,
+                      weights if ctx.return_weights else None,
                       jnp.concatenate(hidden) if ctx.return_hidden else None)
 
   def scan(self, segment: Segment, name: str, apart: bool) -> Callable:

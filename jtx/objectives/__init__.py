@@ -10,6 +10,7 @@ from jtx.objectives.mae import Mae
 from jtx.objectives.mlm import Mlm
 from jtx.objectives.multi_label import MultiLabel
 from jtx.objectives.multiple_choice import MultipleChoice
+from jtx.objectives.plm import Plm
 from jtx.objectives.seq2seq import Seq2Seq
 from jtx.objectives.span import Span
 from jtx.objectives.tag import Tag
@@ -25,6 +26,7 @@ OBJECTIVES = {
     "mlm": Mlm,
     "multi_label": MultiLabel,
     "multiple_choice": MultipleChoice,
+    "plm": Plm,
     "seq2seq": Seq2Seq,
     "span": Span,
     "tag": Tag,

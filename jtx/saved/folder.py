@@ -18,7 +18,8 @@ from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.interop import configs, files, huggingface, originals, preprocessor, trunks
 from jtx.interop.originals import Originals
-from jtx.models import electra
+from jtx.models import MODELS, electra
+from jtx.models.encoder import Encoder
 from jtx.models.heads import TASKS
 from jtx.nn import lora
 from jtx.saved import base, card, workdir
@@ -224,7 +225,8 @@ class Workdir(Saved):
     # After pretraining without a second task [CLS] is not trained: texts are pooled by their mean,
     # and the head is one linear layer.
     head = {"task": task, "pool": "none" if TASKS[task].by_token else "mean"}
-    return "encoder", self.trunk_fields("encoder") | {"head": head}
+    kind = name if issubclass(MODELS[name], Encoder) else "encoder"
+    return kind, self.trunk_fields(kind) | {"head": head}
 
 
 class Run(Workdir):

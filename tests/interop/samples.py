@@ -1,5 +1,7 @@
 """Small models of all families, and helpers, for the tests of this folder."""
 
+import dataclasses
+
 from flax.traverse_util import flatten_dict, unflatten_dict
 import numpy as np
 import pytest
@@ -8,10 +10,12 @@ from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError
 from jtx.interop.trunks import param_shapes
 from jtx.models.encoder import HeadConfig
+from jtx.models.xlnet import Xlnet
 from jtx.nn.convolution import ConvolutionConfig
 from jtx.nn.disentangled import Disentangled
 from jtx.nn.positions import Learned
 from jtx.nn.rope import Rope
+from jtx.nn.transformer_xl import TransformerXl
 from tests.helpers import block, encoder
 
 BLOCK = block(num_heads=3, attention_bias=True, ffn_dim=20, activation="gelu", norm_eps=1e-12,
@@ -42,9 +46,13 @@ DEBERTA_V2 = encoder(
     block=block(BLOCK, convolution=ConvolutionConfig(size=3, activation="gelu")))
 ELECTRA = encoder(BERT, embedding_width=8, head=HeadConfig(
     task="classes", outputs=4, transform="gelu"))
+XLNET = Xlnet(
+    vocab_size=31, head=dataclasses.replace(CLASSES, pool="last"), stack=encoder(
+        BERT, position=TransformerXl(clamp=4), block=block(
+            BLOCK, attention_bias=False, ffn_dropout=0.1)).stack)
 MODELS_BY_TYPE = {"bert": BERT, "roberta": ROBERTA, "albert": ALBERT, "distilbert": DISTILBERT,
                   "modernbert": MODERNBERT, "deberta": DEBERTA, "deberta-v2": DEBERTA_V2,
-                  "electra": ELECTRA}
+                  "electra": ELECTRA, "xlnet": XLNET}
 TOKENIZER = wordpiece(iter(["the cat sat on the mat"] * 3), vocab_size=30, min_frequency=1)
 DROP = object()  # an attribute that is left out
 

@@ -95,6 +95,13 @@ PUBLISHED = {
         summary_activation="gelu", summary_last_dropout=0.1, summary_type="first",
         summary_use_proj=True, transformers_version="4.9.0.dev0", type_vocab_size=2,
         vocab_size=30522)),
+    "XLNetModel": (116_718_336, dict(
+        architectures=["XLNetLMHeadModel"], attn_type="bi", bi_data=False, bos_token_id=1,
+        clamp_len=-1, d_head=64, d_inner=3072, d_model=768, dropout=0.1, end_n_top=5,
+        eos_token_id=2, ff_activation="gelu", initializer_range=0.02, layer_norm_eps=1e-12,
+        mem_len=None, model_type="xlnet", n_head=12, n_layer=12, pad_token_id=5, reuse_len=None,
+        same_length=False, start_n_top=5, summary_activation="tanh", summary_last_dropout=0.1,
+        summary_type="last", summary_use_proj=True, untie_r=True, vocab_size=32000)),
     "DebertaModel": (138_601_728, dict(
         architectures=["DebertaForMaskedLM"], attention_probs_dropout_prob=0.1, hidden_act="gelu",
         hidden_dropout_prob=0.1, hidden_size=768, initializer_range=0.02, intermediate_size=3072,

@@ -63,6 +63,11 @@ def test_a_config_that_is_not_understood_is_refused_by_name(edit, expected, save
     ("electra", {"hidden_act": "relu", "architectures": ["ElectraForMaskedLM"]},
      "hidden_act='relu': the masked language model's head of ELECTRA has gelu"),
     ("electra", {"summary_type": "mean"}, "summary_type='mean' is not what jtx computes"),
+    ("xlnet", {"bi_data": True}, "bi_data=True is not what jtx computes, which is False"),
+    ("xlnet", {"attn_type": "uni"}, "attn_type='uni' is not what jtx computes, which is 'bi'"),
+    ("xlnet", {"d_head": 3}, "d_head=3 must be d_model=12 / n_head=3"),
+    ("xlnet", {"architectures": ["XLNetForQuestionAnswering"]},
+     "names none that jtx has; say which to open by architecture=, one of: XLNetModel, "),
     ("deberta", {"relative_attention": DROP}, "relative_attention=False and position_biased_input="
      "False are not what jtx computes, which are True and False"),
     ("deberta", {"pos_att_type": "c2p|p2p"}, "pos_att_type='c2p|p2p' must have c2p, p2c or both"),

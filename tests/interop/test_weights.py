@@ -112,11 +112,12 @@ def test_a_converted_workdir_needs_no_tokenizer_or_labels(tmp_path):
 def test_a_family_gives_its_own_head_for_another_task(saved):
   heads = {"bert": ("tanh", False), "roberta": ("tanh", False), "distilbert": ("relu", False),
            "albert": ("tanh", False), "modernbert": ("gelu", True), "deberta": ("tanh", False),
-           "deberta-v2": ("tanh", False), "electra": ("gelu", False)}
+           "deberta-v2": ("tanh", False), "electra": ("gelu", False),
+           "xlnet": ("tanh", False)}
   for model_type, (transform, norm) in heads.items():
     directory, _ = saved(MODELS_BY_TYPE[model_type], name=model_type)
-    _, fields = huggingface.finetuned_fields(huggingface.open_source(directory), "classes")
-    model = config_lib.build(MODELS, config_lib.section(MODELS, "encoder", **fields))
+    kind, fields = huggingface.finetuned_fields(huggingface.open_source(directory), "classes")
+    model = config_lib.build(MODELS, config_lib.section(MODELS, kind, **fields))
     assert (model.head.task, model.head.outputs) == ("classes", None)
     assert (model.head.transform, model.head.norm) == (transform, norm)
     params, missing = open_saved(directory).params_for(model.clone(

@@ -13,11 +13,13 @@ from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.vit import VIT_STACK, ImageConfig
+from jtx.models.xlnet import Xlnet
 from jtx.nn import cache
 from jtx.nn.grid_positions import Sincos2d
 from jtx.nn.positions import Learned, Sinusoidal
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import Rope
+from jtx.nn.transformer_xl import TransformerXl
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, decoder, encdec, encoder, one_fast, vit
 
@@ -56,6 +58,8 @@ CASES = {
     "electra": (Electra(vocab_size=V, stack=encoder(**SIZE).stack, head=HeadConfig(
         task="replaced", pool="none", transform="gelu"), generator=GeneratorConfig(
             num_layers=1, width=D, num_heads=2, ffn_dim=6)), {"replaced", "generator"}),
+    "xlnet": (Xlnet(vocab_size=V, plm=True, head=HeadConfig(task="choice", pool="last"),
+                    stack=encoder(**SIZE, position=TransformerXl()).stack), {"plm", "choice"}),
     "vit": (vit(**IMAGE), set()),
     "vit with a head": (vit(**IMAGE, head=CLASSES), {"classes"}),
     "vit of two segments": (
@@ -115,10 +119,11 @@ def test_shared_layers_are_one():
 def test_its_heads_are_named(name):
   model, heads = CASES[name]
   assert model.heads == heads
-  others = {"seq2seq", "lm", "mlm", "mae", "distilled", "generator"}
+  others = {"seq2seq", "lm", "mlm", "plm", "mae", "distilled", "generator"}
   assert heads <= {*TASKS} - {"none"} | others
   params = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   assert ("mlm_head" in params) == ("mlm" in heads)
+  assert ("plm_bias" in params) == ("plm" in heads)
   assert ("mae_decoder" in params) == ("mae" in heads)
   assert ("generator_head" in params) == ("generator" in heads)
   outputs = params.get("task_head", {})

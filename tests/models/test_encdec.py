@@ -17,6 +17,7 @@ from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sin
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import Rope
 from jtx.nn.shift import LAST
+from jtx.nn.transformer_xl import TransformerXl
 from jtx.objectives.seq2seq import Seq2Seq
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, encdec, one_fast
@@ -32,6 +33,7 @@ ENCODINGS = {
     "rope": Rope(),
     "alibi": Alibi(),
     "t5": T5Bias(num_buckets=8, max_distance=8),
+    "transformer_xl": TransformerXl(),
 }
 
 

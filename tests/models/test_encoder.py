@@ -90,6 +90,8 @@ def count(model):
     ("electra_small", "ElectraForPreTraining", 13_549_057),
     ("electra_base", "ElectraForPreTraining", 109_483_009),
     ("electra_large", "ElectraForPreTraining", 335_142_913),
+    ("xlnet_base", "XLNetLMHeadModel", 116_718_336 + 32_000),
+    ("xlnet_large", "XLNetLMHeadModel", 360_268_800 + 32_000),
     ("deberta_base", "DebertaModel", 138_601_728),
     ("deberta_large", "DebertaModel", 405_163_008),
     ("deberta_v2_xlarge", "DebertaV2Model", 884_593_152),
@@ -101,7 +103,8 @@ def count(model):
 ])
 def test_published_encoders_have_their_number_of_parameters(name, architecture, expected):
   fields = huggingface.model_fields(ENCODERS[name], architecture, name)
-  model = config_lib.build(MODELS, config_lib.section(MODELS, "encoder", **fields))
+  kind = huggingface.identify(ENCODERS[name], name).family.model
+  model = config_lib.build(MODELS, config_lib.section(MODELS, kind, **fields))
   assert count(model) == expected
 
 

@@ -28,6 +28,7 @@ class Specials(NamedTuple):
   single: tuple[np.ndarray, np.ndarray]  # before, after
   pair: tuple[np.ndarray, np.ndarray, np.ndarray]  # before, between, after
   second_type: int  # the token type of a pair's second text
+  last_types: tuple[np.ndarray, np.ndarray]  # of what is behind one text, and behind two
 
   @classmethod
   def of(cls, tokenizer) -> "Specials":
@@ -37,7 +38,7 @@ class Specials(NamedTuple):
     b, c = (np.flatnonzero(two.text == t) for t in (0, 1))
     return cls((one.ids[:a[0]], one.ids[a[-1] + 1:]),
                (two.ids[:b[0]], two.ids[b[-1] + 1:c[0]], two.ids[c[-1] + 1:]),
-               int(two.types[c[0]]))
+               int(two.types[c[0]]), (one.types[a[-1] + 1:], two.types[c[-1] + 1:]))
 
 
 class FormedTexts(Formed):
@@ -86,6 +87,8 @@ class FormedTexts(Formed):
     if pair:
       result["text_types"][first_length:] = self._specials.second_type
       result["label"] = np.int32(self._labels[i])
+    # XLNet's last token is of a third type.
+    result["text_types"][len(result["text"]) - len(after):] = self._specials.last_types[pair]
     return result
 
   def _tokens(self, part: Any) -> tuple[np.ndarray, np.ndarray]:

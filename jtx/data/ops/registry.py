@@ -16,6 +16,7 @@ from jtx.data.ops import (
     masking,
     messages,
     multi_label,
+    permute,
     preferences,
     pretrain,
     sentences,
@@ -56,6 +57,7 @@ OPS: dict[str, Callable[..., Op]] = {
     "mask": masking.Mask,
     "predict_next": masking.PredictNext,
     "prefix": masking.Prefix,
+    "permute": permute.Permute,
     # Images, whenever they are read.
     "decode_image": decode.DecodeImage,
     "inception_crop": image.InceptionCrop,

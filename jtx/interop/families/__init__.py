@@ -2,7 +2,7 @@
 
 from jtx.interop.families import (
     albert, bart, bert, bloom, deberta, distilbert, electra, gpt, llama, modernbert, neox, opt,
-    roberta, t5, vit)
+    roberta, t5, vit, xlnet)
 from jtx.interop.family import Family, type_of
 
 # By `model_type`, of which another one has a word behind it. A model is saved as the first that can
@@ -16,6 +16,7 @@ FAMILIES: dict[str, Family] = {
     "deberta": deberta.V1,
     "deberta-v2": deberta.V2,
     "electra": electra.FAMILY,
+    "xlnet": xlnet.FAMILY,
     "openai-gpt": gpt.GPT1,
     "gpt2": gpt.GPT2,
     "llama": llama.LLAMA,

@@ -22,7 +22,7 @@ from tests.helpers import assert_share, chi_square
 
 START, END, MASK = 1, 2, 4
 PLAIN = np.arange(5, 50, dtype=np.int32)
-SPECIALS = Specials((np.array([START]), np.array([END])), (), 1)
+SPECIALS = Specials((np.array([START]), np.array([END])), (), 1, ())
 ONLY_MASKS = dict(random=0.0, permute=0.0)
 ROWS = 10_000
 

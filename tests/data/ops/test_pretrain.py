@@ -28,6 +28,18 @@ def test_special_tokens_are_where_the_template_puts_them(single, pair, expected)
       list(expected[0]), list(expected[1]), expected[2])
 
 
+def test_the_last_token_of_xlnet_is_of_a_third_type():
+  tokenizer = with_template("$A </s> <s>:2", "$A </s> $B:1 </s>:1 <s>:2")
+  documents = documents_of([3, 4], [5, 2], [2, 3])
+  _, examples = form(SegmentPair(), tokenizer, documents, 12)
+  for e in examples:
+    _, (first, second) = runs(e["text"])  # there is no token before the first
+    assert e["text"][-2:].tolist() == [2, 0]
+    assert e["text_types"].tolist() == [0] * (len(first) + 1) + [1] * (len(second) + 1) + [2]
+  _, examples = form(DocSentences(), tokenizer, documents, 12)
+  assert examples[0]["text_types"].tolist() == [0] * 8 + [2]
+
+
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "wordpiece", "unigram", "bytes"])
 def test_special_tokens_of_tokenizers_trained_here(kind):
   options = {} if kind == "bytes" else {"vocab_size": 300}

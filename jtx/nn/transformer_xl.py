@@ -1,0 +1,57 @@
+"""Relative positions of Transformer-XL (Dai et al. 2019), with XLNet's texts (Yang et al. 2019).
+
+A query q answers a key k, their distance, and whether both are of one text. Times the scale of
+logits, a logit is (q + u) k + (q + v) W R_{i-j} + (q + s) e_{same text?}. R are sinusoids; every
+layer learns W, u, v, s, and the two vectors e, of every head (XLNet, section 2.5).
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from jtx.nn.disentangled import chosen, per_head, products
+from jtx.nn.encodings import sinusoidal
+from jtx.nn.positions import POSITIONS, Position, Table
+from jtx.ranges import NotNegative, SizeOrNone
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerXl(Position):
+  """XLNet's; of Transformer-XL, which knows nothing of texts, with types=False."""
+  clamp: SizeOrNone = 0  # longer distances count as this one; 0: they count as they are
+  types: bool = True  # whether the token types of a query and a key are the same is told
+  init_std: NotNegative = 0.02  # standard deviation of the first values
+
+  def layer_tables(self, sizes):
+    heads, axes = (sizes.num_heads, sizes.head_dim), ("heads", "kv")
+    table = lambda *more: Table((*(n for n, _ in more), *heads), self.init_std,
+                                (*(axis for _, axis in more), *axes))
+    tables = {"key": table((sizes.width, "embed")), "content_bias": table(),
+              "distance_bias": table()}
+    if self.types:
+      tables |= {"type": table((2, "types")), "type_bias": table()}
+    return tables
+
+  def bias(self, q, k, q_places, k_places, *, params, project, scale):
+    p = {name: x.astype(q.dtype) for name, x in params.items()}
+    heads, keys = q.shape[2], k.shape[1]
+    total = jnp.einsum("nh,bsnh->bns", p["content_bias"], per_head(k, heads),
+                       preferred_element_type=jnp.float32)[:, :, None]
+    # Places of a row are less apart than it has keys.
+    reach = min(keys - 1, self.clamp or keys - 1)
+    waves = sinusoidal(jnp.arange(-reach, reach + 1), p["key"].shape[0], layout="concatenated")
+    rows = q_places.positions[:, :, None] - k_places.positions[:, None]  # [B, T, S]
+    rows = jnp.clip(rows, -reach, reach) + reach
+    total += chosen(products(q + p["distance_bias"],
+                             jnp.einsum("rd,dnh->rnh", waves.astype(q.dtype), p["key"])),
+                    rows[:, None])
+    if self.types:
+      same, other = jnp.moveaxis(products(q + p["type_bias"], p["type"]), -1, 0)[..., None]
+      if q_places.types is not None:
+        differ = q_places.types[:, :, None] != k_places.types[:, None]
+        same = jnp.where(differ[:, None], other, same)
+      total += same
+    return scale * total
+
+
+POSITIONS["transformer_xl"] = TransformerXl
