@@ -55,7 +55,7 @@ def edits_of(name, sweep, preset=""):
 
 
 FINETUNING = {"classify": "classes", "glue": "classes", "tag": "tags", "squad": "span",
-              "choose": "choice"}
+              "choose": "choice", "embed": "embedding"}
 PRESETS = [(n, p) for n in NAMES for p in module(n).PRESETS]
 SWEPT = {"sweep_ablation": "model=gpt1,lm=0.5"}  # what a sweep is for, where not every preset is
 

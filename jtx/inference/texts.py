@@ -18,6 +18,7 @@ from jtx.errors import ConfigError, DataError
 from jtx.inference.predictions import Labels, Prediction, predicted
 from jtx.models.text_head import POOLS
 from jtx.models.text_head import pool as pool_texts
+from jtx.nn.numerics import unit
 from jtx.parallel import processes, sharding
 
 # With `text` [T] and `text_types` [T], int32; for a head with both_orders the same of `swapped`.
@@ -113,7 +114,7 @@ def text_vectors(kind: str, normalize: bool, model: nn.Module, params: Any,
   """[B, D]: the pooled hidden states of each text."""
   hidden = model.apply({"params": params}, batch).astype(jnp.float32)
   x = pool_texts(kind, hidden, batch["text_segment_ids"], batch["text_positions"], 1)[:, 0]
-  return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12) if normalize else x
+  return unit(x) if normalize else x
 
 
 class TextEmbedder:
