@@ -111,17 +111,18 @@ def listed(inputs: Sequence[Any], second: Sequence[Any] | None = None) -> list[A
 
 
 class Embedder(Opened):
-  """Texts to vectors: the mean of the last hidden states, or that of the first token.
+  """Texts to vectors: pooled hidden states of the last layer.
 
   Args:
     directory: a Hugging Face directory or a jtx workdir.
-    pool: "mean" or "first".
-    normalize: to length 1.
+    pool: "mean", "first" or "last" token; None is that of a head that only pools, or "mean".
+    normalize: to length 1; None is as such a head does, or True.
     **options: of `Opened`: step, max_length, batch_size.
   """
   heads, told = tuple(TASKS), "vectors"
 
-  def __init__(self, directory: str, *, pool: str = "mean", normalize: bool = True, **options: Any):
+  def __init__(self, directory: str, *, pool: str | None = None, normalize: bool | None = None,
+               **options: Any):
     super().__init__(directory, **options)
     self.embed = TextEmbedder(
         self.model, self.params, self.trained.tokenizer, pool=pool, normalize=normalize,
@@ -333,8 +334,7 @@ def attention(model: Any, text: Any, second: str | None = None, *,
   if kind is not None and not model.translates:
     raise ConfigError(f"kind={kind!r} is of a translator, which {model.directory} is not")
   if model.translates:
-    if second is None:
-      second = Translator(model)([text])[0]
+    second = Translator(model)([text])[0] if second is None else second
     weights = attention_lib.of_translation(model.model, model.params, model.saved.tokenizers(),
                                            source=text, target=second, kind=kind or "cross")
   elif model.takes_images:

@@ -38,6 +38,11 @@ def heads_of(task: str) -> frozenset[str]:
   return frozenset({task, TASKS[task].trained_as} - {"none", None})
 
 
+def only_pools(head: Any) -> bool:
+  """Whether a head of texts gives pooled hidden states, and has no parameters."""
+  return head.task == "embedding" and head.transform == "none"
+
+
 def check_threshold(task: str, threshold: float) -> None:
   """Raises ConfigError where the field `threshold` of a head can't be used."""
   if threshold != 0.5 and task != "multi_label":
