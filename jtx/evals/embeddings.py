@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -11,10 +11,10 @@ from jtx.data.op import TOKENIZER
 from jtx.data.ops.labels import number_of
 from jtx.errors import ConfigError, DataError
 from jtx.evals import scores
-from jtx.evals.ranks import ROWS, ranking_scores, ranks_of
-from jtx.evals.task import Record, Task
+from jtx.evals.ranks import ROWS, best_of, ranking_scores, ranks_of
+from jtx.evals.task import Task
 from jtx.inference.texts import Predictor, encode, longest
-from jtx.ranges import CountOrNone, Size
+from jtx.ranges import Count, CountOrNone, Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,10 +89,12 @@ class Retrieval(_OfPairs):
 
   The first text of an example is a query and the second is relevant to it; a query that stands in
   several examples has as many. It is searched among all second texts of the split, each once, and
-  those of `corpus`.
+  those of `corpus`. Predictions have `negative_0` and so on, the nearest texts that are not
+  relevant: hard negatives for training (Xiong et al. 2021).
   """
   corpus: tuple[str, ...] = ()  # sources of more texts to search, with the key of the second
   depths: tuple[Size, ...] = (1, 5, 10)  # of recall; the largest is that of the other scores
+  negatives: Count = 1  # of each prediction
 
   def __post_init__(self):
     super().__post_init__()
@@ -119,23 +121,35 @@ class Retrieval(_OfPairs):
       relevant.setdefault(e[first], {})[place[e[second]]] = None
     embed = Vectors(task, params)
     queries, of_texts = embed(list(relevant)), embed(passages)
-    ranks, best = [], {}
+    ranks, found = [], {}
     for start in range(0, len(queries), ROWS):
       part = slice(start, start + ROWS)
+      own = [list(r) for r in list(relevant.values())[part]]
       cosines = queries[part] @ of_texts.T
-      ranks += ranks_of(cosines, [list(r) for r in list(relevant.values())[part]])
-      best |= zip(list(relevant)[part], zip(cosines.argmax(1).tolist(), cosines.max(1).tolist()))
+      ranks += ranks_of(cosines, own)
+      most = self.negatives + max(map(len, own))
+      found |= zip(list(relevant)[part], map(Found, *best_of(cosines, most), own))
     yield from ranking_scores(ranks, self.depths)
     yield "queries", len(queries)
     yield "passages", len(passages)
-    yield "predictions", self.records(examples, passages, best, relevant, (first, second))
+    yield "predictions", (
+        {"id": e["id"], "gold": e[second], **found[e[first]].record(passages, self.negatives)}
+        for e in examples)
 
-  def records(self, examples, passages, best, relevant, keys) -> Iterator[Record]:
-    """Of each example the best passage; it is right if it is one of the query's."""
-    for e in examples:
-      found, cosine = best[e[keys[0]]]
-      yield {"id": e["id"], "gold": e[keys[1]], "prediction": passages[found],
-             "correct": found in relevant[e[keys[0]]], "scores": {"cosine": cosine}}
+
+class Found(NamedTuple):
+  """The passages that a query finds."""
+  places: np.ndarray  # their numbers, the best first
+  cosines: np.ndarray  # of each
+  relevant: list[int]  # the numbers of those that are right
+
+  def record(self, passages: Sequence[str], negatives: int) -> dict[str, Any]:
+    """The best passage, and the first `negatives` that are wrong."""
+    wrong = [passages[i] for i in self.places if i not in self.relevant][:negatives]
+    return {"prediction": passages[self.places[0]],
+            "correct": bool(self.places[0] in self.relevant),
+            "scores": {"cosine": float(self.cosines[0])},
+            **{f"negative_{i}": text for i, text in enumerate(wrong)}}
 
 
 class Vectors:

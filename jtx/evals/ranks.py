@@ -25,6 +25,12 @@ def ranks_of(scores: np.ndarray, relevant: Sequence[Sequence[int]]) -> list[np.n
   return result
 
 
+def best_of(scores: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+  """The `number` best texts of each query, or all: their places and scores [Q, number]."""
+  places = np.argsort(-scores, axis=-1, kind="stable")[:, :number]
+  return places, np.take_along_axis(scores, places, -1)
+
+
 def recall(ranks: np.ndarray, depth: int) -> float:
   """The share of a query's relevant texts among its `depth` best."""
   return float(np.mean(ranks <= depth))

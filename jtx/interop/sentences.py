@@ -79,8 +79,11 @@ def read_head(directory: str) -> HeadConfig | None:
   try:
     steps = [(step["type"].rpartition(".")[2], step["path"])
              for step in storage.parse_json(storage.read_text(path))]
+    outside = [place for _, place in steps if os.path.basename(place) != place]
   except (ValueError, KeyError, TypeError, AttributeError):
     raise DataError(f"{path} is not a list of modules with a type and a path each") from None
+  if outside:
+    raise DataError(f"{path}: {outside[0]!r} is no folder beside it")
   names = [name for name, _ in steps]
   if names not in ([MODEL_STEP, POOLING_STEP], [MODEL_STEP, POOLING_STEP, UNIT_STEP]):
     raise ConfigError(f"{path}: the modules {', '.join(names) or 'none'} are not what jtx computes,"

@@ -26,7 +26,7 @@ from jtx.nn import lora
 from jtx.nn.layers import compute_dtype
 from jtx.saved import card
 from jtx.saved.folder import HuggingFace, Run, Saved, open_saved, save_converted
-from jtx.saved.trained import lengths
+from jtx.saved.trained import MAX_LENGTH, lengths
 
 FORMATS = ("hf", "jtx", "peft")
 
@@ -118,10 +118,10 @@ def save_pretrained(directory: str, model: Any, params: Any,
     save_converted(directory, model, params, tokenizer or {}, labels, image_ops, original)
 
 
-def _length(model: Any, like: Saved | None) -> int | None:
-  """The tokens that texts are cut to, for a model of sentence embeddings, where `like` tells."""
+def _length(model: Any, like: Saved | None) -> int:
+  """The tokens that a model of sentence embeddings cuts texts to, as `jtx.Embedder` does."""
   found = lengths(like) if like is not None and is_pooled(model) else {}
-  return found["max_length"] if "max_length" in found else None
+  return found["max_length"] if "max_length" in found else MAX_LENGTH
 
 
 def _save_adapters(directory: str, model: Any, params: Any, like: str | Saved | None) -> None:

@@ -61,8 +61,11 @@ def test_retrieval_among_all_texts_of_the_split_and_a_corpus():
   assert found == pytest.approx({
       "recall_at_1": 0.25, "recall_at_2": 0.75, "mrr_at_2": 0.75, "queries": 2, "passages": 4,
       "ndcg_at_2": (1 / (1 + two) + two) / 2})
-  assert [(row["prediction"], row["correct"]) for row in rows] == [
-      ("near", True), ("near", True), ("far", False)]
+  assert [(row["prediction"], row["correct"], row["negative_0"]) for row in rows] == [
+      ("near", True, "middle"), ("near", True, "middle"), ("far", False, "far")]
+  assert rows[2]["scores"] == {"cosine": pytest.approx(np.cos(np.deg2rad(10)))}
+  *_, (_, records) = Retrieval(("x",), negatives=9)(task_of({"x": split}), None)
+  assert {k: v for k, v in next(records).items() if k.startswith("neg")} == {"negative_0": "middle"}
 
 
 def test_what_can_not_be_evaluated():
