@@ -339,7 +339,8 @@ def test_features_that_can_not_be(arg, message):
     config_of("tag", arg)
 
 
-@pytest.mark.parametrize("name", FINETUNING)
+@pytest.mark.parametrize("name", [
+    pytest.param(n, marks=[pytest.mark.slow] * (n == "embed")) for n in FINETUNING])
 def test_finetuning_starts_from_a_folder(name, folder):
   path, saved = folder
   config = config_of(name, f"init={path},freeze=1,decay=0.5")
