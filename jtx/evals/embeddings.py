@@ -11,7 +11,7 @@ from jtx.data.op import TOKENIZER
 from jtx.data.ops.labels import number_of
 from jtx.errors import ConfigError, DataError
 from jtx.evals import scores
-from jtx.evals.ranks import ROWS, best_of, ranking_scores, ranks_of
+from jtx.evals.ranks import best_of, parts, ranking_scores, ranks_of
 from jtx.evals.task import Task
 from jtx.inference.texts import Predictor, encode, longest
 from jtx.ranges import Count, CountOrNone, Size
@@ -122,8 +122,7 @@ class Retrieval(_OfPairs):
     embed = Vectors(task, params)
     queries, of_texts = embed(list(relevant)), embed(passages)
     ranks, found = [], {}
-    for start in range(0, len(queries), ROWS):
-      part = slice(start, start + ROWS)
+    for part in parts(len(queries), len(passages)):
       own = [list(r) for r in list(relevant.values())[part]]
       cosines = queries[part] @ of_texts.T
       ranks += ranks_of(cosines, own)

@@ -7,7 +7,13 @@ from typing import Iterator, Sequence
 
 import numpy as np
 
-ROWS = 256  # queries that are scored at a time
+CELLS = 2**24  # scores of queries and texts at a time
+
+
+def parts(queries: int, texts: int) -> Iterator[slice]:
+  """Queries, as many at a time as there is room for their scores."""
+  rows = max(1, CELLS // texts)
+  return (slice(start, start + rows) for start in range(0, queries, rows))
 
 
 def ranks_of(scores: np.ndarray, relevant: Sequence[Sequence[int]]) -> list[np.ndarray]:
