@@ -99,17 +99,24 @@ def open_trained(c: ConfigDict, args: ConfigDict, task: str) -> None:
   if args.init:
     if args.model:
       raise ConfigError("config arguments init and model exclude each other: init brings its model")
-    c.init_from = hub.place(args.init)
-    kind, fields = open_saved(args.init).finetuned_fields(task, lm=bool(args.lm))
+    c.init_from, saved = hub.place(args.init), open_saved(args.init)
+    kind, fields = (saved.fields() if task == "embedding" else
+                    saved.finetuned_fields(task, lm=bool(args.lm)))
     c.tokenizer.kind = common.tokenizer("file", path=c.init_from)
   else:
     name = args.model or "bert_mini"
     choose(ENCODERS | DECODERS, name, "model")
     source = huggingface.identify(presets.fresh(name), name)
-    kind, fields = huggingface.finetuned_fields(source, task, bool(args.lm))
+    kind, fields = ((source.family.model, huggingface.base_fields(source)) if task == "embedding"
+                    else huggingface.finetuned_fields(source, task, bool(args.lm)))
     decodes = kind == "decoder"
     size = (500 if decodes else 200) if args.tiny else 8000
     c.tokenizer.kind = common.tokenizer("byte_bpe" if decodes else "wordpiece", vocab_size=size)
+  if task == "embedding":
+    if kind == "encdec":
+      raise ConfigError("embeddings are of one stack, and the model is an encoder-decoder")
+    pool = args.pool or ("last" if kind == "decoder" else "mean")
+    fields = {**fields, "head": {"task": task, "pool": pool, "normalize": True}}
   c.model = common.model(kind, **fields)
   if not args.init or kind == "decoder":
     c.model.vocab_size = None  # the tokenizer's

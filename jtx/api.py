@@ -85,8 +85,7 @@ class Opened:
       better = f"; jtx.{takers[-1]} takes it" if takers else ""
       raise ConfigError(f"{self.directory}: its head is for {task!r}, not for {self.told}{better}")
     if self.takes_images and not self.of_images:
-      raise ConfigError(f"{self.directory} holds a model of images, and"
-                        f" jtx.{type(self).__name__} is for texts")
+      raise ConfigError(f"{self.directory} is of images, jtx.{type(self).__name__} is for texts")
 
   @property
   def max_length(self) -> int:
@@ -112,17 +111,18 @@ def listed(inputs: Sequence[Any], second: Sequence[Any] | None = None) -> list[A
 
 
 class Embedder(Opened):
-  """Texts to vectors: the mean of the last hidden states, or that of the first token.
+  """Texts to vectors: pooled hidden states of the last layer.
 
   Args:
     directory: a Hugging Face directory or a jtx workdir.
-    pool: "mean" or "first".
-    normalize: to length 1.
+    pool: "mean", "first" or "last" token; None is that of a head that only pools, or "mean".
+    normalize: to length 1; None is as such a head does, or True.
     **options: of `Opened`: step, max_length, batch_size.
   """
   heads, told = tuple(TASKS), "vectors"
 
-  def __init__(self, directory: str, *, pool: str = "mean", normalize: bool = True, **options: Any):
+  def __init__(self, directory: str, *, pool: str | None = None, normalize: bool | None = None,
+               **options: Any):
     super().__init__(directory, **options)
     self.embed = TextEmbedder(
         self.model, self.params, self.trained.tokenizer, pool=pool, normalize=normalize,

@@ -55,7 +55,7 @@ def edits_of(name, sweep, preset=""):
 
 
 FINETUNING = {"classify": "classes", "glue": "classes", "tag": "tags", "squad": "span",
-              "choose": "choice"}
+              "choose": "choice", "embed": "embedding"}
 PRESETS = [(n, p) for n in NAMES for p in module(n).PRESETS]
 SWEPT = {"sweep_ablation": "model=gpt1,lm=0.5"}  # what a sweep is for, where not every preset is
 
@@ -362,7 +362,8 @@ def test_features_that_can_not_be(arg, message):
     config_of("tag", arg)
 
 
-@pytest.mark.parametrize("name", FINETUNING)
+@pytest.mark.parametrize("name", [
+    pytest.param(n, marks=[pytest.mark.slow] * (n == "embed")) for n in FINETUNING])
 def test_finetuning_starts_from_a_folder(name, folder):
   path, saved = folder
   config = config_of(name, f"init={path},freeze=1,decay=0.5")

@@ -46,6 +46,8 @@ from jtx.nn.stack import Segment, Stack, StackConfig
 from jtx.nn.transformer_xl import TransformerXl
 from jtx.objectives import OBJECTIVES
 from jtx.objectives.classify import Classify
+from jtx.objectives.contrastive import Contrastive
+from jtx.objectives.cosine import Cosine
 from jtx.objectives.distill import Distill
 from jtx.objectives.distill_classes import DistillClasses
 from jtx.objectives.dpo import Dpo
@@ -271,6 +273,7 @@ CHANGES = {
         "output_bias": ({}, False),
         "dropout": ({}, 0.5),
         "both_orders": ({}, True),
+        "normalize": (dict(task="embedding", outputs=None), True),
     },
     BlockConfig: {
         "attention": ({}, AttentionConfig(num_heads=4)),
@@ -365,6 +368,8 @@ CHANGES = {
                      "cutmix": ({}, 0.5), "class_weights": ({}, (1.0, 2.0)),
                      "focal_gamma": ({}, 2.0), "kind": ({}, "soft"), "weight": ({}, 0.3),
                      "temperature": (dict(kind="soft"), 2.0)},
+    Contrastive: {"temperature": ({}, 0.5), "symmetric": ({}, True)},
+    Cosine: {},
     Dpo: {"loss": ({}, "ipo"), "beta": ({}, 0.3), "label_smoothing": ({}, 0.1)},
     Distill: {"pairs": ({}, False), "temperature": ({}, 3.0), "soft_weight": ({}, 1.0),
               "mlm_weight": ({}, 1.0), "cosine_weight": ({}, 2.0)},
@@ -457,6 +462,7 @@ REFUSED = [
     (BlockConfig, dict(parallel="own_norms", norm=NormConfig(position="sandwich")),
      "goes with norm.position='pre' and"),
     (BlockConfig, dict(parallel="shared_norm", norm=PRE_NO_NORM), "and norm.attention=True"),
+    (HeadConfig, dict(normalize=True), "head.normalize=True goes with head.task='embedding'"),
     (HeadConfig, dict(norm=True), "head.norm=True goes with a head.transform"),
     (HeadConfig, dict(use_bias=False), "head.use_bias=False goes with a head.transform"),
     (HeadConfig, dict(task="embedding", outputs=None, output_bias=False), "head.output_bias=False"),
@@ -590,6 +596,9 @@ def program(instance) -> Programs:
     case DistillClasses():
       model = Vit(**VIT)
       return image_program(model, Total(instance, model))
+    case Contrastive() | Cosine():
+      model = Decoder(**GPT, head=HeadConfig(task="embedding"))
+      return text_program(model, Total(instance, model), matched=jnp.ones((2, 1), int))
     case Dpo():
       model = Decoder(**GPT)
       return text_program(model, Total(instance, model), preferred=jnp.ones((2, 1), int))
@@ -731,8 +740,8 @@ def text_program(model, objective, **more) -> Programs:
   tokens = jnp.arange(12).reshape(2, 6) % 9 + 1
   row = {"": tokens, "_segment_ids": tokens * 0 + 1, "_positions": tokens * 0 + jnp.arange(6),
          "_types": tokens % 2, "_answers": tokens % 2}
-  batch = {f"{f}{suffix}": value for f in ("text", "choice_0", "choice_1", "chosen", "rejected")
-           for suffix, value in row.items()}
+  names = "text", "choice_0", "choice_1", "chosen", "rejected", "each_0", "each_1"
+  batch = {f"{f}{suffix}": value for f in names for suffix, value in row.items()}
   batch |= dict.fromkeys(("label", "start", "end"), jnp.zeros((2, 1), int)) | {"tags": tokens % 2}
   batch |= {"mlm_positions": tokens[:, :2] % 6, "mlm_labels": tokens[:, :2]}
   batch |= more

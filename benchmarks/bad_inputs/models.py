@@ -127,6 +127,13 @@ CASES = [
     convert("a part of weights that is missing", "other.safetensors", index("other.safetensors")),
     convert("a pickle", "pickle|pytorch_model.bin|safetensors", lambda path: os.rename(
         path / "model.safetensors", path / "pytorch_model.bin")),
+    convert("modules that are no list", "modules.json", put("modules.json", '{"a": 1}')),
+    convert("a module that is none of ours", "Dense", put("modules.json", json.dumps(
+        [{"type": "Transformer", "path": ""}, {"type": "Dense", "path": "2_Dense"}]))),
+    convert("a module outside of the folder", "\\.\\./1_Pooling", put("modules.json", json.dumps(
+        [{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "../1_Pooling"}]))),
+    convert("a module without its folder", "1_Pooling", put("modules.json", json.dumps(
+        [{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "1_Pooling"}]))),
     convert("a tokenizer that is none", "tokenizer", put("tokenizer.json", "{")),
     Case("weights that are nan, to predict", "predict --workdir=m --input={made}/dev.tsv",
          "finite|nan", {"m": folder(tensors(nan))}),

@@ -15,6 +15,12 @@ def train(name, file, content, sentence, arguments="", dev=None, **files):
               ({file: content} if content is not None else {}) | files)
 
 
+def embed(name, sentence, arguments=""):
+  """Sentence embeddings of a table of texts and labels."""
+  return Case(name, "train --config=jtx.configs.embed:model=bert_small,epochs=1,train=t.csv,"
+              f"dev=t.csv{arguments} --workdir=w", sentence, {"t.csv": CSV})
+
+
 def parquet(columns):
   def write(path, _):
     import pyarrow as pa
@@ -92,4 +98,8 @@ CASES = [
     train("half an Arrow file", "t.arrow", cut(arrow(FINE)), "t.arrow"),
     train("Arrow without the column", "t.arrow", arrow({"text": ["a"] * 4}), "label"),
     train("a pattern of nothing", "t-*.parquet", None, "t-"),
+    embed("embeddings without the pair's column", "t.csv.*second"),
+    embed("embeddings without the column of scores", "no 'gold'", ",second=label,gold=gold"),
+    embed("embeddings of texts alone with negatives", "simcse.*negatives",
+          ",simcse,negatives=label"),
 ]

@@ -5,12 +5,13 @@ its split once and yields (name, value): numbers for the metrics, strings (sampl
 tables for the log and the results, figures, and as `predictions` an iterator with a
 `jtx.evals.task.Record` of each example, for who asks for them. Its `heads` and `keys` are what it
 needs of the model and of batches, as of an objective; `check_model`, where it has one, tells what
-else it needs.
+else it needs, and `check_data` looks at its split, where it reads other columns than data.ops do.
 """
 
 from jtx.evals.answers import Answers
 from jtx.evals.choices import Choices
 from jtx.evals.classification import Classification, MultiLabel
+from jtx.evals.embeddings import Retrieval, Similarity
 from jtx.evals.images import Images, Probes, Throughput
 from jtx.evals.loss import Loss
 from jtx.evals.ngrams import Ngrams
@@ -33,6 +34,8 @@ EVALS = {
     "pictures": Pictures,
     "probes": Probes,
     "replies": Replies,
+    "retrieval": Retrieval,
+    "similarity": Similarity,
     "tagging": Tagging,
     "texts": Texts,
     "throughput": Throughput,

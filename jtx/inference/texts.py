@@ -16,8 +16,10 @@ from jtx.data import batching
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.inference.predictions import Labels, Prediction, predicted
+from jtx.models.heads import only_pools
 from jtx.models.text_head import POOLS
 from jtx.models.text_head import pool as pool_texts
+from jtx.nn.numerics import unit
 from jtx.parallel import processes, sharding
 
 # With `text` [T] and `text_types` [T], int32; for a head with both_orders the same of `swapped`.
@@ -113,24 +115,28 @@ def text_vectors(kind: str, normalize: bool, model: nn.Module, params: Any,
   """[B, D]: the pooled hidden states of each text."""
   hidden = model.apply({"params": params}, batch).astype(jnp.float32)
   x = pool_texts(kind, hidden, batch["text_segment_ids"], batch["text_positions"], 1)[:, 0]
-  return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12) if normalize else x
+  return unit(x) if normalize else x
 
 
 class TextEmbedder:
-  """Texts to vectors: the mean of the last hidden states, or that of the first token.
+  """Texts to vectors: pooled hidden states of the last layer.
 
   Args:
     model: an Encoder.
     params: its parameters.
     tokenizer: of its texts.
-    pool: "mean" or "first".
-    normalize: to length 1.
+    pool: "mean", "first" or "last" token; None is that of a head that only pools, or "mean".
+    normalize: to length 1; None is as such a head does, or True.
     max_length: tokens that a text is cut to.
     batch_size: texts at a time.
   """
 
-  def __init__(self, model: nn.Module, params: Any, tokenizer: Tokenizer, *, pool: str = "mean",
-               normalize: bool = True, max_length: int = 256, batch_size: int = 64):
+  def __init__(self, model: nn.Module, params: Any, tokenizer: Tokenizer, *,
+               pool: str | None = None, normalize: bool | None = None, max_length: int = 256,
+               batch_size: int = 64):
+    own = only_pools(model.head)
+    pool = pool or (model.head.pool if own else "mean")
+    normalize = (model.head.normalize if own else True) if normalize is None else normalize
     if pool == "none" or pool not in POOLS:
       raise ConfigError(f"pool={pool!r}: valid are 'first', 'last' and 'mean'")
     self.tokenizer, self.max_length = tokenizer, longest(model, max_length)

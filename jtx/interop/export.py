@@ -15,7 +15,7 @@ from jtx import storage
 from jtx.data.tokenizers import encodings
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
-from jtx.interop import configs, tables
+from jtx.interop import configs, sentences, tables
 from jtx.interop.families import FAMILIES, families_of
 from jtx.interop.family import Family, type_of
 from jtx.interop.files import CONFIG, DTYPES, WEIGHTS, NewDirectory, write_json
@@ -36,6 +36,7 @@ def hf_config(model: Any, tokenizer: Tokenizer | None = None, labels: Sequence[s
 
 
 def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[str, Any]]:
+  model = sentences.without_pooling(model)
   ids = dict.fromkeys(IDS)
   if tokenizer is not None:
     ids = dict(zip(IDS, map(int, (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id))))
@@ -106,8 +107,10 @@ def file_name(family: Family, model: Any, name: str) -> str:
 def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = None,
          labels: Sequence[str] | None = None, dtype: str = "float32",
          image_ops: Sequence[Any] | None = None, more: Mapping[str, str] = {},
-         original: Originals = Originals()) -> None:
+         original: Originals = Originals(), max_length: int | None = None) -> None:
   """Writes a directory that `transformers` loads; all of it, or nothing.
+
+  Of a model whose head pools hidden states, `sentence-transformers` loads it, too.
 
   Args:
     directory: to make; it must not hold anything yet.
@@ -121,6 +124,7 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     more: texts of more files, by name.
     original: of the folder that the model is from, whose model type it keeps; where its tokenizer's
       files are among them, they are `tokenizer`'s.
+    max_length: tokens that sentence-transformers cuts texts to; None is what the model takes.
 
   Raises:
     ConfigError: the model, tokenizer, labels or ops can't be expressed, or the directory is in
@@ -130,13 +134,16 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     raise ConfigError(f"dtype={dtype!r}: valid are {', '.join(DTYPES)}")
   name, config = _config(model, tokenizer, labels, original)
   family, side_files = FAMILIES[name], {}
+  of_sentences, model = sentences.files(model, max_length), sentences.without_pooling(model)
   tensors = {name: np.ascontiguousarray(x.astype(jnp.dtype(dtype)))
              for name, x in tensors_of(family, model, params).items()}
   if family.side_files is not None:
     ops = resized(model.image) if image_ops is None else evaluated(image_ops, model.image)
     config, side_files = family.side_files.split(config, ops)
-  texts = {CONFIG: config | {"dtype": dtype}, **side_files}
+  texts = {CONFIG: config | {"dtype": dtype}, **side_files, **of_sentences}
   copies = dict(original.generation if family.generates else {})
+  if of_sentences:
+    copies |= original.sentences
   if tokenizer is not None and original.tokenizer:
     copies |= original.tokenizer
   elif tokenizer is not None:
@@ -146,6 +153,7 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     for name, text in more.items():
       storage.write_text(os.path.join(path, name), text)
     for name, content in texts.items():
+      os.makedirs(os.path.dirname(os.path.join(path, name)), exist_ok=True)
       write_json(os.path.join(path, name), content)
     for name, copy in copies.items():
       storage.write_bytes(os.path.join(path, name), copy)

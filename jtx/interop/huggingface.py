@@ -12,7 +12,7 @@ from flax.traverse_util import unflatten_dict
 import numpy as np
 
 from jtx.errors import ConfigError, DataError, nearest
-from jtx.interop import attributes, configs, tables, trunks
+from jtx.interop import attributes, configs, sentences, tables, trunks
 from jtx.interop.families import FAMILIES, families_of, timm
 from jtx.interop.family import Family, Heads, pretraining, stored, task_of, type_of
 from jtx.interop.files import CONFIG, Tensors, read_config
@@ -198,7 +198,12 @@ def load(directory: str, architecture: str | None = None,
   name, names = choose(source, architecture), source.family.names
   heads = source.family.architectures[name]
   tensors = Tensors(source.directory, names, ties_embeddings(source))
-  if heads == {"embedding"} and not any(row.name in tensors for row in names.rows_of(heads)):
+  head = None
+  if architecture is None and source.family.model in ("encoder", "decoder"):
+    head = sentences.read_head(directory)
+  if head is not None:
+    heads = frozenset()  # pooling has no parameters
+  elif heads == {"embedding"} and not any(row.name in tensors for row in names.rows_of(heads)):
     logging.info("%s has no pooler: the model returns hidden states", directory)
     heads = frozenset()
   fields = configs.model_fields(source.family, source.config, heads, source.path)
@@ -214,6 +219,7 @@ def load(directory: str, architecture: str | None = None,
   params = tensors.read(wanted, shapes)
   if tied:
     tensors.check_tied()
+  model = model if head is None else model.clone(head=head)
   return model, unflatten_dict(params, sep="/")
 
 

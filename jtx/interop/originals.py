@@ -5,13 +5,14 @@ from typing import Any, Mapping, NamedTuple
 
 from jtx import storage
 from jtx.config_files import read_json
-from jtx.interop import files, generation
+from jtx.interop import files, generation, sentences
 
 TOKENIZER = "tokenizer.json"
 # Without tokenizer.json the others say too little.
 TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json",
                    "added_tokens.json", "chat_template.jinja")
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json")
+SENTENCE_FILES = (sentences.LENGTH, sentences.SETTINGS)
 FOLDER, TENSORS = "hugging_face", "tensors.json"  # in a workdir
 IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
@@ -30,8 +31,18 @@ class Originals(NamedTuple):
         return {name: text for name, text in self.texts.items() if name in names}
     return {}
 
+  @property
+  def sentences(self) -> dict[str, bytes]:
+    """The settings of sentence-transformers."""
+    return {name: text for name, text in self.texts.items() if name == sentences.SETTINGS}
+
+  @property
+  def max_length(self) -> int | None:
+    """The tokens that texts are cut to, where the folder tells."""
+    return sentences.max_length(self.texts)
+
   def without_tokenizer(self) -> "Originals":
-    return self._replace(texts=self.generation)
+    return self._replace(texts=self.generation | self.sentences)
 
   @property
   def generation(self) -> dict[str, bytes]:
@@ -67,5 +78,5 @@ def keep_in(workdir: str, originals: Originals) -> None:
 def _texts(folder: str) -> dict[str, bytes]:
   marian = MARIAN_FILES if storage.exists(os.path.join(folder, MARIAN_FILES[0])) else ()
   paths = {name: os.path.join(folder, name)
-           for name in (generation.FILE, *TOKENIZER_FILES, *marian)}
+           for name in (generation.FILE, *SENTENCE_FILES, *TOKENIZER_FILES, *marian)}
   return {name: storage.read_bytes(path) for name, path in paths.items() if storage.exists(path)}

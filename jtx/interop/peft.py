@@ -14,7 +14,7 @@ import numpy as np
 import safetensors.numpy
 
 from jtx.errors import ConfigError
-from jtx.interop import configs, export, tables
+from jtx.interop import configs, export, sentences, tables
 from jtx.interop.families import FAMILIES
 from jtx.interop.files import NewDirectory
 from jtx.interop.tables import Entry
@@ -53,7 +53,7 @@ def save(directory: str, model: Any, params: Any, base: str) -> None:
 
 def contents(model: Any, params: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
   """The content of adapter_config.json without the base's name, and the tensors by name."""
-  bare, _ = lora.merged(model, params)
+  bare = sentences.without_pooling(lora.merged(model, params)[0])
   name, config = configs.hf_config(FAMILIES, bare, None, {})
   family, c = FAMILIES[name], model.lora
   flat = {path: np.asarray(x, np.float32) for path, x in flatten_dict(params, sep="/").items()}

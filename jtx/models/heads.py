@@ -1,6 +1,6 @@
 """The table of head tasks: what the outputs of a model's head are."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jtx.errors import ConfigError
 
@@ -38,7 +38,28 @@ def heads_of(task: str) -> frozenset[str]:
   return frozenset({task, TASKS[task].trained_as} - {"none", None})
 
 
+def only_pools(head: Any) -> bool:
+  """Whether a head of texts gives pooled hidden states, and has no parameters."""
+  return head.task == "embedding" and head.transform == "none"
+
+
 def check_threshold(task: str, threshold: float) -> None:
   """Raises ConfigError where the field `threshold` of a head can't be used."""
   if threshold != 0.5 and task != "multi_label":
     raise ConfigError(f"head.threshold={threshold} goes with head.task='multi_label', not {task!r}")
+
+
+def check_text_head(head: Any) -> None:
+  """Raises ConfigError where fields of a head of texts, a HeadConfig, do not go together."""
+  task = TASKS[head.task]
+  check_threshold(head.task, head.threshold)
+  if head.both_orders and (task.by_token or not task.labelled):
+    raise ConfigError(f"head.both_orders is for classes of pairs, not head.task={head.task!r}")
+  if head.norm and head.transform == "none":
+    raise ConfigError("head.norm=True goes with a head.transform")
+  if not (head.output_bias or task.scored):
+    raise ConfigError(f"head.output_bias=False: head.task={head.task!r} has no outputs")
+  if not head.use_bias and head.transform == "none":
+    raise ConfigError("head.use_bias=False goes with a head.transform")
+  if head.normalize and head.task != "embedding":
+    raise ConfigError(f"head.normalize=True goes with head.task='embedding', not {head.task!r}")

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
-from jtx.models.heads import TASKS, check_threshold
+from jtx.models.heads import TASKS, check_text_head
 from jtx.nn import layers
 from jtx.nn.activations import activate
 from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
+from jtx.nn.numerics import unit
 from jtx.parallel.sharding import Batch
 from jtx.ranges import Fraction, Rate, Size
 
@@ -32,6 +33,7 @@ class HeadConfig:
   threshold: Fraction = 0.5  # of "multi_label": the probability from which on a label is predicted
   # Pooled vectors of pairs and, behind, of the pairs swapped are added (GPT-1); None: as data is
   both_orders: bool | None = None
+  normalize: bool = False  # of an embedding: the vector is scaled to length 1
 
   def __post_init__(self):
     if self.task not in TASKS:
@@ -49,15 +51,7 @@ class HeadConfig:
                         f" {task.outputs}; leave it unset")
     if not task.scored and self.outputs is not None:
       raise ConfigError(f"head.outputs={self.outputs}: head.task={self.task!r} has none")
-    check_threshold(self.task, self.threshold)
-    if self.both_orders and (by_token or not task.labelled):
-      raise ConfigError(f"head.both_orders is for classes of pairs, not head.task={self.task!r}")
-    if self.norm and self.transform == "none":
-      raise ConfigError("head.norm=True goes with a head.transform")
-    if not (self.output_bias or task.scored):
-      raise ConfigError(f"head.output_bias=False: head.task={self.task!r} has no outputs")
-    if not self.use_bias and self.transform == "none":
-      raise ConfigError("head.use_bias=False goes with a head.transform")
+    check_text_head(self)
 
 
 class Head(nn.Module):
@@ -89,7 +83,8 @@ class Head(nn.Module):
       x = Transform(hidden.shape[-1], c.transform, norm=c.norm, use_bias=c.use_bias,
                     block=self.block, dtype=self.dtype, name="transform")(x)
     if c.task == "embedding":
-      return x.astype(jnp.float32)
+      x = x.astype(jnp.float32)
+      return unit(x) if c.normalize else x
     x = Dropout(c.dropout)(x, train)
     outputs = TASKS[c.task].outputs or c.outputs
     if outputs is None:

@@ -1,7 +1,7 @@
 """GELU, biases, norms and sums of logits, computed so that chips do not wait between products.
 
 The formulas are those of the papers; what is chosen here is the order, what the way back keeps, and
-which unit does the work. docs/speed.md has what each is worth.
+which unit does the work. docs/speed.md has what each is worth. Vectors at length 1 are here, too.
 """
 
 import functools
@@ -153,3 +153,8 @@ def _statistics_gradient(kept, gradients):
 
 
 _statistics.defvjp(_statistics_kept, _statistics_gradient)
+
+
+def unit(x: jax.Array) -> jax.Array:
+  """Vectors [..., D] at length 1; those of zeros stay zeros, and so does their gradient."""
+  return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x * x, -1, keepdims=True), 1e-24))

@@ -1,6 +1,8 @@
 """Losses, each a key of `OBJECTIVES`, as `objective.name` of a config; see `contract.py`."""
 
 from jtx.objectives.classify import Classify
+from jtx.objectives.contrastive import Contrastive
+from jtx.objectives.cosine import Cosine
 from jtx.objectives.distill import Distill
 from jtx.objectives.distill_classes import DistillClasses
 from jtx.objectives.dpo import Dpo
@@ -17,6 +19,8 @@ from jtx.objectives.tag import Tag
 
 OBJECTIVES = {
     "classify": Classify,
+    "contrastive": Contrastive,
+    "cosine": Cosine,
     "distill": Distill,
     "distill_classes": DistillClasses,
     "dpo": Dpo,

@@ -5,7 +5,7 @@ import dataclasses
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jtx.objectives.rows import stacked
+from jtx.objectives.rows import numbered, stacked
 from jtx.objectives.sums import Batch, Sums, class_sums, text_weights
 from jtx.objectives.with_lm import WithLm
 
@@ -25,20 +25,13 @@ class MultipleChoice(WithLm):
 
   def model_inputs(self, batch: Batch) -> Batch:
     """The choices as texts of a larger batch [C * B, T], all first choices before all second."""
-    return stacked(batch, [f"choice_{i}" for i in range(num_choices(batch))])
+    return stacked(batch, numbered(batch, "choice"))
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
     """Sums over questions of `loss` and `accuracy`."""
-    labels, number = batch["label"], num_choices(batch)
+    labels, number = batch["label"], len(numbered(batch, "choice"))
     outputs, more = self.outputs_and_lm(model, params, self.model_inputs(batch), labels.shape[1],
                                         train, rngs)  # [C * B, S, 1]
     logits = jnp.moveaxis(outputs.reshape(number, *labels.shape), 0, -1)  # [B, S, C]
     weights = text_weights(batch["choice_0_segment_ids"], labels.shape[1])
     return class_sums(logits, labels, weights) | more
-
-
-def num_choices(batch: Batch) -> int:
-  number = 0
-  while f"choice_{number}" in batch:
-    number += 1
-  return number

@@ -25,6 +25,14 @@ def stacked(batch: Batch, fields: Sequence[str]) -> Batch:
           for suffix in suffixes}
 
 
+def numbered(batch: Batch, stem: str) -> list[str]:
+  """The fields STEM_0, STEM_1, ... that a batch has."""
+  fields = []
+  while f"{stem}_{len(fields)}" in batch:
+    fields.append(f"{stem}_{len(fields)}")
+  return fields
+
+
 def in_both_orders(batch: Batch) -> Batch:
   """A batch as the model takes it: rows of `swapped`, where it has them, after those of `text`."""
   return stacked(batch, ("text", "swapped")) if "swapped" in batch else batch

@@ -11,6 +11,7 @@ import jax
 
 from jtx import storage
 from jtx.config import ConfigDict
+from jtx.models.heads import only_pools
 from jtx.saved.workdir import RESULTS_FILE
 
 CARD = "README.md"
@@ -22,7 +23,7 @@ PIPELINES = {
     "ForImageClassification": "image-classification",
     "ForImageClassificationWithTeacher": "image-classification"}
 HEAD = """---
-library_name: transformers
+library_name: {library}
 pipeline_tag: {pipeline}
 tags:
 - jtx
@@ -30,14 +31,18 @@ tags:
 
 # {name}
 
-{architecture} of {number:,} parameters, trained with jtx. `transformers` loads it:
+{architecture} of {number:,} parameters, trained with jtx. `{library}` loads it:
 
 ```python
-from transformers import pipeline
-
-predict = pipeline("{pipeline}", "{name}")
+{usage}
 ```
 """
+PREDICT = """from transformers import pipeline
+
+predict = pipeline("{pipeline}", "{name}")"""
+EMBED = """from sentence_transformers import SentenceTransformer
+
+vectors = SentenceTransformer("{name}").encode(["a text", "another"])"""
 
 
 class Told(NamedTuple):
@@ -84,8 +89,13 @@ def text(directory: str, hf_config: Mapping[str, Any], params: Any, labels: Sequ
   architecture = hf_config["architectures"][0]
   pipeline = next((x for end, x in PIPELINES.items() if architecture.endswith(end)),
                   "image-feature-extraction" if "image_size" in hf_config else "feature-extraction")
+  library, usage = "transformers", PREDICT
+  if "image_size" not in hf_config and only_pools(about.config.model.head):
+    library, usage, pipeline = "sentence-transformers", EMBED, "sentence-similarity"
+  name = os.path.basename(os.path.abspath(directory))
   head = HEAD.format(
-      pipeline=pipeline, name=os.path.basename(os.path.abspath(directory)),
+      pipeline=pipeline, name=name, library=library,
+      usage=usage.format(pipeline=pipeline, name=name),
       architecture=f"{'An' if architecture[0] in 'AEIOU' else 'A'} {architecture}",
       number=sum(x.size for x in jax.tree.leaves(params)))
   config = json.loads(about.config.to_json())

@@ -20,11 +20,13 @@ from jtx.interop import export, peft, stablehlo
 from jtx.interop.family import task_of
 from jtx.interop.files import CONFIG
 from jtx.interop.originals import Originals
+from jtx.interop.sentences import is_pooled
 from jtx.models.heads import TASKS
 from jtx.nn import lora
 from jtx.nn.layers import compute_dtype
 from jtx.saved import card
 from jtx.saved.folder import HuggingFace, Run, Saved, open_saved, save_converted
+from jtx.saved.trained import MAX_LENGTH, lengths
 
 FORMATS = ("hf", "jtx", "peft")
 
@@ -66,9 +68,9 @@ def save_pretrained(directory: str, model: Any, params: Any,
     params: its parameters.
     tokenizer: written beside the model; in format "jtx" also several, by the field that each is
       for, such as src and tgt.
-    format: "hf", which `transformers` loads; "jtx", a workdir without a run; or, of a model with
-      adapters, which in the other two are merged into its kernels, "peft": the adapters alone, as
-      files of PEFT, for the model of the folder that `like`, their run, began from.
+    format: "hf", which `transformers` loads, and `sentence-transformers` if the head only pools;
+      "jtx", a workdir without a run; or, of adapters, which in the other two are merged into
+      kernels, "peft": these alone, as files of PEFT, for the model that their run, `like`, is from.
     labels: names of classes or tags; without them `transformers` calls them LABEL_0 and so on.
     dtype: of the tensors in format "hf"; None is that of `like`, where it is a Hugging Face
       model, and else float32. "jtx" is float32.
@@ -109,11 +111,17 @@ def save_pretrained(directory: str, model: Any, params: Any,
       written = export.hf_config(model, first, labels, original)
       more[card.CARD] = card.text(directory, written, params, labels, about)
     export.save(directory, model, params, first, labels, dtype or original.dtype,
-                image_ops=image_ops, more=more, original=original)
+                image_ops=image_ops, more=more, original=original, max_length=_length(model, like))
   elif dtype not in (None, "float32"):
     raise ConfigError(f"dtype={dtype!r}: format='jtx' has float32 only")
   else:
     save_converted(directory, model, params, tokenizer or {}, labels, image_ops, original)
+
+
+def _length(model: Any, like: Saved | None) -> int:
+  """The tokens that a model of sentence embeddings cuts texts to, as `jtx.Embedder` does."""
+  found = lengths(like) if like is not None and is_pooled(model) else {}
+  return found["max_length"] if "max_length" in found else MAX_LENGTH
 
 
 def _save_adapters(directory: str, model: Any, params: Any, like: str | Saved | None) -> None:

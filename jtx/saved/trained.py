@@ -35,9 +35,10 @@ def trained(saved: Saved, model: Any, params: Any, max_length: int | None = None
 
 
 def lengths(saved: Saved) -> dict[str, int]:
-  """The lengths of texts in tokens that a run was trained with; nothing of another folder."""
+  """The lengths of texts in tokens that a run was trained with, or that another folder tells."""
   if not isinstance(saved, Run):
-    return {}
+    told = saved.originals().max_length
+    return {} if told is None else {"max_length": told}
   rows = [length for _, length, _ in saved.config.phases]
   return saved.data.lengths | ({"max_length": max(rows)} if rows else {})
 

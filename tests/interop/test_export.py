@@ -43,7 +43,8 @@ from tests.interop.samples import (
     (encoder(BERT, position=Alibi()), "bert has learned positions, not Alibi"),
     (BERT.clone(head=dataclasses.replace(CLASSES, transform="none")), "bert has"
      " head.transform='tanh' in BertForSequenceClassification, not 'none'"),
-    (BERT.clone(head=HeadConfig(task="embedding", pool="mean")), "bert has head.pool='first'"),
+    (BERT.clone(head=HeadConfig(task="embedding", pool="mean", transform="tanh")),
+     "bert has head.pool='first'"),
     (BERT.clone(mlm=True), "bert has no architecture with the head of pretraining and"
      " head.task='classes'"),
     (encoder(BERT, pattern=("local",), window=2), "bert has stack.pattern=('global', 'global')"),

@@ -97,3 +97,11 @@ def test_what_peft_has_no_place_for(tmp_path):
     peft.contents(model, params)
   with pytest.raises(ConfigError, match="lora.rank is 0"):
     peft.save(str(tmp_path / "out"), BERT, drawn(BERT), "there")
+
+
+def test_a_model_that_pools_has_the_names_of_its_layers_alone():
+  head = HeadConfig(task="embedding", pool="mean", normalize=True)
+  config, tensors = peft.contents(*of(BERT.clone(head=head), "attention/query$"))
+  layers = [f"encoder.layer.{i}.attention.self.query" for i in range(2)]
+  assert (config["target_modules"], config["task_type"]) == (layers, "FEATURE_EXTRACTION")
+  assert config["modules_to_save"] is None and len(tensors) == 4

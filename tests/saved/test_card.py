@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from configs import embed
 from jtx import config_files
 from jtx.interop import export
 from jtx.saved import card
@@ -72,3 +73,10 @@ def test_a_folder_of_a_run_with_scores_has_a_card(run, tmp_path):
   Scored.step = 7
   save_pretrained(str(tmp_path / "older"), BERT, random_params(BERT), like=Scored(run))
   assert not (tmp_path / "older" / "README.md").exists()
+
+
+def test_a_card_of_sentence_embeddings_tells_their_library():
+  about = card.Told(embed.get_config("tiny"), 4, {"dev/recall_at_1": 0.5}, {})
+  text = card.text("mine", {"architectures": ["BertModel"]}, {}, None, about)
+  assert "library_name: sentence-transformers\npipeline_tag: sentence-similarity\n" in text
+  assert 'SentenceTransformer("mine").encode(' in text and "import pipeline" not in text

@@ -74,6 +74,51 @@ def check_max_length(op: str, max_length: int, num_texts: int) -> None:
                       " special tokens may take")
 
 
+@dataclasses.dataclass(frozen=True)
+class EncodeEach(ExampleOp):
+  """Several texts, each by itself: `each_i` and `each_i_types` [T] of the i-th, from 0.
+
+  A text and its pair come first, then hard negatives. The same key twice is the same text twice.
+  `matched` is 1.
+  """
+  texts: tuple[str, ...] = ("text", "second")  # keys of the example, two or more
+  max_length: Size = 128  # tokens of each text, the special ones counted
+
+  tokenizer_fields = (TOKENIZER,)
+
+  def __post_init__(self):
+    if len(self.texts) < 2:
+      raise ConfigError(f"op encode_each: texts={self.texts} must name two texts or more")
+    check_max_length("encode_each", self.max_length, 1)
+
+  @property
+  def columns(self) -> dict[str, Column]:
+    return {name: column for i in range(len(self.texts))
+            for name, column in {f"each_{i}": Column("tokens"),
+                                 f"each_{i}_types": Column(f"aligned:each_{i}")}.items()
+            } | {"matched": Column("example")}
+
+  @property
+  def inputs(self) -> dict[str, str]:
+    return {"text": self.texts[0]}
+
+  def texts_of(self, example: Example, field: str) -> list[str]:
+    del field
+    return texts_at("encode_each", example, tuple(dict.fromkeys(self.texts)))
+
+  def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
+    check_text("encode_each", self.texts, examples)
+    for key in dict.fromkeys(self.texts):
+      encodings = tokenizers[TOKENIZER].encode_texts([e[key] for e in examples],
+                                                     max_length=self.max_length)
+      for e, encoding in zip(examples, encodings):
+        for i in (i for i, name in enumerate(self.texts) if name == key):
+          e[f"each_{i}"], e[f"each_{i}_types"] = encoding.ids, encoding.types
+    for e in examples:
+      e["matched"] = np.int32(1)
+    return examples
+
+
 # -------------------------------------------------------------------------------- tags
 
 

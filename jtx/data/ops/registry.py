@@ -38,6 +38,7 @@ OPS: dict[str, Callable[..., Op]] = {
     "multi_label": multi_label.MultiLabel,
     "number": labels.Number,
     "encode": finetune.Encode,
+    "encode_each": finetune.EncodeEach,
     "encode_words": finetune.EncodeWords,
     "encode_windows": windows.EncodeWindows,
     "encode_choices": finetune.EncodeChoices,

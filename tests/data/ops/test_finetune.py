@@ -8,7 +8,7 @@ import pytest
 
 from jtx.config import build, section
 from jtx.data.op import Column
-from jtx.data.ops.finetune import Encode, EncodeChoices, EncodeWords, tag_names
+from jtx.data.ops.finetune import Encode, EncodeChoices, EncodeEach, EncodeWords, tag_names
 from jtx.data.ops.labels import Label, Number
 from jtx.data.ops.registry import OPS
 from jtx.data.ops.text import Fields, Tokenize
@@ -48,6 +48,20 @@ def test_encode_errors(tokenizers):
       Encode(texts=texts)
   with pytest.raises(ConfigError, match="op encode: max_length=2 must be more than 2"):
     Encode(max_length=2)
+
+
+def test_encode_each_text_by_itself(tokenizers):
+  op = EncodeEach(texts=("q", "s", "q"), max_length=4)
+  done = op([{"id": 0, "q": "a", "s": "b c d"}, {"id": 1, "q": "d", "s": "a"}], tokenizers)
+  assert [[pieces(e[f"each_{i}"]) for i in range(3)] for e in done] == [
+      ["[CLS]a[SEP]", "[CLS]bc[SEP]", "[CLS]a[SEP]"], ["[CLS]d[SEP]", "[CLS]a[SEP]", "[CLS]d[SEP]"]]
+  check_columns(op, done)
+  assert op.texts_of({"id": 0, "q": "a", "s": "b"}, "text") == ["a", "b"]
+  assert (op.inputs, done[1]["matched"]) == ({"text": "q"}, 1)
+  with pytest.raises(ConfigError, match="op encode_each: texts=.* must name two texts or more"):
+    EncodeEach(texts=("q",))
+  assert fails(DataError, op, {"id": 5, "q": "a"}) == (
+      "op encode_each: example 5 has no text 's'; its texts are: q")
 
 
 # -------------------------------------------------------------------------------- tags

@@ -1,0 +1,97 @@
+"""Sentence embeddings of your own texts: pairs, hard negatives, scored pairs, or SimCSE.
+
+  python -m experiments.train --config=configs/embed.py:init=FOLDER,train=pairs.csv,dev=dev.csv \
+    --config.data.path=DATA --workdir=runs/mine
+
+FOLDER is a Hugging Face model or the workdir of a run; without `init` a small BERT with fresh
+parameters is trained. Each text is to find its pair among all pairs of a batch. Arguments: text and
+second, the columns of a text and its pair: names ("text" and "second" without them), or in a .tsv,
+which has no header unless `header` says so, numbers ("0" and "1"); negatives, the columns of hard
+negatives joined by "+"; score, the column of a score, which times `scale` the cosine of the pair is
+to be, in place of finding it; simcse, for texts alone, each its own pair through another dropout
+mask; gold, the column of scores in dev, by which it is evaluated in place of retrieval ("" is
+score); pool, mean, first or last ("" is mean, and last of a decoder); temperature; symmetric, to
+find the text by its pair, too; train and dev, the files, whose endings say what they are, or
+sources (docs/data.md); others, more files to evaluate, joined by "+"; and those of FINETUNE_ARGS in
+finetuning.py but features and lm.
+
+Reimers and Gurevych 2019; Gao et al. 2021, who report for BERT-Base without labels (simcse,
+batch=64, lr=3e-5, epochs=1, max_length=32, pool=first) Spearman 76.3, the mean of seven sets of
+similarity.
+"""
+
+from jtx.data.sources.specs import spec_of
+from jtx.errors import ConfigError
+
+from . import arguments, common, finetuning
+
+# Arguments without `features`, for which nothing is left to train, and next tokens' `lm`.
+ARGS = {k: v for k, v in finetuning.FILE_ARGS.items() if k not in ("features", "lm")}
+PRESETS = ("", "tiny", "tiny,score=label,gold=label,pool=first", "model=gpt1,symmetric",
+           "text=a,second=b,negatives=c+d,header,temperature=0.1,train=t,dev=d,others=e.csv",
+           "simcse,text=s,second=t,gold=g,train=t.csv,dev=d.csv,model=bert_small,batch=64",
+           "simcse,train=t.txt,dev=d.txt,max_length=32,lr=3e-5,epochs=1,freeze=1,decay=0.9,group",
+           "score=2,scale=0.2")
+
+
+def get_config(arg: str = ""):
+  args = arguments.parse_args(
+      arg, text="", second="", negatives="", score="", scale=1.0, gold="", simcse=False, pool="",
+      temperature=0.05, symmetric=False, header=False, **ARGS)
+  check(args)
+  args.features, args.lm = "", 0.0
+  c = common.get_config()
+  finetuning.finetune(c, args, "embedding")
+  c.objective = common.objective("cosine") if args.score else common.objective(
+      "contrastive", temperature=args.temperature, symmetric=args.symmetric)
+  source = lambda file: (spec_of(file, "table" if args.header else "tsv"),)
+  first, second = columns(args, *source(args.train))
+  texts = (first, first if args.simcse else second, *filter(None, args.negatives.split("+")))
+  to_label = (common.op("number", key=args.score, scale=args.scale),) if args.score else ()
+  c.data.train = source(args.train)
+  c.data.ops = (
+      common.op("encode_each", texts=texts, max_length=args.max_length),
+      *to_label,
+      finetuning.padded(args, *(f"each_{i}" for i in range(len(texts)))),
+  )
+  finetuning.add_evals(c, args, lambda file: evaluator(args, source(file), (first, second)))
+  if args.tiny:
+    finetuning.shrink(c)
+  return c
+
+
+def evaluator(args, source: tuple[str, ...], texts: tuple[str, str]):
+  """Similarity by the scores of dev, or retrieval; of texts alone the loss without dropout."""
+  if gold := args.gold or args.score:
+    return common.evaluator("similarity", source=source, texts=texts, gold=gold)
+  if args.simcse:
+    return common.evaluator("loss", source=source, every=0)
+  return common.evaluator("retrieval", source=source, texts=texts)
+
+
+def columns(args, train: str) -> tuple[str, str]:
+  """The columns of a text and its pair."""
+  if args.tiny:
+    return "prompt", "text"
+  if args.header and not train.startswith("table:"):
+    raise ConfigError(f"config argument header is for files of tabs, and the source is {train}")
+  numbered = train.startswith("tsv:") or train.startswith("csv:") and ":header[no]" in train
+  first, second = ("0", "1") if numbered else ("text", "second")
+  return args.text or first, args.second or second
+
+
+def check(args) -> None:
+  """Raises ConfigError where arguments exclude each other."""
+  if args.score and (args.simcse or args.negatives or args.symmetric or args.temperature != 0.05):
+    raise ConfigError(f"config argument score={args.score!r} is of pairs with a score: simcse,"
+                      " negatives, symmetric and temperature are of pairs without")
+  if args.scale != 1 and not args.score:
+    raise ConfigError(f"config argument scale={args.scale} goes with score")
+  if args.simcse and args.negatives:
+    raise ConfigError("config argument simcse is of texts alone, which have no negatives")
+
+
+def sweep_pool():
+  """The vector of a text: the mean of its tokens, or that of the first (Reimers 2019, table 6)."""
+  yield {"model.head.pool": "mean"}
+  yield {"model.head.pool": "first"}
