@@ -34,7 +34,8 @@ from jtx.train.program import Program
 from tests.helpers import block, encoder
 
 FOLDER = pathlib.Path(common.__file__).parent
-SHARED = ("__init__", "arguments", "common", "decoders", "finetuning", "images")  # parts of configs
+SHARED = ("__init__", "arguments", "common", "decoders", "finetuning", "images",
+          "teaching")  # parts of configs
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem not in SHARED)
 
 
@@ -123,7 +124,8 @@ def test_presets_cover_every_argument(name, monkeypatch):
     module(name).get_config(preset)
   seen.pop("init", None)  # a folder: see test_finetuning_starts_from_a_folder
   seen.pop("lora", None)  # of the model of a folder: see tests/train/test_lora.py
-  seen.pop("teacher", None)  # a folder, too
+  for key in ("teacher", "losses"):  # a folder, too, and terms against its model
+    seen.pop(key, None)
   seen.pop("template", None)  # a file: see test_conversations_by_a_template_of_ones_own
   assert all(len(values) > 1 for values in seen.values()), seen
 
