@@ -6,6 +6,7 @@ they are outputs of the scan over layers. Layers know nothing of it. A model tha
 the program that it was.
 """
 
+import functools
 from typing import Any, Callable, NamedTuple
 
 import flax.linen as nn
@@ -75,29 +76,48 @@ class Tapped:
 
   def __init__(self, model: Any, wanted: frozenset[str] = frozenset()):
     self._model, self._wanted = model, wanted
-    self.layers: dict[str, Layers] = {}  # by the name of the stack
-    self._scores: dict[str, jax.Array] = {}
+    self._configs: dict[str, StackConfig] = {}  # by the name of the stack
+    self._kept: dict[str, dict[str, Any]] = {"layers": {}, "scores": {}}
 
   def __getattr__(self, name: str) -> Any:
     return getattr(self._model, name)
 
-  def apply(self, *args: Any, **options: Any) -> Any:
-    with nn.intercept_methods(self._intercept([])):
-      return self._model.apply(*args, **options)
+  def apply(self, variables: Any, *args: Any, method: Any = "__call__", **options: Any) -> Any:
+    """As Linen's; what is kept are further outputs of the call, which so may be transformed."""
+    def with_kept(module, *args, **kwargs):
+      kept = {"layers": {}, "scores": {}}
+      with nn.intercept_methods(self._intercept(kept, [])):
+        bound = getattr(module, method) if isinstance(method, str) else (
+            functools.partial(method, module))
+        return bound(*args, **kwargs), kept
+
+    result, kept = self._model.apply(variables, *args, method=with_kept, **options)
+    for kind, found in kept.items():
+      self._kept[kind] |= found
+    return result
+
+  @property
+  def layers(self) -> dict[str, Layers]:
+    """What was kept of stacks, by their names."""
+    return {name: Layers(self._configs[name], **kept)
+            for name, kept in self._kept["layers"].items()}
 
   @property
   def scores(self) -> jax.Array:
-    """The outputs of the head that was called last, of whatever shape."""
-    return next(self._scores[name] for name in reversed(HEADS) if name in self._scores)
+    """The outputs of the head, of whatever shape."""
+    kept = self._kept["scores"]
+    return next(kept[name] for name in reversed(HEADS) if name in kept)
 
-  def _intercept(self, projected: list[dict[str, Any]]) -> Callable[..., Any]:
+  def _intercept(self, kept: dict[str, Any],
+                 projected: list[dict[str, Any]]) -> Callable[..., Any]:
     """What Flax calls in place of methods; `projected` is of the attention that is under way."""
     projects = bool(self._wanted & {PROJECTIONS, BIASES})
 
     def call(method, args, kwargs, context):
       module, name = context.module, context.method_name
       if isinstance(module, Stack) and name == "__call__" and self._wanted:
-        return self._of_stack(module, method, args, kwargs)
+        result, kept["layers"][module.name] = self._of_stack(module, method, args, kwargs)
+        return result
       if isinstance(module, Attention) and projects and name == "project":
         result = method(*args, **kwargs)
         projected.append(self._of_projection(module, args, kwargs, result))
@@ -107,24 +127,24 @@ class Tapped:
         return y, memory, projected.pop()
       result = method(*args, **kwargs)
       if name in HEADS and not module.path:
-        self._scores[name] = result
+        kept["scores"][name] = result
       return result
 
     return call
 
-  def _of_stack(self, stack: Stack, method: Callable, args: Any, kwargs: Any) -> Any:
+  def _of_stack(self, stack: Stack, method: Callable, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The result of a stack, and what is kept of its layers."""
     x, ctx = args
     projects = bool(self._wanted & {PROJECTIONS, BIASES})
     last, out = method(x, ctx.replace(return_hidden=True, return_weights=projects), **kwargs)
-    found = {}
+    self._configs[stack.name] = stack.config
+    kept = {"rows": ctx.rows, "hidden": None}
     if projects:  # in place of weights, of every segment of layers
       parts = [segment["self"] for segment in out.weights]
-      found = jax.tree.map(lambda *parts: jnp.concatenate(parts), *parts)
-    hidden = None
+      kept |= jax.tree.map(lambda *parts: jnp.concatenate(parts), *parts)
     if HIDDEN in self._wanted:
-      hidden = jnp.concatenate([x[None], out.hidden[:-1], last[None]])
-    self.layers[stack.name] = Layers(stack.config, ctx.rows, hidden, **found)
-    return last, out
+      kept["hidden"] = jnp.concatenate([x[None], out.hidden[:-1], last[None]])
+    return (last, out), kept
 
   def _of_projection(self, attention: Attention, args: Any, kwargs: Any,
                      result: Any) -> dict[str, jax.Array | None]:

@@ -69,7 +69,6 @@ def pairs_divergence(taught: jax.Array, ours: jax.Array, allowed: jax.Array) -> 
 
   Arguments and result are those of `pairs_squared` (MiniLM; Wang et al. 2020, equation 6).
   """
-  allowed = jnp.broadcast_to(allowed, ours.shape)
   # A large number in place of infinity: its gradient is then zero, never 0 * inf.
   log_p, log_q = (jax.nn.log_softmax(jnp.where(allowed, x, -1e30)) for x in (taught, ours))
   return jnp.sum(jnp.where(allowed, jnp.exp(log_p) * (log_p - log_q), 0.0), -1)

@@ -136,7 +136,7 @@ class Distilled:
   def _in_stage(self, during: tuple[float, float]) -> jax.Array:
     if self.done is None or tuple(during) == ALWAYS:
       return jnp.float32(1)
-    return ((self.done >= during[0]) & (self.done < during[1])).astype(jnp.float32)
+    return jnp.float32((self.done >= during[0]) & (self.done < during[1]))
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None,
                teacher: Any = None) -> Sums:
