@@ -68,7 +68,7 @@ def edits(losses: str, model: ConfigDict) -> dict[str, Any]:
   recipe = choose(LOSSES, losses, "losses")
   made = tuple(term(name, **fields) for name, fields in recipe.terms)
   result = {"distill.terms": made, "distill.task_weight": recipe.task_weight,
-            "distill.task_during": recipe.task_during, "optim.frozen": ()}
+            "distill.task_during": recipe.task_during}
   if recipe.unfreeze:
     result["optim.frozen"] = unfreezing(model.name, model.stack.num_layers, *recipe.unfreeze)
   return result
