@@ -41,6 +41,8 @@ def get_config(arg: str = ""):
   teaching.teach(c, args, DEFAULT)
   if args.tiny:
     bert.shrink(c)
+  elif not args.teacher:  # a run of it says so; `tiny` is what is left of the objective
+    common.apply(c, teaching.edits(DEFAULT, c.model))
   return c
 
 
