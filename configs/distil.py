@@ -18,8 +18,8 @@ table 2). Not yet reproduced here.
 
 from . import arguments, bert, common, teaching
 
-PRESETS = ("", "tiny", "layers=2,width=256,heads=2",
-           "corpus=jsonl:a,val=jsonl:b,vocab=tokenizer.json,language=de,position=alibi")
+PRESETS = ("", "tiny", "layers=2,width=256,heads=2,corpus=jsonl:a,val=jsonl:b,"
+           "vocab=tokenizer.json,language=de,position=alibi")
 DEFAULT = "minilm2"
 
 

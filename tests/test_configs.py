@@ -180,7 +180,7 @@ def tiny_cases():
     # Another number in the place of an earlier item's takes the same path, and so do values that
     # earlier items have had, each of them: a grid's combinations are traced at full size.
     values = {(n, k, takes_path(v)) for k, v in edits_of(n, s)[i].items()
-              if not k.startswith("distill.")}
+              if not k.startswith(("distill.", "optim.frozen"))}  # see train/test_distilled.py
     if not values <= stepped:
       yield pytest.param(n, "tiny", s, i, marks=pytest.mark.slow)
     stepped |= values
