@@ -13,7 +13,7 @@ mask; gold, the column of scores in dev, by which it is evaluated in place of re
 score); pool, mean, first or last ("" is mean, and last of a decoder); temperature; symmetric, to
 find the text by its pair, too; train and dev, the files, whose endings say what they are, or
 sources (docs/data.md); others, more files to evaluate, joined by "+"; and those of FINETUNE_ARGS in
-finetuning.py but features and lm.
+finetuning.py but features, lm, teacher and losses.
 
 Reimers and Gurevych 2019; Gao et al. 2021, who report for BERT-Base without labels (simcse,
 batch=64, lr=3e-5, epochs=1, max_length=32, pool=first) Spearman 76.3, the mean of seven sets of
@@ -25,8 +25,9 @@ from jtx.errors import ConfigError
 
 from . import arguments, common, finetuning
 
-# Arguments without `features`, for which nothing is left to train, and next tokens' `lm`.
-ARGS = {k: v for k, v in finetuning.FILE_ARGS.items() if k not in ("features", "lm")}
+# Arguments that are of tasks with labels, or leave nothing to train.
+OTHERS = dict(features="", lm=0.0, teacher="", losses="")
+ARGS = {k: v for k, v in finetuning.FILE_ARGS.items() if k not in OTHERS}
 PRESETS = ("", "tiny", "tiny,score=label,gold=label,pool=first", "model=gpt1,symmetric",
            "text=a,second=b,negatives=c+d,header,temperature=0.1,train=t,dev=d,others=e.csv",
            "simcse,text=s,second=t,gold=g,train=t.csv,dev=d.csv,model=bert_small,batch=64",
@@ -39,7 +40,7 @@ def get_config(arg: str = ""):
       arg, text="", second="", negatives="", score="", scale=1.0, gold="", simcse=False, pool="",
       temperature=0.05, symmetric=False, header=False, **ARGS)
   check(args)
-  args.features, args.lm = "", 0.0
+  args.update(OTHERS)
   c = common.get_config()
   finetuning.finetune(c, args, "embedding")
   c.objective = common.objective("cosine") if args.score else common.objective(

@@ -18,6 +18,7 @@ from jtx.saved.folder import open_saved
 
 from . import common
 from .arguments import choose
+from .teaching import TEACHER_ARGS, teach
 
 # Arguments that `finetune` reads; a config adds its own.
 FINETUNE_ARGS = dict(
@@ -34,6 +35,7 @@ FINETUNE_ARGS = dict(
     features="",  # of FEATURES: the encoder stays as it is; LSTMs and a head on it are trained
     lora=0,  # rank of adapters, which with the head are all that is trained; lr 5e-4 suits them
     group=False,  # texts of similar length into a batch, which is faster
+    **TEACHER_ARGS,  # a teacher of the same task; its losses are "tinybert_task" unless set
     tiny=False,  # seconds, on embedded data
 )
 # And what `add_evals` reads, where the data is the user's own files.
@@ -90,6 +92,7 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
       raise ConfigError(f"config argument lora={args.lora} adapts a trained model: name its folder"
                         " by init")
     common.apply(c, {"model.lora.rank": args.lora})
+  teach(c, args, "tinybert_task")
   c.batch_size, c.epochs, c.log_every = args.batch, args.epochs, 50
   c.data.window = 0  # so that every epoch has every example
 
@@ -112,6 +115,8 @@ def open_trained(c: ConfigDict, args: ConfigDict, task: str) -> None:
     decodes = kind == "decoder"
     size = (500 if decodes else 200) if args.tiny else 8000
     c.tokenizer.kind = common.tokenizer("byte_bpe" if decodes else "wordpiece", vocab_size=size)
+    if args.teacher:
+      c.tokenizer.kind = common.tokenizer("file", path=hub.place(args.teacher))
   if task == "embedding":
     if kind == "encdec":
       raise ConfigError("embeddings are of one stack, and the model is an encoder-decoder")

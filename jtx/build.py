@@ -96,8 +96,8 @@ def abstract_params(model, objective, example: Mapping[str, Any]) -> Any:
   Raises:
     ConfigError: a batch lacks what the objective needs.
   """
-  name = next(name for kind in type(objective).__mro__ for name, known in OBJECTIVES.items()
-              if known is kind)
+  name = next(name for kind in type(getattr(objective, "task", objective)).__mro__
+              for name, known in OBJECTIVES.items() if known is kind)
   check_keys(example, objective.keys, f"config.objective.name={name!r}")
   init = functools.partial(init_params, model, objective, example)
   return jax.eval_shape(init, jax.random.key(0))

@@ -34,7 +34,8 @@ from jtx.train.program import Program
 from tests.helpers import block, encoder
 
 FOLDER = pathlib.Path(common.__file__).parent
-SHARED = ("__init__", "arguments", "common", "decoders", "finetuning", "images")  # parts of configs
+SHARED = ("__init__", "arguments", "common", "decoders", "finetuning", "images",
+          "teaching")  # parts of configs
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem not in SHARED)
 
 
@@ -123,7 +124,8 @@ def test_presets_cover_every_argument(name, monkeypatch):
     module(name).get_config(preset)
   seen.pop("init", None)  # a folder: see test_finetuning_starts_from_a_folder
   seen.pop("lora", None)  # of the model of a folder: see tests/train/test_lora.py
-  seen.pop("teacher", None)  # a folder, too
+  for key in ("teacher", "losses"):  # a folder, too, and terms against its model
+    seen.pop(key, None)
   seen.pop("template", None)  # a file: see test_conversations_by_a_template_of_ones_own
   assert all(len(values) > 1 for values in seen.values()), seen
 
@@ -140,7 +142,8 @@ def takes_path(value):
   return repr(type(value) if type(value) in (int, float) else value)
 
 
-OF_DATA = ("data.", "batch_size", "phases", "epochs", "steps", "tokenizer.", "optim.lr")
+OF_DATA = ("data.", "batch_size", "phases", "epochs", "steps", "tokenizer.", "optim.lr",
+           "distill.")  # terms against a teacher, which is not here
 
 
 def every_config_and_first_items():
@@ -180,7 +183,8 @@ def tiny_cases():
       steps.append(pytest.param(n, p, None, 0, marks=[pytest.mark.slow] if slow else []))
   for n, s, i in ITEMS:
     edits = edits_of(n, s)[i]
-    keys = {(n, key) for key in edits}
+    keys = {(n, key) for key in edits  # others: see train/test_distilled.py
+            if not key.startswith(("distill.", "optim.frozen"))}
     if not keys <= seen:
       steps.append(pytest.param(n, "tiny", s, i, marks=pytest.mark.slow))
     elif len({takes_path(e.get(key)) for e in edits_of(n, s) for key in edits

@@ -37,6 +37,10 @@ CASES = [
         "  return ConfigDict()\n", "config.*must be set"),
     own("the keys of every run alone", "from jtx.configs import common\n\ndef get_config():\n"
         "  return common.get_config()\n", "config.model must be set"),
+    edited("a teacher of nothing", "c.distill.teacher = 'nowhere'", "teaches nothing"),
+    flagged("a stretch without an end", "optim.frozen=(('embed',0.5),)", "optim.frozen: .* is"),
+    Case("losses and no teacher", "train --config=jtx.configs.distil:tiny,losses=soft --workdir=w",
+         "losses=soft is of a teacher"),
     Case("an argument of a config without", "train --config=mine.py:big --workdir=w",
          "takes no arguments", {"mine.py": "def get_config():\n  pass\n"}),
     edited("a new key", "c.sed = 3", "config.sed: unknown key; did you mean 'seed'"),

@@ -24,7 +24,7 @@ from jtx.nn.layers import compute_dtype
 from jtx.parallel import sharding
 from jtx.train import flops, phases, progress
 from jtx.train.program import Program
-from jtx.train.teacher import with_teacher
+from jtx.train.teacher import taught, with_teacher
 
 
 def report(config: ConfigDict, topology: str, *, slices: int = 1, vocab_size: int | None = None,
@@ -126,7 +126,7 @@ def train_step(config: ConfigDict, topology: str, slices: int = 1, vocab_size: i
   # Weights of classes are numbers in the program, whichever they are.
   shares = lambda: (0.5,) * info["head.outputs"]
   model, objective = build.make_model(config, info, shares)
-  objective, extra = with_teacher(objective, mesh, abstract=True)
+  objective, extra = with_teacher(taught(config, objective), mesh, abstract=True)
   example = pipeline.example_batch(recipe.with_length(phase.length), phase.batch_size)
   if config.epochs is not None:
     config = config.copy_and_resolve_references()  # of the schedule only; the step is the same

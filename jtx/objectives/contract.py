@@ -7,6 +7,10 @@ import jax
 
 from jtx.objectives.sums import Batch, Sums
 
+# The part of a run's parameters that is the objective's, which exports leave out; an objective that
+# has some has `own_params(model, key)`, a nested dict of them with axis names.
+OWN = "objective"
+
 
 class Objective(Protocol):
   """A frozen dataclass of its config, with pure functions of a batch."""

@@ -4,10 +4,10 @@ import dataclasses
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
+from jtx.objectives.distances import cosine_distance, soft_divergence
 from jtx.objectives.mlm import Mlm, hidden_and_scores
 from jtx.objectives.sums import Batch, Sums, weighted_sums
 from jtx.ranges import NotNegative, Positive
@@ -67,18 +67,13 @@ class Taught(Distill):
       return sums
     taught_hidden, taught_logits = self.model.apply({"params": teacher}, batch, False,
                                                     method=hidden_and_scores)
-    T = self.temperature
-    log_p, log_q = (jax.nn.log_softmax(x / T) for x in (taught_logits, logits))
-    kl = T**2 * jnp.sum(jnp.exp(log_p) * (log_p - log_q), -1)
+    kl = soft_divergence(taught_logits, logits, self.temperature)
     sums |= weighted_sums((batch["mlm_labels"] >= 0).astype(jnp.float32), soft_loss=kl)
     if self.cosine_weight:
       if hidden.shape != taught_hidden.shape:
         raise ConfigError(f"objective.cosine_weight={self.cosine_weight}: the teacher is"
                           f" {taught_hidden.shape[-1]} wide and the model {hidden.shape[-1]}; give"
                           " them one width, or the term the weight 0")
-      a, b = (x.astype(jnp.float32) for x in (hidden, taught_hidden))
-      norms = jnp.linalg.norm(a, axis=-1) * jnp.linalg.norm(b, axis=-1)
-      cosine = jnp.sum(a * b, -1) / jnp.maximum(norms, 1e-8)
       real = (batch["text_segment_ids"] > 0).astype(jnp.float32)
-      sums |= weighted_sums(real, cosine_loss=1 - cosine)
+      sums |= weighted_sums(real, cosine_loss=cosine_distance(hidden, taught_hidden))
     return sums

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.objectives.classify import Classify, example_weights
+from jtx.objectives.distances import soft_divergence
 from jtx.objectives.mixing import mix
 from jtx.objectives.sums import Batch, Sums, weighted_sums
 from jtx.ranges import Positive, Share
@@ -69,7 +70,8 @@ class TaughtClasses(DistillClasses):
     batch, share = mix(self, model, batch, train, rngs)
     scores = model.apply({"params": params}, batch, train, rngs=rngs, method="scores")
     sums = self.sums(scores[:, :1], share, batch)
-    taught = self.model.apply({"params": teacher}, self.as_taught(model, batch), method="predict")
+    taught = self.model.apply({"params": teacher}, as_taught(model, self.model, batch),
+                              method="predict")
     ours = scores[:, -1:]
     if ours.shape != taught.shape:
       raise ConfigError(f"objective.teacher={self.teacher} has {taught.shape[-1]} classes, and the"
@@ -77,12 +79,14 @@ class TaughtClasses(DistillClasses):
     if self.kind == "hard":
       loss = self.class_loss(ours, jax.nn.one_hot(taught.argmax(-1), taught.shape[-1]))
     else:
-      log_p, log_q = (jax.nn.log_softmax(x / self.temperature) for x in (taught, ours))
-      loss = self.temperature**2 * jnp.sum(jnp.exp(log_p) * (log_p - log_q), -1)
+      loss = soft_divergence(taught, ours, self.temperature)
     return sums | weighted_sums(example_weights(batch), taught_loss=loss)
 
-  def as_taught(self, model: nn.Module, batch: Batch) -> Batch:
-    """The batch as the teacher takes it, whose pixels may be normalised by other numbers."""
-    ours, theirs = model.image, self.model.image
-    pixels = ours.normalize(batch["image"]) * jnp.array(ours.std) + jnp.array(ours.mean)
-    return {**batch, "image": (pixels - jnp.array(theirs.mean)) / jnp.array(theirs.std)}
+
+def as_taught(model: nn.Module, teacher: nn.Module, batch: Batch) -> Batch:
+  """A batch as the teacher takes it, whose pixels may be normalised by other numbers."""
+  if "image" not in batch:
+    return batch
+  ours, theirs = model.image, teacher.image
+  pixels = ours.normalize(batch["image"]) * jnp.array(ours.std) + jnp.array(ours.mean)
+  return {**batch, "image": (pixels - jnp.array(theirs.mean)) / jnp.array(theirs.std)}

@@ -14,12 +14,16 @@ from jtx.data.ops.registry import OPS
 from jtx.errors import ConfigError
 from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
+from jtx.objectives.terms import TERMS
 
 Section = dict[str, Any]
 
 LATER = {"imports": [], "trackers": ["tensorboard"], "profile": [],
          "checkpoint": {"best": "", "patience": 0}, "tokenizer": {"delimiters": []},
-         "data": {"size_limit": 0}}
+         "data": {"size_limit": 0}, "optim": {"frozen": []},
+         "distill": {"teacher": "", "terms": [], "task_weight": 1.0, "task_during": [0.0, 1.0]}}
+
+OF_RUNS = ("data", "optim", "distill")  # sections that a folder without a run has not
 
 STACK = ("width", "num_layers", "block", "position", "position_at", "pattern", "window", "unroll",
          "remat")
@@ -68,6 +72,8 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
       config[key] = full(registry, config[key])
   if "data" in config:
     config.data.ops = tuple(full(OPS, op) for op in config.data.ops)
+  if "distill" in config:
+    config.distill.terms = tuple(full(TERMS, term) for term in config.distill.terms)
   return config
 
 
@@ -80,7 +86,7 @@ def with_later(config: Mapping[str, Any]) -> Section:
   for name, section in LATER.items():
     if isinstance(section, dict) and name in config:
       result[name] = {**section, **config[name]}
-  return {key: value for key, value in result.items() if key != "data" or key in config}
+  return {key: value for key, value in result.items() if key not in OF_RUNS or key in config}
 
 
 def with_moved(config: Mapping[str, Any]) -> Section:

@@ -11,8 +11,9 @@ from jtx.evals import EVALS
 from jtx.inference.decode import METHODS
 from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
+from jtx.objectives.terms import TERMS
 from jtx.ranges import (
-    Count, CountOrNone, NotNegative, Positive, Rate, Seed, Size, SizeOrNone, Within)
+    Count, CountOrNone, NotNegative, Positive, Rate, Seed, Share, Size, SizeOrNone, Within)
 from jtx.train.optimizers import OPTIMIZERS
 from jtx.train.schedules import SCHEDULES
 
@@ -33,8 +34,20 @@ class OptimKeys:
   clip_norm: NotNegative = 0.0  # of the gradient of all parameters together; 0 is off
   # (regex on a parameter's path, factor), first match wins, 0 freezes
   lr_mults: tuple[tuple[str, NotNegative], ...] = ()
+  # (regex on a path, two shares of the run between which it is frozen), first match wins
+  frozen: tuple[tuple[str, Share, Share], ...] = ()
   ema: Rate = 0.0  # decay of the average of the parameters; 0 is off
   accumulate: Size = 1  # batches whose gradients make an update
+
+
+@_keys
+class DistillKeys:
+  """A teacher, and terms against it that are added to the objective, whichever it is."""
+  teacher: str = ""  # a Hugging Face folder or a workdir; "" is off
+  # Each compares something of both models; see jtx/objectives/terms.py
+  terms: tuple[Annotated[ConfigDict, OneOf(TERMS)], ...] = ()
+  task_weight: NotNegative = 1.0  # of the objective's own loss; 0 leaves it out
+  task_during: tuple[Share, Share] = (0.0, 1.0)  # shares of the run between which it is in the loss
 
 
 @_keys
@@ -114,6 +127,7 @@ class RunKeys:
   profile: tuple[Count, ...] = ()
   model: Annotated[ConfigDict, OneOf(MODELS)]  # a family, and its fields
   objective: Annotated[ConfigDict, OneOf(OBJECTIVES)]  # that is minimised
+  distill: DistillKeys = DistillKeys()
   optim: OptimKeys = OptimKeys()
   # A Hugging Face folder or a workdir whose parameters training starts from; "" is fresh.
   init_from: str = ""

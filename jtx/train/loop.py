@@ -19,7 +19,7 @@ from jtx.train import keys, metrics, phases, states, trackers
 from jtx.train.profile import Profile
 from jtx.train.program import Program
 from jtx.train.progress import Progress
-from jtx.train.teacher import evaluated, tokenizer_of, with_teacher
+from jtx.train.teacher import evaluated, taught, tokenizer_of, with_teacher
 
 
 def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None = None,
@@ -77,7 +77,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   example = data.example_batch(config.batch_size)
   evaluators = make_evaluators(config, model, example)
   task = Task(config, model, objective, data=data, mesh=mesh)
-  objective, extra = with_teacher(objective, mesh, tokenizer=tokenizer_of(data))
+  objective, extra = with_teacher(taught(config, objective), mesh, tokenizer=tokenizer_of(data))
   task = evaluated(task, objective, extra)
   program = Program(config, model, objective, example=example, mesh=mesh, extra=extra)
   banner("model", program.describe(model))

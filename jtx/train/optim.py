@@ -14,7 +14,7 @@ import optax
 
 from jtx.config import ConfigDict, build
 from jtx.errors import ConfigError
-from jtx.train.multipliers import multipliers, scale_by
+from jtx.train.multipliers import frozen_between, multipliers, scale_by, stretches
 from jtx.train.optimizers import OPTIMIZERS
 from jtx.train.paths import join
 from jtx.train.schedules import SCHEDULES, Schedule
@@ -54,6 +54,9 @@ def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any, *,
     mults = multipliers(optim.lr_mults, params, stacked, fixed)
     trained = jax.tree.map(lambda m: (m != 0).astype(np.float32), mults)
     parts = [scale_by(trained), *parts, scale_by(mults)]
+  if optim.frozen:  # ahead of the optimiser, which sees no gradient, and behind it: nothing decays
+    gate = frozen_between(*stretches(optim.frozen, params, stacked), total_steps)
+    parts = [gate, *parts, gate]
   return optax.chain(*parts), schedule
 
 

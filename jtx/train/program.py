@@ -3,7 +3,7 @@
 import collections
 import functools
 import math
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jtx.nn import lora
 from jtx.parallel import sharding
 from jtx.train import flops, optim
 from jtx.train.layer_sums import sums_of
+from jtx.train.own import own_params, without_own
 from jtx.train.step import TrainState, train_step
 
 # Steps that the host may be ahead of the devices: enough to keep them busy. Each more is one that a
@@ -30,6 +31,25 @@ class OnBase(NamedTuple):
 
   def weights(self, batch):
     return self.objective.weights(batch)
+
+  @property
+  def staged(self):
+    return getattr(self.objective, "staged", False)
+
+  def at(self, done):
+    return OnBase(self.objective.at(done))
+
+
+def step_of(config: ConfigDict, model, objective, tx) -> Callable[..., TrainState]:
+  """`train_step` of state, batch and extra; an objective with stages is told of the present one."""
+  if not getattr(objective, "staged", False):
+    return functools.partial(train_step, config, model, objective, tx)
+
+  def step(state, batch, extra):
+    now = objective.at(state.step / config.steps)
+    return functools.partial(train_step, config, model, now, tx)(state, batch, extra)
+
+  return step
 
 
 class Program:
@@ -53,9 +73,10 @@ class Program:
     self.mesh, self.extra = mesh, dict(extra)
 
     boxed = build.abstract_params(model, objective, example)
+    own = jax.eval_shape(lambda: own_params(objective, model, jax.random.key(0)))
     self.replicated_dimensions = sharding.replicated_dimensions(boxed, mesh)
     forward = lambda p, b, extra: sums_of(objective, model, p, b, train=False, **extra)
-    whole = sharding.unbox(boxed)
+    whole = sharding.unbox(boxed | own)
     self.metric_names = (*jax.eval_shape(forward, whole, example, extra), "grad_norm")
     trained, still = objective, None
     if lora.adapted(model):
@@ -67,6 +88,7 @@ class Program:
     self.flops = flops.StepFlops(forward, whole, extra, still and (
         lambda p, b: objective(still, p, b, train=False)))
     self.flops_per_step = self.flops(example)
+    boxed = boxed | own
     params, axes = sharding.unbox(boxed), sharding.logical_axes(boxed)
     width = [None, *(stack.width for stack in model.stacks.values())][-1]
     self.tx, self.schedule = optim.make(config.optim, config.steps, params, axes, width=width)
@@ -76,7 +98,8 @@ class Program:
     def init(seed):
       key = jax.random.key(seed)
       fresh = sharding.unbox(build.init_params(model, objective, example, key))
-      params = lora.split(model, fresh)[0]
+      made = own_params(objective, model, jax.random.fold_in(key, 1))
+      params = lora.split(model, fresh)[0] | sharding.unbox(made)
       return TrainState(step=jnp.int32(0), params=params, opt_state=self.tx.init(params),
                         ema=params if config.optim.ema else {}, sums=self.zero_sums(),
                         bad_step=jnp.int32(-1))
@@ -92,7 +115,7 @@ class Program:
     self._marks: collections.deque[jax.Array] = collections.deque()  # of steps under way
     self._mark = jax.jit(jnp.copy)
     self.jitted_zero_sums = jax.jit(self.zero_sums, out_shardings=self.shardings.sums)
-    self.jitted_step = jax.jit(functools.partial(train_step, config, model, trained, self.tx),
+    self.jitted_step = jax.jit(step_of(config, model, trained, self.tx),
                                donate_argnums=0, out_shardings=self.shardings,
                                in_shardings=(self.shardings, sharding.batch_sharding(mesh),
                                              jax.tree.map(lambda x: x.sharding, self.extra)))
@@ -114,7 +137,8 @@ class Program:
     return {name: jnp.zeros(2) for name in self.metric_names}
 
   def whole(self, params: Any) -> Any:
-    """Parameters as the state has them, with those that are frozen."""
+    """The model's parameters, of those that the state has and those that are frozen."""
+    params = without_own(params)
     return lora.joined(params, self.extra["base"]) if "base" in self.extra else params
 
   def describe(self, model) -> str:

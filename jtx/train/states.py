@@ -16,6 +16,7 @@ from jtx.saved import workdir as workdirs
 from jtx.saved.checkpoint import Checkpointer
 from jtx.saved.folder import open_saved
 from jtx.train.adapters import take_base
+from jtx.train.own import apart, together
 from jtx.train.program import Program
 from jtx.train.step import TrainState
 
@@ -87,7 +88,7 @@ def restore(program: Program,
             checkpoints: Checkpointer) -> tuple[TrainState, Mapping[str, Any], int]:
   """The newest good checkpoint: its state on the program's mesh, what is beside it, its step."""
   restored, meta, step = checkpoints.restore(abstract(program))
-  return TrainState(**restored), meta, step
+  return TrainState(**together(restored)), meta, step
 
 
 def final_params(program: Program, checkpoints: Checkpointer) -> tuple[Any, int]:
@@ -143,7 +144,7 @@ def save(checkpoints: Checkpointer, state: TrainState, program: Program, data: D
 
 def to_dict(state: TrainState) -> dict[str, Any]:
   """The parts of a state by name, as a checkpoint has them."""
-  return {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
+  return apart({f.name: getattr(state, f.name) for f in dataclasses.fields(state)})
 
 
 def abstract(program: Program) -> dict[str, Any]:

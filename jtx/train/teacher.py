@@ -5,10 +5,13 @@ from typing import Any
 
 import jax
 
+from jtx.config import ConfigDict, build
 from jtx.data.op import TOKENIZER
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
 from jtx.evals.task import Task
+from jtx.objectives.distilled import Distilled
+from jtx.objectives.terms import TERMS
 from jtx.parallel.sharding import param_shardings
 from jtx.saved.folder import open_saved
 
@@ -29,20 +32,39 @@ def with_teacher(objective, mesh, abstract: bool = False,
   if not hasattr(objective, "taught_by"):
     return objective, {}
   key = getattr(objective, "teacher_key", "teacher")
+  where = f"{getattr(objective, 'section', 'objective')}.{key}"
   if not (folder := getattr(objective, key)):
-    raise ConfigError(f"objective.{key} is unset; it names the folder or workdir of a model that"
-                      f" is the {key}")
+    raise ConfigError(f"{where} is unset; it names the folder or workdir of a model that is the"
+                      f" {key}")
   saved = open_saved(folder)
   model, params = saved.load()
   objective = objective.taught_by(model)
   for theirs in () if tokenizer is None else saved.tokenizers().values():
-    _check_tokens(f"objective.{key}={folder}", theirs, tokenizer)
+    _check_tokens(f"{where}={folder}", theirs, tokenizer)
   boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   places = param_shardings(boxed, mesh)
   if abstract:
     put = lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
     return objective, {"teacher": jax.tree.map(put, params, places)}
   return objective, {"teacher": jax.device_put(params, places)}
+
+
+def taught(config: ConfigDict, objective: Any) -> Any:
+  """The objective of a config with the terms of `distill`, where this names a teacher.
+
+  Raises:
+    ConfigError: there are terms and no teacher, or fields do not fit together.
+  """
+  c = config.distill
+  terms = tuple(build(TERMS, term, what=f"config.distill.terms[{i}]")
+                for i, term in enumerate(c.terms))
+  if c.teacher:
+    return Distilled(objective, terms, c.teacher, task_weight=c.task_weight,
+                     task_during=c.task_during)
+  if terms:
+    raise ConfigError("config.distill.teacher is unset, and config.distill.terms need one; it names"
+                      " the folder or workdir of a model")
+  return objective
 
 
 def tokenizer_of(data: Any) -> Tokenizer | None:

@@ -435,6 +435,33 @@ def test_frozen_parameters_do_not_move_and_the_others_move_as_before(name):
       np.testing.assert_allclose(got[path], free[path], rtol=1e-5, atol=1e-5)
 
 
+def test_layers_are_frozen_in_a_stretch_of_the_run():
+  frozen = (("layers/1/", 0.0, 0.03), ("embed/", 0.01, 0.02))  # of 100 steps
+  params, gradient = tree(0), tree(1)
+  tx, _ = make(config(frozen=frozen))
+  state = tx.init(params)
+  for step in range(4):
+    updates, state = tx.update(gradient, state, params)
+    got = flatten_dict(updates, sep="/")
+    for path, g in flatten_dict(gradient, sep="/").items():
+      expected = -np.asarray(g)
+      if path in STACKED and step < 3:
+        expected = expected * np.array([1, 0, 1]).reshape(-1, *(1,) * (g.ndim - 1))
+      if path == "embed/embedding" and step == 1:
+        expected = 0 * expected
+      np.testing.assert_allclose(got[path], expected, rtol=1e-6, err_msg=f"{path} {step}")
+
+
+@pytest.mark.parametrize("frozen,message", [
+    ((("layers/7/", 0.0, 0.5),), "optim.frozen: 'layers/7/' matches no parameter"),
+    ((("embed", 0.5, 0.5),), "is not .regex, share of the run, larger share"),
+    ((("embed", 0.5),), "is not .regex, share of the run, larger share"),
+])
+def test_bad_stretches(frozen, message):
+  with pytest.raises(ConfigError, match=message):
+    make(config(frozen=frozen))
+
+
 def test_positions_that_are_not_trained_stay():
   axes = {"position_embedding": ("fixed_positions", "embed"), "kernel": ("embed", "mlp")}
   params = {"position_embedding": jnp.ones((3, 4)), "kernel": jnp.ones((4, 5))}
