@@ -38,8 +38,8 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the folders of the ru
 SWEEP = flags.DEFINE_string("sweep", None, "NAME of the config file's sweep_NAME().")
 GRID = flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE of the config; may be repeated.")
 SEARCH = flags.DEFINE_enum("search", None, ["tpe"], "How points of --space are chosen.")
-SPACE = flags.DEFINE_multi_string("space", [], "KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=VALUE,VALUE"
-                                  " of the config; may be repeated.")
+SPACE = flags.DEFINE_multi_string("space", [], "KEY=LOW..HIGH, with :log or :int behind it, or"
+                                  " KEY=VALUE,VALUE of the config; may be repeated.")
 TRIALS = flags.DEFINE_integer("trials", None, "Runs of a search.", lower_bound=1)
 PRUNER = flags.DEFINE_enum("pruner", "median", ["median", "none"], "What ends runs of a search.")
 JOBS = flags.DEFINE_integer("jobs", None, "Runs at a time; if not given 1, or all of an array. The"

@@ -230,8 +230,8 @@ def distributions(axes: Sequence[Axis]) -> dict[str, optuna.distributions.BaseDi
 def suggest(study: optuna.Study, axes: Sequence[Axis], number: int) -> dict[str, Any] | None:
   """The parameters of trial `number`, which no trial has yet; None where none was found.
 
-  They follow from the number and from what is known of the study's trials, but for those that
-  failed.
+  They follow from the number and from what is known of the study's trials. Where one failed, as a
+  run that diverged does, is taken for a bad place.
   """
   known = {json.dumps(t.params, sort_keys=True) for t in study.get_trials(deepcopy=False)}
   for drawn in _draws(study, distributions(axes), number):
@@ -244,7 +244,7 @@ def suggest(study: optuna.Study, axes: Sequence[Axis], number: int) -> dict[str,
 def _draws(study: optuna.Study, of: Mapping[str, optuna.distributions.BaseDistribution],
            number: int) -> Iterator[dict[str, Any]]:
   """Parameters by the estimator, and then by chance, for where it insists on those it knows."""
-  told = [t for t in study.get_trials(deepcopy=False) if not t.user_attrs.get(FAILED)]
+  told = [_as_worst(t) if t.user_attrs.get(FAILED) else t for t in study.get_trials(deepcopy=False)]
   for draw in range(DRAWS):
     sampler = optuna.samplers.TPESampler(seed=number * DRAWS + draw, n_startup_trials=STARTUP)
     copy = optuna.create_study(direction=study.direction, sampler=sampler)
@@ -253,6 +253,12 @@ def _draws(study: optuna.Study, of: Mapping[str, optuna.distributions.BaseDistri
   anything = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=number))
   for _ in range(RANDOM_DRAWS):
     yield anything.ask(of).params
+
+
+def _as_worst(trial: FrozenTrial) -> FrozenTrial:
+  """A trial of the same point that is behind all others, as pruned ones without a value are."""
+  return optuna.trial.create_trial(state=TrialState.PRUNED, params=trial.params,
+                                   distributions=trial.distributions)
 
 
 class _Alone:

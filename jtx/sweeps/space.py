@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
-import re
 from typing import Any
 
 from jtx.config import ConfigDict
@@ -70,16 +69,19 @@ def parse(texts: Sequence[str], config: ConfigDict) -> list[Axis]:
 
 
 def _range(text: str, key: str, values: str, old: Any) -> Axis:
-  """The axis of "1e-4..1e-2:log"; `old` is the config's value, whose type it has."""
-  found = re.fullmatch(r"(.+?)\.\.(.+?)(:log)?", values)
-  whole = isinstance(old, int) and not isinstance(old, bool)
+  """The axis of "1e-4..1e-2:log"; where `old`, the config's value, is an integer, it has those."""
+  ends, *marks = values.split(":")
+  whole = "int" in marks or isinstance(old, int) and not isinstance(old, bool)
+  if set(marks) - {"log", "int"}:
+    raise ConfigError(f"--space={text}: behind a range stand :log and :int only")
+  low, _, high = ends.partition("..")
   try:
-    low, high = map(int if whole else float, found.groups()[:2]) if found else (0, 0)
+    low, high = map(int if whole else float, (low, high))
   except ValueError:
     kind = "integers" if whole else "numbers"
     raise ConfigError(f"--space={text}: the ends of a range are {kind}, as in 1..8 or 1..8:log"
                       ) from None
-  log = bool(found and found[3])
+  log = "log" in marks
   if not low < high or high == float("inf") or log and low <= 0:
     raise ConfigError(f"--space={text}: a range is LOW..HIGH or LOW..HIGH:log, with LOW below HIGH,"
                       " and above 0 where it is logarithmic")

@@ -34,6 +34,8 @@ def test_axes():
   assert (lr, layers) == (LR, LAYERS)
   assert steps == space.Axis("steps", low=10, high=20, whole=True) and steps.ends() == ("10", "20")
   assert betas.choices == ("(0.9,0.98)", "(0.9,0.999)") and dropout.ends() == ("0.0", "0.5")
+  warmup, = space.parse(["optim.schedule.warmup=5..100:int:log"], config)
+  assert warmup == space.Axis("optim.schedule.warmup", low=5, high=100, log=True, whole=True)
   assert [lr.rounded(x) for x in (0.00123456, 0.0999999, 2e-4)] == [0.001235, 0.1, 2e-4]
   assert space.checks([lr, layers]) == [
       {"optim.lr": a, "log_every": b}
@@ -45,7 +47,7 @@ def test_axes():
     (["seed=1,1"], "each once"), (["seed=1..2", "seed=3,4"], "seed has a --space already"),
     (["seed=1..2.5"], "the ends of a range are integers"), (["optim.lr=a..b"], "are numbers"),
     (["optim.lr=1e-2..1e-4"], "with LOW below HIGH"), (["optim.lr=0..1:log"], "and above 0"),
-    (["optim.lr=1..2:ln"], "are numbers"), (["optim.lr=1..inf"], "LOW..HIGH"),
+    (["optim.lr=1..2:ln"], ":log and :int only"), (["optim.lr=1..inf"], "LOW..HIGH"),
     (["optim.lr=1..nan"], "LOW..HIGH"), (["optim=1,2"], "optim is a section, and a space has"),
 ])
 def test_mistakes_of_a_space(texts, message):
@@ -185,6 +187,24 @@ def test_a_failed_trial_is_tried_again_and_a_small_space_is_used_up(tmp_path):
     search.Search([two, LAYERS], search.Objective(METRIC, False), 10, **options)
 
 
+
+
+def test_failed_trials_are_bad_places():
+  """The next point is that of a study in which they were pruned before their first value."""
+  state, rates = optuna.trial.TrialState, np.geomspace(1e-4, 1e-1, 12).tolist()
+
+  def suggested(*failed):
+    study = optuna.create_study()
+    for i, rate in enumerate(rates):
+      how = (failed[0] if i > 8 and failed else
+             dict(state=state.COMPLETE, value=-math.log10(rate)) if i <= 8 else None)
+      if how:
+        study.add_trial(optuna.trial.create_trial(
+            params={LR.key: rate}, distributions=search.distributions([LR]), **how))
+    return [search.suggest(study, [LR], number)[LR.key] for number in range(12, 16)]
+
+  bad = suggested(dict(state=state.RUNNING, user_attrs={search.FAILED: "exit status 1"}))
+  assert bad == suggested(dict(state=state.PRUNED)) != suggested()
 
 
 # ------------------------------------------------------------------------------- report
