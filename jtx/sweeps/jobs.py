@@ -56,6 +56,9 @@ class Work(Protocol):
   def is_done(self) -> bool:
     """Whether nothing is left to start."""
 
+  def started(self, item: Item) -> None:
+    """The item runs."""
+
   def occupied(self, item: Item, folder: str) -> None:
     """Another process runs in the folder of the item that was to start."""
 
@@ -100,16 +103,16 @@ class _Listed:
     return f"{self._ended}/{len(self._items)}"
 
   def next(self) -> Item | None:
-    if not self._waiting:
-      return None
-    logging.info("%s start  %s", self._count(), self._waiting[0].name)
-    return self._waiting.popleft()
+    return self._waiting.popleft() if self._waiting else None
 
   def is_done(self) -> bool:
     return not self._waiting
 
   def unwanted(self, item: Item) -> bool:
     return False
+
+  def started(self, item: Item) -> None:
+    logging.info("%s start  %s", self._count(), item.name)
 
   def occupied(self, item: Item, folder: str) -> None:
     self.ended(item, f"another process is running in {folder}", "")
@@ -144,6 +147,7 @@ def work_off(work: Work, workdir: str, parts: Sequence[Share]) -> int:
           try:
             running.append(_Run(item, folder, free[-1], env))
             free.pop()
+            work.started(item)
           except BlockingIOError:
             work.occupied(item, folder)
             break  # it may be asked for again, but not at once

@@ -79,9 +79,15 @@ class Search:
     self._waiting, self._used_up = collections.deque(), False
     for trial in self._study.get_trials(deepcopy=False):
       item = self._add(trial.number, trial.params)
+      if trial.state == TrialState.COMPLETE and not self._is_finished(item):
+        raise ConfigError(f"--workdir={workdir}: {item.name} there is no finished run of this"
+                          " config; repeat the command of the search, or choose another workdir")
       if not trial.state.is_finished():
         self._trial(item).set_user_attr(FAILED, "")
         self._waiting.append(item)
+    for item in [i for i in self._waiting if self._trial(i).should_prune()]:
+      self._waiting.remove(item)  # we were killed between its last value and what follows from it
+      self._prune(item, "by its last value")
     self._write()
     if self._items:
       logging.info("%s trials before, of which %d go on", self._count(), len(self._waiting))
@@ -105,6 +111,9 @@ class Search:
     item = self._make_item(number, self._texts(params))
     self._items[item.name] = item, number
     return item
+
+  def _is_finished(self, item: Item) -> bool:
+    return finished(item.config, os.path.join(self._workdir, item.name))
 
   def _texts(self, params: Mapping[str, Any]) -> dict[str, str]:
     return {axis.key: axis.text(params[axis.key]) for axis in self._axes}
@@ -134,8 +143,7 @@ class Search:
   def next(self) -> Item | None:
     while self._waiting:
       item = self._waiting.popleft()
-      if not finished(item.config, os.path.join(self._workdir, item.name)):
-        logging.info("%s start  %s", self._count(), item.name)
+      if not self._is_finished(item):
         return item
       self.ended(item, "", "an earlier start")
     if self.is_done():
@@ -150,11 +158,13 @@ class Search:
         state=TrialState.RUNNING, params=params, distributions=distributions(self._axes)))
     item = self._add(number, params)
     self._write()
-    logging.info("%s start  %s", self._count(), item.name)
     return item
 
   def is_done(self) -> bool:
     return not self._waiting and (self._used_up or len(self._items) >= self._trials)
+
+  def started(self, item: Item) -> None:
+    logging.info("%s start  %s", self._count(), item.name)
 
   def occupied(self, item: Item, folder: str) -> None:
     logging.log_every_n_seconds(

@@ -1,9 +1,12 @@
 """Searches: their space, that they repeat and go on after kills, and what they stop."""
 
+import dataclasses
+import fcntl
 import json
 import math
 import re
 import sys
+import threading
 
 import numpy as np
 import optuna
@@ -185,8 +188,26 @@ def test_a_failed_trial_is_tried_again_and_a_small_space_is_used_up(tmp_path):
   assert len(ran) == len(set(ran)) == 6 and ran[-1] == names(tmp_path)[1]
   with pytest.raises(ConfigError, match="the search there is of another objective"):
     search.Search([two, LAYERS], search.Objective(METRIC, False), 10, **options)
+  other = lambda number, edits: dataclasses.replace(make(number, edits), config=common.get_config())
+  with pytest.raises(ConfigError, match="trial=0,.* is no finished run of this config"):
+    search.Search([two, LAYERS], search.Objective(METRIC, True), 10,
+                  **options | {"make_item": other})
 
 
+
+
+def test_a_run_that_a_killed_search_has_left_is_waited_for(tmp_path):
+  """It has the lock of its log; where it ends before it is done, it is started again."""
+  def make(number, edits):
+    item = make_item(tmp_path)(number, edits)
+    (tmp_path / "w" / item.name).mkdir(parents=True)
+    log = open(tmp_path / "w" / item.name / "log.txt", "ab")
+    fcntl.flock(log, fcntl.LOCK_EX)
+    threading.Timer(0.2, log.close).start()
+    return item
+
+  assert searched(tmp_path, 1, make).failed == {}
+  assert (tmp_path / "runs.txt").read_text().split() == names(tmp_path)
 
 
 def test_failed_trials_are_bad_places():
