@@ -23,6 +23,7 @@ queue, and tells what failed.
 The exit status is 0 when all runs are finished, or submitted.
 """
 
+import contextlib
 import functools
 import os
 import shlex
@@ -163,10 +164,11 @@ def search(config) -> tuple[dict[str, str], int]:
                       " `search` of jtx, or by `pip install optuna`") from error
   metric = METRICS.value[0]
   objective = searches.Objective(metric, report.lower_is_better(metric, [config.to_dict()]))
-  work = searches.Search(
+  with contextlib.closing(searches.Search(
       space.parse(SPACE.value, CONFIG.value), objective, TRIALS.value, workdir=WORKDIR.value,
-      make_item=trial, pruner=PRUNER.value)
-  return work.failed, jobs.work_off(work, WORKDIR.value, parts())
+      make_item=trial, pruner=PRUNER.value)) as work:
+    stopped = jobs.work_off(work, WORKDIR.value, parts())
+  return work.failed, stopped
 
 
 def make_items():

@@ -13,7 +13,7 @@ from experiments import cli
 from jtx.errors import ConfigError
 from jtx.launch import clusters
 from jtx.sweeps import arrays, report, sweep
-from tests.helpers import command, losses
+from tests.helpers import command, losses, run_command
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMMAND = ("python", "-m", "experiments.train", "--config=c.py:a,b", "--workdir=/w/it's mine")
@@ -345,6 +345,27 @@ def test_an_array_of_six_of_which_two_are_preempted_and_one_fails(tmp_path, monk
   (tmp_path / "queue").unlink()
   with pytest.raises(ConfigError, match="squeue failed with 1: cat: .*queue"):
     arrays.in_queue(str(workdir))
+
+
+def test_the_command_submits_what_is_not_in_the_queue(tmp_path, monkeypatch, capsys):
+  args = (TRAIN[0], f"--workdir={tmp_path}/w", "--grid=seed=0,1", "--launcher=slurm", "--jobs=1")
+  monkeypatch.setenv("PATH", "")
+  with pytest.raises(ConfigError, match="^sbatch is not installed here; --dry_run prints"):
+    run_command("sweep", *args)
+  stand_in(tmp_path, "sbatch", f"cd {tmp_path}; cat >script; echo >>n; echo $((8 + $(wc -l <n)))")
+  stand_in(tmp_path, "squeue", f"cat {tmp_path}/queue")
+  monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+  run_command("sweep", *args)
+  assert capsys.readouterr().out.startswith("submitted 2 of 2 runs as array 9;")
+  script = (tmp_path / "script").read_text()
+  assert "#SBATCH --array=1-2%1\n" in script
+  assert f"--config.seed=1 --workdir={tmp_path}/w/seed=1) ;;\n" in script
+  (tmp_path / "queue").write_text("9 1\n")
+  run_command("sweep", *args)
+  assert capsys.readouterr().out.startswith("submitted 1 of 2 runs as array 10;")
+  (tmp_path / "queue").write_text("9 1\n10 2\n")
+  run_command("sweep", *args)
+  assert capsys.readouterr().out == "0 of 2 runs are finished, the others in the queue\n"
 
 
 def test_an_array_says_itself_which_tasks_it_has():

@@ -18,7 +18,7 @@ from jtx import config_files
 from jtx.errors import ConfigError
 from jtx.launch.shares import Share
 from jtx.sweeps import importance, jobs, page, report, search, space, sweep
-from tests.helpers import refused
+from tests.helpers import refused, run_command
 
 BASE = "configs/nmt_base.py"
 LR = space.Axis("optim.lr", low=1e-4, high=1e-1, log=True)
@@ -301,3 +301,25 @@ def test_mistakes_write_nothing(tmp_path, args, sentence):
   status, told = refused("sweep", f"--config={BASE}", f"--workdir={tmp_path}/w", *args)
   assert status == 2 and sentence in told
   assert not (tmp_path / "w").exists()
+
+
+def test_the_command_asks_for_runs_of_the_train_command(tmp_path, monkeypatch, capsys):
+  """Two are asked for, and none is run."""
+  asked = []
+  monkeypatch.setattr(jobs, "work_off", lambda work, *_: asked.extend(
+      [work.next(), work.next()]) or 0)
+  args = (f"--config={BASE}:tiny", f"--workdir={tmp_path}/w", *SEARCH, "--config.steps=7")
+  run_command("sweep", *args)
+  texts = {item.edits["optim.lr"] for item in asked}
+  assert len(texts) == 2 and all(0.1 <= float(text) <= 1 for text in texts)
+  for number, item in enumerate(asked):
+    rate = item.edits["optim.lr"]
+    assert item.command == [
+        sys.executable, "-m", "experiments.train", f"--config={BASE}:tiny", "--config.steps=7",
+        f"--config.optim.lr={rate}", f"--workdir={tmp_path}/w/trial={number},lr={rate}"]
+    assert (item.config.steps, item.config.optim.lr) == (7, float(rate))
+  head = "| lr | n | newstest2013/loss |\n| --- | ---: | ---: |\n"
+  rows = "".join(f"| {item.edits['optim.lr']} | 0/1 |  |\n" for item in asked)
+  assert capsys.readouterr().out == head + rows
+  run_command("sweep", *args)  # which goes on with these two
+  assert asked[2:] == asked[:2]
