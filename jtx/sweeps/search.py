@@ -31,6 +31,7 @@ JOURNAL_FILE = "search.journal"
 STARTUP = 8  # trials that are drawn at random
 DRAWS = 16  # for a point that no trial has yet
 RANDOM_DRAWS = 1000  # after these; where they find none either, the space is used up
+SPARED = 1 / 3  # of a run's steps: what it shows before, in a long warmup, says little of its end
 FAILED = "failed"  # attribute of a trial: how its run failed; it stays open, to be tried again
 PRUNERS = {"median": lambda: optuna.pruners.MedianPruner(n_startup_trials=4, n_min_trials=3),
            "none": optuna.pruners.NopPruner}
@@ -49,9 +50,9 @@ class Objective:
 class Search:
   """The work of a search: it is asked for a run, and told how it ended.
 
-  A run is pruned whose best value so far is worse than the median of those that finished ones had
-  at the same step. The values that evaluators log decide, also where the run has ended meanwhile,
-  so that it does not matter when they are looked at.
+  A run is pruned whose best value so far, after a third of its steps or later, is worse than the
+  median of those that finished ones had at the same step. The values that evaluators log decide,
+  also where the run has ended meanwhile, so that it does not matter when they are looked at.
 
   Args:
     axes: of the space.
@@ -85,7 +86,7 @@ class Search:
       if not trial.state.is_finished():
         self._trial(item).set_user_attr(FAILED, "")
         self._waiting.append(item)
-    for item in [i for i in self._waiting if self._trial(i).should_prune()]:
+    for item in [i for i in self._waiting if self._is_behind(i)]:
       self._waiting.remove(item)  # we were killed between its last value and what follows from it
       self._prune(item, "by its last value")
     self._write()
@@ -185,10 +186,16 @@ class Search:
         continue
       value, last = line[metric], line["step"]
       trial.report(math.nan if value is None else value, last)  # null is what is not finite
-      if trial.should_prune():
+      if self._is_behind(item):
         self._prune(item, f"at step {last}, with {metric} {value}")
         break
     return self._frozen(item).state == TrialState.PRUNED
+
+  def _is_behind(self, item: Item) -> bool:
+    """Whether the run is to be pruned by its last value."""
+    last = self._frozen(item).last_step
+    steps = 0 if item.config.epochs else item.config.steps  # of epochs they follow from the data
+    return last is not None and last >= SPARED * steps and self._trial(item).should_prune()
 
   def _logged(self, item: Item) -> Sequence[Mapping[str, Any]]:
     """The lines of the run's metrics, where there are others than at the last look."""
