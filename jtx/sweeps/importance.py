@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
 
 def explained(values: np.ndarray | Sequence[str], results: np.ndarray) -> float | None:
@@ -20,7 +19,8 @@ def explained(values: np.ndarray | Sequence[str], results: np.ndarray) -> float 
   Returns:
     A share from 0 to 1; None where there are too few results, or all are equal.
   """
-  ranks = stats.rankdata(results)
+  _, place, count = np.unique(results, return_inverse=True, return_counts=True)
+  ranks = (np.cumsum(count) - (count - 1) / 2)[place]  # those that are equal share the mean rank
   numbers = np.asarray(values)
   if numbers.dtype.kind in "fiu":
     spread = np.ptp(numbers) or 1.0

@@ -246,6 +246,8 @@ def test_what_a_parameter_explains():
   total = np.square(ranks - ranks.mean()).sum()
   assert importance.explained(x, noisy) == pytest.approx(1 - left / total * 11 / 9)
   assert importance.explained([*"abba"], np.arange(4.0)) == 0
+  # Ranks 1, 2.5, 2.5 and 4, whose means by the text are 1.75 and 3.25: of 4.5 they leave 2.25.
+  assert importance.explained([*"aabb"], np.array([1.0, 5.0, 5.0, 7.0])) == pytest.approx(0.25)
   assert importance.explained([*"aaabbb"], np.arange(6.0)) == pytest.approx(1 - 4 / 17.5 * 5 / 4)
   assert importance.explained(x[:3], x[:3]) is importance.explained(x, 0 * x) is None
 
