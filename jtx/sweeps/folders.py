@@ -11,7 +11,7 @@ from typing import Any
 from jtx import config_files, storage
 from jtx.errors import ConfigError
 from jtx.saved import workdir as workdirs
-from jtx.sweeps.jobs import LOG_FILE, finished
+from jtx.sweeps.jobs import LOG_FILE, failure_of, finished
 from jtx.sweeps.sweep import SEED, SWEEP_FILE
 
 METRICS_FILE = "metrics.jsonl"
@@ -35,6 +35,7 @@ class Run:
     command: that repeats it; nothing where none is recorded.
     config: plain values by key.
     failed: how it failed, or "".
+    pruned: where a search has stopped it, or "".
     results: of the final evaluation; None where that is not done.
     logged: the lines of `metrics.jsonl`.
     environment: of `environment.json`, or nothing.
@@ -48,6 +49,7 @@ class Run:
   results: Mapping[str, Any] | None
   logged: Sequence[Mapping[str, Any]]
   environment: Mapping[str, Any]
+  pruned: str = ""
 
   @property
   def step(self) -> int:
@@ -69,6 +71,8 @@ class Run:
       return "finished"
     if self.failed:
       return f"failed: {self.failed}"
+    if self.pruned:
+      return self.pruned
     of = f" of {self.config['steps']}" if self.config.get("steps") else ""
     return f"not finished: step {self.step}{of}" if self.logged else "not started"
 
@@ -80,13 +84,14 @@ def read(workdir: str) -> list[Run]:
   runs = []
   for item in _json(workdir, SWEEP_FILE)["items"]:
     folder = os.path.join(workdir, item["name"])
-    done = finished(config_files.from_plain(item["config"]), folder)
+    pruned = item.get("pruned") or ""
+    done = not pruned and finished(config_files.from_plain(item["config"]), folder)
     runs.append(Run(
         name=item["name"], folder=folder, command=item["command"],
         settings={k: v for k, v in item["settings"].items() if k != SEED},
-        config=item["config"], failed="" if done else item["failed"] or "",
+        config=item["config"], failed="" if done else failure_of(item, folder),
         results=_json(folder, workdirs.RESULTS_FILE) if done else None,
-        logged=read_metrics(folder), environment=_json(folder, "environment.json")))
+        logged=read_metrics(folder), environment=_json(folder, "environment.json"), pruned=pruned))
   return runs
 
 

@@ -5,12 +5,14 @@ The parent of the runs holds no device: nothing here asks JAX for one.
 
 import collections
 from collections.abc import Mapping, Sequence
+import contextlib
 import datetime
 import fcntl
 import os
 import signal
 import subprocess
 import time
+from typing import Any, Protocol
 
 from absl import logging
 
@@ -22,6 +24,7 @@ from jtx.saved import workdir as workdirs
 from jtx.sweeps.sweep import Item, write
 
 LOG_FILE = "log.txt"
+EXIT_FILE = "exit_status"  # of a task of a cluster: its status, and where its log begins
 GRACE_SECONDS = 10.0  # between asking a run to end and killing it
 
 
@@ -34,64 +37,159 @@ def finished(config: ConfigDict, folder: str) -> bool:
     return False  # the train command says what is wrong with it
 
 
+def environment(workdir: str) -> dict[str, str]:
+  """Variables of the runs of a sweep, which share what they compile.
+
+  This is for runs that differ in numbers only. It is kept in `workdir`/compiled, unless
+  JAX_COMPILATION_CACHE_DIR names another folder.
+  """
+  name = "JAX_COMPILATION_CACHE_DIR"
+  return {name: os.environ.get(name, os.path.join(os.path.abspath(workdir), "compiled"))}
+
+
+class Work(Protocol):
+  """Items that are to be run, of which each method is told, or asked."""
+
+  def next(self) -> Item | None:
+    """The item to start now; None where there is none, or not before another has ended."""
+
+  def is_done(self) -> bool:
+    """Whether nothing is left to start."""
+
+  def started(self, item: Item) -> None:
+    """The item runs."""
+
+  def occupied(self, item: Item, folder: str) -> None:
+    """Another process runs in the folder of the item that was to start."""
+
+  def unwanted(self, item: Item) -> bool:
+    """Whether a running item is to be told to stop; this is asked again and again."""
+
+  def later(self, item: Item) -> None:
+    """The item was told to stop, and goes on when it is started again."""
+
+  def ended(self, item: Item, failure: str, age: str) -> None:
+    """The item ended after a time; how it failed, or "" where it did not."""
+
+
 def run(items: Sequence[Item], workdir: str, parts: Sequence[Share]) -> tuple[dict[str, str], int]:
   """Runs what is not finished, as many at a time as there are `parts`.
 
-  A signal that ends this process ends the runs first; a run that fails does not. Runs keep what
-  they compile in `workdir`/compiled, for runs that differ in numbers only, unless
-  JAX_COMPILATION_CACHE_DIR names another folder.
+  A signal that ends this process ends the runs first; a run that fails does not.
 
   Returns:
     How runs failed, a sentence by the name of the item; and the signal that stopped the sweep,
     or 0.
   """
-  failed: dict[str, str] = {}
-  write(items, failed, workdir)
-  compiled = os.path.join(os.path.abspath(workdir), "compiled")
-  env = {"JAX_COMPILATION_CACHE_DIR": compiled, **os.environ}
-  waiting = collections.deque(
-      i for i in items if not finished(i.config, os.path.join(workdir, i.name)))
+  work = _Listed(items, workdir)
+  stopped = work_off(work, workdir, parts)
+  return work.failed, stopped
+
+
+class _Listed:
+  """The work of a list of items."""
+
+  def __init__(self, items: Sequence[Item], workdir: str):
+    self.failed: dict[str, str] = {}
+    self._items, self._workdir = items, workdir
+    write(items, self.failed, workdir)
+    self._waiting = collections.deque(
+        i for i in items if not finished(i.config, os.path.join(workdir, i.name)))
+    self._ended = len(items) - len(self._waiting)
+    if self._ended:
+      logging.info("%s finished before", self._count())
+
+  def _count(self) -> str:
+    return f"{self._ended}/{len(self._items)}"
+
+  def next(self) -> Item | None:
+    return self._waiting.popleft() if self._waiting else None
+
+  def is_done(self) -> bool:
+    return not self._waiting
+
+  def unwanted(self, item: Item) -> bool:
+    return False
+
+  def started(self, item: Item) -> None:
+    logging.info("%s start  %s", self._count(), item.name)
+
+  def occupied(self, item: Item, folder: str) -> None:
+    self.ended(item, f"another process is running in {folder}", "")
+
+  def later(self, item: Item) -> None:
+    self._waiting.append(item)
+    logging.info("%s later  %s, which was told to stop", self._count(), item.name)
+
+  def ended(self, item: Item, failure: str, age: str) -> None:
+    self._ended += 1
+    if not failure:
+      logging.info("%s done   %s in %s", self._count(), item.name, age)
+      return
+    self.failed[item.name] = failure
+    write(self._items, self.failed, self._workdir)
+    logging.error("%s failed %s: %s", self._count(), item.name, failure)
+
+
+def work_off(work: Work, workdir: str, parts: Sequence[Share]) -> int:
+  """Runs items in their folders of `workdir`, as many at a time as there are `parts`.
+
+  Returns:
+    The signal that stopped it, or 0.
+  """
+  env = {**os.environ, **environment(workdir)}
   free, running = list(parts), []
-  total, ended = len(items), len(items) - len(waiting)
-  if ended:
-    logging.info("%d/%d finished before", ended, total)
-
-  def fail(item: Item, reason: str) -> None:
-    failed[item.name] = reason
-    write(items, failed, workdir)
-    logging.error("%d/%d failed %s: %s", ended, total, item.name, reason)
-
   with caught_signals() as caught:
     try:
-      while (waiting or running) and not caught:
-        while waiting and free:
-          item = waiting.popleft()
+      while (running or not work.is_done()) and not caught:
+        while free and (item := work.next()):
+          folder = os.path.join(workdir, item.name)
           try:
-            running.append(_Run(item, os.path.join(workdir, item.name), free[-1], env))
+            running.append(_Run(item, folder, free[-1], env))
             free.pop()
-            logging.info("%d/%d start  %s", ended, total, item.name)
+            work.started(item)
           except BlockingIOError:
-            ended += 1
-            fail(item, f"another process is running in {os.path.join(workdir, item.name)}")
+            work.occupied(item, folder)
+            break  # it may be asked for again, but not at once
         time.sleep(POLL_SECONDS)
         for r in [r for r in running if r.process.poll() is not None]:
           running.remove(r)
           free.append(r.share)
           if r.process.returncode == RESTART:
-            waiting.append(r.item)
-            logging.info("%d/%d later  %s, which was told to stop", ended, total, r.item.name)
-            continue
-          ended += 1
-          if reason := r.failure():
-            fail(r.item, reason)
+            work.later(r.item)
           else:
-            logging.info("%d/%d done   %s in %s", ended, total, r.item.name, r.age())
+            work.ended(r.item, r.failure(), r.age())
+        for r in running:
+          if work.unwanted(r.item):
+            r.stop()
     finally:
       _end([r.process for r in running])
   if caught:
-    logging.error("stopped by %s, %d of %d runs ended before and %d now; the same command goes on",
-                  signal.Signals(caught[0]).name, ended, total, len(running))
-  return failed, caught[0] if caught else 0
+    logging.error("stopped by %s, with %d running; the same command goes on",
+                  signal.Signals(caught[0]).name, len(running))
+  return caught[0] if caught else 0
+
+
+def failure_of(item: Mapping[str, Any], folder: str) -> str:
+  """How the run of an item of `sweep.json` failed, here or as a task of a cluster; "" is not."""
+  path = os.path.join(folder, EXIT_FILE)
+  if item["failed"] or not os.path.exists(path):
+    return item["failed"] or ""
+  with open(path, encoding="utf-8") as f:
+    words = f.read().split()
+  status, before = map(int, words) if len(words) == 2 else (1, 0)  # 1 where it is half written
+  return _told(status, os.path.join(folder, LOG_FILE), before)
+
+
+def _told(status: int, path: str, offset: int) -> str:
+  """A status, or minus a signal, and the error in a log from an offset on."""
+  with open(path, "rb") as f:
+    f.seek(offset)
+    text = f.read().decode(errors="replace")
+  lines = [line for line in text.splitlines() if line.strip()] or ["no output"]
+  last = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])
+  how = f"signal {signal_name(-status)}" if status < 0 else f"exit status {status}"
+  return f"{how}: {last} ({path})"
 
 
 class _Run:
@@ -103,13 +201,15 @@ class _Run:
 
   def __init__(self, item: Item, folder: str, share: Share, env: Mapping[str, str]):
     self.item, self.share, self._folder = item, share, folder
-    self._start = time.monotonic()
+    self._start, self._told_to_stop = time.monotonic(), False
     os.makedirs(folder, exist_ok=True)
     self._path = os.path.join(folder, LOG_FILE)
     with open(self._path, "ab") as log:
       # The run inherits the lock with its output, and so has it even when we are killed.
       fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
       self._offset = log.tell()
+      with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(folder, EXIT_FILE))  # of a task of a cluster, which this follows
       with on_cores(share.cores):
         # A session of its own, so that Ctrl-C reaches only us, and the run's workers end with it.
         self.process = subprocess.Popen(
@@ -124,13 +224,13 @@ class _Run:
     status = self.process.returncode
     if status == 0 and workdirs.has_results(self._folder):
       return ""
-    with open(self._path, "rb") as f:
-      f.seek(self._offset)
-      text = f.read().decode(errors="replace")
-    lines = [line for line in text.splitlines() if line.strip()] or ["no output"]
-    last = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])
-    how = f"signal {signal_name(-status)}" if status < 0 else f"exit status {status}"
-    return f"{how}: {last} ({self._path})"
+    return _told(status, self._path, self._offset)
+
+  def stop(self) -> None:
+    """Tells the run, once, to save and end."""
+    if not self._told_to_stop:
+      self._told_to_stop = True
+      signal_group(self.process, signal.SIGTERM)
 
 
 def _end(processes: Sequence[subprocess.Popen]) -> None:

@@ -10,7 +10,6 @@ import datetime
 import json
 import math
 import os
-import re
 import shlex
 from typing import Any
 
@@ -19,13 +18,11 @@ import numpy as np
 
 from jtx import config_files, storage
 from jtx.figures.curves import Line
-from jtx.sweeps import folders, report
+from jtx.sweeps import folders, report, searched
 from jtx.sweeps.cells import Cell, Column, Table, long, measured, number, plain, rate, sort_key
 from jtx.sweeps.folders import Run
 from jtx.sweeps.sweep import SEED, override
 
-# Metrics of which the lowest is the best, unless a config's checkpoint.best says otherwise.
-LOWER = re.compile(r"loss|nll|perplexity|error|bits_per_|nats_per_")
 POINTS = 200_000  # of all curves together, about
 LINE_POINTS = (50, 500)  # the fewest and the most of a line, where it has more
 PICTURE_BYTES, ALL_PICTURES_BYTES = 2**20, 10 * 2**20
@@ -58,11 +55,13 @@ def text(workdir: str, metrics: Sequence[str] = ()) -> str:
       loader=jinja2.FileSystemLoader(os.path.join(os.path.dirname(__file__), "html")),
       autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
   drawn, thinned = curves(groups)
+  search = searched.read(workdir, runs) if sweep else None
   results = (dict(settings=settings_table(groups, metrics), results=Table((), ()), tables={})
              if sweep else dict(settings=None, **_of_a_run(runs[0], metrics)))
   return environment.get_template("page.html").render(
       title=os.path.basename(os.path.abspath(workdir)), summary=_summary(runs, groups),
-      curves=drawn, groups=_options(drawn), curves_note=_note(sweep, thinned),
+      search=_of_a_search(search) if search else None, curves=drawn, groups=_options(drawn),
+      curves_note=_note(sweep, thinned),
       differing=differing(groups) if sweep else Table((), ()),
       config=json.dumps(runs[0].config, indent=2, ensure_ascii=False) if runs[0].config else "",
       config_of=runs[0].name, runs=_runs_table(runs), environments=_environments(runs),
@@ -84,8 +83,10 @@ def _summary(runs: Sequence[Run], groups: Mapping[str, Any]) -> str:
   if len(runs) == 1:
     return f"One run, {runs[0].state()}."
   finished = sum(run.results is not None for run in runs)
-  failed = sum(bool(run.failed) for run in runs)
-  states = {"finished": finished, "failed": failed, "not finished": len(runs) - finished - failed}
+  failed, pruned = (sum(map(bool, states)) for states in (
+      [run.failed for run in runs], [run.pruned for run in runs]))
+  states = {"finished": finished, "failed": failed, "pruned": pruned,
+            "not finished": len(runs) - finished - failed - pruned}
   told = ", ".join(f"{number} {state}" for state, number in states.items() if number)
   return f"{len(runs)} runs of {len(groups)} setting{'s' * (len(groups) > 1)}: {told}."
 
@@ -96,27 +97,19 @@ def _summary(runs: Sequence[Run], groups: Mapping[str, Any]) -> str:
 def settings_table(groups: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> Table:
   """A row a setting: what it sets, how many runs are finished, and its metrics over them."""
   rows = [report.Row(group[0].settings, len(group), sum(bool(run.failed) for run in group),
-                     [run.results for run in group if run.results is not None])
+                     [run.results for run in group if run.results is not None],
+                     pruned=sum(bool(run.pruned) for run in group))
           for group in groups.values()]
   metrics = report.choose_metrics([r for row in rows for r in row.results], metrics)
   keys = list(rows[0].settings)
   configs = [run.config for group in groups.values() for run in group]
-  ways = {m: "lower" if lower_is_better(m, configs) else "higher" for m in metrics}
+  ways = {m: "lower" if report.lower_is_better(m, configs) else "higher" for m in metrics}
   columns = [*map(Column, keys), Column("n", True),
              *(Column(m, True, way) for m, way in ways.items())]
   of_metrics = [_metric_cells(rows, m, way) for m, way in ways.items()]
   return Table(columns, [
       [*(plain(row.settings[k]) for k in keys), measured(len(row.results), row.n()), *values]
       for row, *values in zip(rows, *of_metrics)])
-
-
-def lower_is_better(metric: str, configs: Sequence[Mapping[str, Any]]) -> bool:
-  """Whether the lowest value is the best: as the configs choose checkpoints, or by the name."""
-  for config in configs:
-    how, _, name = (config.get("checkpoint") or {}).get("best", "").partition(":")
-    if name == metric:
-      return how == "min"
-  return bool(LOWER.search(metric.rpartition("/")[2]))
 
 
 def _metric_cells(rows: Sequence[report.Row], metric: str, way: str) -> list[Cell]:
@@ -149,6 +142,19 @@ def _of_a_run(run: Run, metrics: Sequence[str]) -> dict[str, Any]:
 def _results_of(run: Run) -> str:
   return ("The final evaluation." if run.results is not None else
           "The run is not finished: these are the newest numbers that it logged.")
+
+
+def _of_a_search(search: searched.Searched) -> dict[str, Any]:
+  """The section on a search: a sentence, a table, and the points that a script draws."""
+  done = search.finished()
+  way = "lowest" if search.lower else "highest"
+  best = f" The best run is {done[0].name}, with {search.result(done[0]):.4g}." if done else ""
+  rows = [[plain(name), measured(share, searched.percent(share))]
+          for name, share in search.importances().items()]
+  return dict(
+      summary=f"The objective is {search.metric}, of which the {way} value is the best.{best}",
+      importances=Table([Column("parameter"), Column("explains", True)], rows),
+      drawn=search.drawn())
 
 
 # -------------------------------------------------------------------------------- curves

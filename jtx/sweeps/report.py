@@ -18,11 +18,14 @@ from jtx.config import ConfigDict
 from jtx.errors import ConfigError
 from jtx.figures.curves import Line, curves, mean_line
 from jtx.figures.figure import save_figure
+from jtx.sweeps import searched
 from jtx.sweeps.folders import read_metrics
-from jtx.sweeps.jobs import finished
+from jtx.sweeps.jobs import failure_of, finished
 from jtx.sweeps.sweep import SEED, SWEEP_FILE, word
 
 REPORT_FILE = "report.json"
+# Metrics of which the lowest is the best, unless a config's checkpoint.best says otherwise.
+LOWER = re.compile(r"loss|nll|perplexity|error|bits_per_|nats_per_")
 COUNTS = ("step", "examples")  # numbers of results.json that measure nothing
 
 
@@ -35,16 +38,20 @@ class Row:
     runs: how many there are to be.
     failed: how many failed.
     results: of the finished ones, by metric.
+    pruned: how many a search has stopped.
   """
   settings: Mapping[str, Any]
   runs: int
   failed: int
   results: Sequence[Mapping[str, Any]]
+  pruned: int = 0
 
   def n(self) -> str:
     done = len(self.results)
     if done == self.runs:
       return str(done)
+    if self.pruned == self.runs:
+      return "pruned"
     if self.failed == self.runs:
       return "failed"
     return f"{done}/{self.runs}" + (f" ({self.failed} failed)" if self.failed else "")
@@ -65,11 +72,13 @@ def rows(workdir: str) -> list[Row]:
     groups.setdefault(json.dumps(item["settings"]), []).append(item)
   result = []
   for group in groups.values():
-    done = [i for i in group if finished(
+    done = [i for i in group if not i.get("pruned") and finished(
         config_files.from_plain(i["config"]), os.path.join(workdir, i["name"]))]
     results = [_read_json(os.path.join(workdir, i["name"], "results.json")) for i in done]
-    failed = sum(i["failed"] is not None for i in group if i not in done)
-    result.append(Row(group[0]["settings"], len(group), failed, results))
+    failed = sum(bool(failure_of(i, os.path.join(workdir, i["name"])))
+                 for i in group if i not in done)
+    pruned = sum(bool(i.get("pruned")) for i in group)
+    result.append(Row(group[0]["settings"], len(group), failed, results, pruned=pruned))
   return result
 
 
@@ -95,6 +104,15 @@ def choose_metrics(results: Sequence[Mapping[str, Any]], metrics: Sequence[str])
     if known and metric not in known:
       raise ConfigError(f"--metrics: there is no {metric!r}; there are: " + ", ".join(known))
   return list(metrics) or known
+
+
+def lower_is_better(metric: str, configs: Sequence[Mapping[str, Any]]) -> bool:
+  """Whether the lowest value is the best: as the configs choose checkpoints, or by the name."""
+  for config in configs:
+    how, _, name = (config.get("checkpoint") or {}).get("best", "").partition(":")
+    if name == metric:
+      return how == "min"
+  return bool(LOWER.search(metric.rpartition("/")[2]))
 
 
 def number_text(mean: float | None, error: float | None = None) -> str:
@@ -198,7 +216,7 @@ def _report_sweep(workdir: str, metrics: Sequence[str]) -> str:
   table = rows(workdir)
   asked, metrics = metrics, choose_metrics(
       [result for row in table for result in row.results], metrics)
-  text = markdown(table, metrics)
+  text = markdown(table, metrics) + searched.markdown(workdir)
   for name, content in (("sweep.md", text), ("sweep.csv", csv_text(table, metrics))):
     storage.write_text(os.path.join(workdir, name), content)
   for path, drawn in (("loss.png", ["loss"]), ("curves.png", asked)):

@@ -65,21 +65,36 @@ def grid(texts: Sequence[str], config: ConfigDict) -> list[dict[str, str]]:
   """
   axes: dict[str, list[str]] = {}
   for text in texts:
-    key, _, values = text.partition("=")
-    words = _split(values)
-    if not key or not all(words):
-      raise ConfigError(f"--grid={text} is not of the form KEY=VALUE,VALUE")
+    key, words = values_of("grid", text, config)
     if key in axes:
       raise ConfigError(f"--grid={text}: {key} has a --grid already; give it all values at once")
-    old = _value(config, key)
-    if isinstance(old, ConfigDict):
-      raise ConfigError(f"--grid={text}: {key} is a section, and a grid has plain values;"
-                        " write a sweep_NAME() in the config file, or give one of its keys")
-    if isinstance(old, tuple) and any(word[0] not in "([" for word in words):
-      raise ConfigError(f"--grid={text}: {key} is a tuple; put each value in brackets,"
-                        f" as --grid={key}=(1,2),(3,4)")
-    axes[key] = words if isinstance(old, tuple) else [_unquoted(word) for word in words]
+    axes[key] = words
   return [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
+
+
+def values_of(flag: str, text: str, config: ConfigDict) -> tuple[str, list[str]]:
+  """The key of "optim.lr=1e-4,3e-4" and the texts of its values.
+
+  Args:
+    flag: whose value the text is.
+    text: as above.
+    config: that has the key.
+
+  Raises:
+    ConfigError: as `grid`.
+  """
+  key, _, values = text.partition("=")
+  words = _split(values)
+  if not key or not all(words):
+    raise ConfigError(f"--{flag}={text} is not of the form KEY=VALUE,VALUE")
+  old = value_at(config, key)
+  if isinstance(old, ConfigDict):
+    raise ConfigError(f"--{flag}={text}: {key} is a section, and a {flag} has plain values;"
+                      " write a sweep_NAME() in the config file, or give one of its keys")
+  if isinstance(old, tuple) and any(word[0] not in "([" for word in words):
+    raise ConfigError(f"--{flag}={text}: {key} is a tuple; put each value in brackets,"
+                      f" as --{flag}={key}=(1,2),(3,4)")
+  return key, words if isinstance(old, tuple) else [_unquoted(word) for word in words]
 
 
 def _split(text: str) -> list[str]:
@@ -150,12 +165,18 @@ def _literal(value: Any) -> str:
   return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def _value(config: ConfigDict, key: str) -> Any:
+def value_at(config: ConfigDict, key: str) -> Any:
   """The value at a dotted key, or None where another constructor has no such field."""
   try:
     return config_path.get_value(key, config)
   except (KeyError, AttributeError, IndexError, TypeError):
     return None
+
+
+def check_folder(workdir: str) -> None:
+  """Raises ConfigError for a sweep's folder in a bucket."""
+  if storage.is_remote(workdir):
+    raise ConfigError(f"--workdir={workdir}: that of a sweep must be a folder of this machine")
 
 
 def plan(edits: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict],
@@ -172,8 +193,7 @@ def plan(edits: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict],
   Raises:
     ConfigError: no items, or two that are the same; the workdir is in a bucket.
   """
-  if storage.is_remote(workdir):
-    raise ConfigError(f"--workdir={workdir}: that of a sweep must be a folder of this machine")
+  check_folder(workdir)
   if not edits:
     raise ConfigError("the sweep has no items")
   seen: dict[str, int] = {}
@@ -184,12 +204,12 @@ def plan(edits: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict],
                         + " ".join(f"{k}={v}" for k, v in edits[i].items()))
 
   keys = dict.fromkeys(key for item in edits for key in item)
-  values = {key: [_value(config, key) for config in configs] for key in keys}
+  values = {key: [value_at(config, key) for config in configs] for key in keys}
   differing = [k for k in keys if len({override(v) for v in values[k]}) > 1] or list(keys)
-  short = _short_names(differing)
+  short = short_names(differing)
   cells = {key: _cells(values[key]) for key in differing}
 
-  names = [",".join(f"{short[k]}={_safe(word(cells[k][i]))}" for k in item if k in cells) or "base"
+  names = [",".join(f"{short[k]}={safe(word(cells[k][i]))}" for k in item if k in cells) or "base"
            for i, item in enumerate(edits)]
   number = collections.Counter(name.casefold() for name in names)  # some file systems fold case
   for i, name in enumerate(names):
@@ -203,7 +223,27 @@ def plan(edits: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict],
       for i, (name, item, config, args) in enumerate(zip(names, edits, configs, arguments))]
 
 
-def _short_names(keys: Sequence[str]) -> dict[str, str]:
+def trial(number: int, edits: Mapping[str, str], arguments: Sequence[str], *, config: ConfigDict,
+          workdir: str, train: Sequence[str]) -> Item:
+  """An item of a search, whose name does not depend on those of others.
+
+  Args:
+    number: of the trial.
+    edits: texts by config key, the same keys for all trials.
+    arguments: its config arguments on the command line.
+    config: of the run.
+    workdir: of the search.
+    train: the train command, without arguments.
+  """
+  short = short_names(list(edits))
+  settings = {short[key]: _cells([value_at(config, key)])[0] for key in edits}
+  words = [f"{key}={safe(word(value))}" for key, value in settings.items()]
+  name = ",".join([f"trial={number}", *words])[:MAX_NAME]
+  return Item(name, edits, settings=settings, config=config,
+              command=[*train, *arguments, f"--workdir={os.path.join(workdir, name)}"])
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
   """By key its shortest dotted end that no other key, nor the seed, has."""
   ends = {key: [key.split(".", n)[n] for n in range(key.count("."), -1, -1)]
           for key in {*keys, SEED}}
@@ -242,21 +282,25 @@ def word(value: Any) -> str:
   return "" if value is None else override(value)
 
 
-def _safe(text: str) -> str:
+def safe(text: str) -> str:
   """`text` with only what every file system and shell takes as it is."""
   return re.sub(r"[^\w.+=-]+", "-", text, flags=re.ASCII).rstrip("-")
 
 
-def write(items: Sequence[Item], failed: Mapping[str, str], workdir: str) -> None:
+def write(items: Sequence[Item], failed: Mapping[str, str], workdir: str, *,
+          pruned: Mapping[str, str] | None = None, search: Mapping[str, Any] | None = None) -> None:
   """Writes `sweep.json`, from which a table can be made.
 
   Args:
     items: of the sweep.
     failed: how runs ended, by the name of their item.
     workdir: of the sweep.
+    pruned: why a search stopped runs, by the name of their item.
+    search: of a search its space and objective, as its report takes them.
   """
   os.makedirs(workdir, exist_ok=True)
-  config_files.write_json({"items": [
+  config_files.write_json({"search": search, "items": [
       {"name": i.name, "edits": i.edits, "settings": i.settings, "command": i.command,
-       "failed": failed.get(i.name), "config": json.loads(i.config.to_json())}
+       "failed": failed.get(i.name), "pruned": (pruned or {}).get(i.name),
+       "config": json.loads(i.config.to_json())}
       for i in items]}, os.path.join(workdir, SWEEP_FILE))

@@ -8,10 +8,12 @@ import sys
 import jsonschema
 import pytest
 
+from configs import common
 from experiments import cli
 from jtx.errors import ConfigError
 from jtx.launch import clusters
-from tests.helpers import command, losses
+from jtx.sweeps import arrays, report, sweep
+from tests.helpers import command, losses, run_command
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMMAND = ("python", "-m", "experiments.train", "--config=c.py:a,b", "--workdir=/w/it's mine")
@@ -264,3 +266,109 @@ def test_a_job_of_slurm_that_runs_out_of_time(tmp_path):
   assert [step for step, _ in losses(workdir)] == list(range(1, 13))
   assert f"step {stopped} of" in done.stderr
   assert json.loads((workdir / "environment.json").read_text())["processes"] == 2
+
+
+# -------------------------------------------------------------------------------- arrays
+
+# Numbers of tasks are read off the script, as Slurm does; each runs until it is not requeued.
+SBATCH = """
+cat >script
+echo called >>../sbatch.txt
+python - <<'EOF'
+import os, pathlib, re, subprocess
+tasks, limit = re.search(r"^#SBATCH --array=([\\d,-]+)(%\\d+)?$",
+                         pathlib.Path("script").read_text(), re.M).groups()
+for task in tasks.split(","):
+  first, _, last = task.partition("-")
+  for number in range(int(first), int(last or first) + 1):
+    env = os.environ | {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_JOB_ID": "7",
+                        "SLURM_JOB_ID": "7"}
+    requeued = pathlib.Path(f"../requeue 7_{number}")
+    while subprocess.run(["bash", "script"], env=env).returncode == 75 and requeued.exists():
+      requeued.unlink()
+EOF
+echo 7
+"""
+
+
+def array_items(workdir, *bodies):
+  config = common.get_config()
+  return [sweep.Item(f"run={i}", {}, {"run": i}, config,
+                     [sys.executable, "-c", body.format(folder=f"{workdir}/run={i}")])
+          for i, body in enumerate(bodies)]
+
+
+def test_an_array_of_six_of_which_two_are_preempted_and_one_fails(tmp_path, monkeypatch):
+  """Commands that stand in for Slurm's run the tasks, and bodies of Python for training."""
+  workdir = tmp_path / "it's w"
+  done = ("import os, pathlib; folder = pathlib.Path({folder!r}); print('done', flush=True)\n"
+          "(folder / 'config.json').write_text(os.environ['CONFIG'])\n"
+          "(folder / 'results.json').write_text('{{\"val/loss\": 1.0}}')\n")
+  preempted = ("import pathlib, sys; mark = pathlib.Path({folder!r}) / 'mark'\n"
+               "if not mark.exists(): mark.touch(); print('told to stop'); sys.exit(75)\n") + done
+  mended = tmp_path / "mended"
+  failing = (f"import pathlib, sys\nif not pathlib.Path({str(mended)!r}).exists():\n"
+             "  print('error: no data'); sys.exit(1)\n") + done
+  items = array_items(workdir, done, preempted, failing, done, preempted, done)
+  monkeypatch.setenv("CONFIG", items[0].config.to_json())
+  stand_in(tmp_path, "sbatch", SBATCH)
+  stand_in(tmp_path, "srun", 'shift; exec "$@"')
+  stand_in(tmp_path, "scontrol", f'touch "{tmp_path}/$*"')
+  stand_in(tmp_path, "squeue", f'cat "{tmp_path}/queue"')
+  monkeypatch.setenv("PATH", path_of(tmp_path)["PATH"])
+
+  def submit():
+    names = arrays.unfinished(items, str(workdir))
+    text = arrays.script(items, names, str(workdir), folder=str(tmp_path), at_once=2,
+                         options=["--partition=gpu", "--nodes=2"])
+    check_shell(text, tmp_path)
+    return names, text, arrays.submit(items, names, str(workdir), text)
+
+  names, text, number = submit()
+  assert names == [item.name for item in items] and number == "7"
+  asked = [line.removeprefix("#SBATCH ") for line in text.splitlines() if "#SBATCH" in line]
+  assert {"--array=1-6%2", "--partition=gpu", "--nodes=2", "--requeue", "--job-name=it-s-w"
+          } <= set(asked) and "--nodes=1" not in asked
+  log = lambda i: (workdir / f"run={i}" / "log.txt").read_text()
+  assert [log(i) for i in (0, 1, 4)] == ["done\n", *["told to stop\ndone\n"] * 2]
+  failed = {"run=2": f"exit status 1: error: no data ({workdir}/run=2/log.txt)"}
+  assert arrays.failures(items, str(workdir)) == failed
+  assert "| 2 | failed |" in report.report(str(workdir))
+  (tmp_path / "queue").write_text("7 3\n7 [1-2]\n8 1\n")
+  assert arrays.in_queue(str(workdir)) == {"run=2"}  # of which another command submits nothing
+
+  mended.touch()
+  names, text, _ = submit()
+  assert names == ["run=2"] and "#SBATCH --array=3%2\n" in text
+  assert arrays.unfinished(items, str(workdir)) == [] == list(arrays.failures(items, str(workdir)))
+  assert log(2) == "error: no data\ndone\n" and log(0) == "done\n"
+  (tmp_path / "queue").unlink()
+  with pytest.raises(ConfigError, match="squeue failed with 1: cat: .*queue"):
+    arrays.in_queue(str(workdir))
+
+
+def test_the_command_submits_what_is_not_in_the_queue(tmp_path, monkeypatch, capsys):
+  args = (TRAIN[0], f"--workdir={tmp_path}/w", "--grid=seed=0,1", "--launcher=slurm", "--jobs=1")
+  monkeypatch.setenv("PATH", "")
+  with pytest.raises(ConfigError, match="^sbatch is not installed here; --dry_run prints"):
+    run_command("sweep", *args)
+  stand_in(tmp_path, "sbatch", f"cd {tmp_path}; cat >script; echo >>n; echo $((8 + $(wc -l <n)))")
+  stand_in(tmp_path, "squeue", f"cat {tmp_path}/queue")
+  monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+  run_command("sweep", *args)
+  assert capsys.readouterr().out.startswith("submitted 2 of 2 runs as array 9;")
+  script = (tmp_path / "script").read_text()
+  assert "#SBATCH --array=1-2%1\n" in script
+  assert f"--config.seed=1 --workdir={tmp_path}/w/seed=1) ;;\n" in script
+  (tmp_path / "queue").write_text("9 1\n")
+  run_command("sweep", *args)
+  assert capsys.readouterr().out.startswith("submitted 1 of 2 runs as array 10;")
+  (tmp_path / "queue").write_text("9 1\n10 2\n")
+  run_command("sweep", *args)
+  assert capsys.readouterr().out == "0 of 2 runs are finished, the others in the queue\n"
+
+
+def test_an_array_says_itself_which_tasks_it_has():
+  with pytest.raises(ConfigError, match="--sbatch=--array=1-9: which runs are tasks"):
+    clusters.slurm_array({1: ("a", ["b"])}, name="n", log="l", status="s", folder="f", env={},
+                         options=["--array=1-9"])

@@ -12,7 +12,7 @@ import pytest
 from configs import common
 from jtx import config_files
 from jtx.errors import ConfigError
-from jtx.sweeps import cells, folders, page, sweep
+from jtx.sweeps import cells, folders, page, report, sweep
 from tests.helpers import refused, run_command
 
 HTML = pathlib.Path(page.__file__).parent / "html"
@@ -261,7 +261,7 @@ def test_the_command_of_an_installed_jtx():
     ("val/wer", "min:val/wer", True), ("val/wer", "min:val/cer", False),
     ("val/loss", "max:val/loss", False)])
 def test_which_end_is_the_best(metric, best, lower):
-  assert page.lower_is_better(metric, [{}, {"checkpoint": {"best": best}}]) is lower
+  assert report.lower_is_better(metric, [{}, {"checkpoint": {"best": best}}]) is lower
 
 
 def test_settings_that_are_equal_or_no_number_are_not_the_best(workdir):

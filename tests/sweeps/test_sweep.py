@@ -238,7 +238,7 @@ def test_a_signal_ends_the_runs(tmp_path):
   parent.send_signal(signal.SIGTERM)  # a test that runs in the background may ignore SIGINT
   out, err = parent.communicate()
   assert out == f"({{}}, {signal.SIGTERM:d})\n"
-  assert "stopped by SIGTERM, 0 of 1 runs ended before and 1 now" in err
+  assert "stopped by SIGTERM, with 1 running; the same command goes on" in err
   with pytest.raises(ProcessLookupError):
     os.kill(int((tmp_path / "pid").read_text()), 0)
 
@@ -401,6 +401,7 @@ def test_curves_of_a_sweep_are_means_over_seeds(tmp_path, monkeypatch):
     (["--sweep=table3", "--grid=steps=3"], "--grid=steps and sweep_table3 set the same key"),
     (["--grid=seed=0,1", "--config.seed=3"], "--config.seed would have no effect"),
     (["--grid=seed=0,1", "--metrics=val/bleu"], "'val/bleu' is of no evaluator"),
+    (["--grid=seed=0,1", "--sbatch=--mem=1G"], "--sbatch has no effect without --launcher=slurm"),
 ])
 def test_mistakes_write_nothing(tmp_path, case, capsys):
   args, sentence = case
