@@ -48,6 +48,9 @@ def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[st
     free = FAMILIES[name].attributes.free | {LONGEST, START}
     config |= {key: value for key, value in original.config.items()
                if key in free and key not in config}
+    for section in FAMILIES[name].attributes.sections:
+      own = original.config[section] if section in original.config else {}
+      config[section] = {key: own[key] for key in IDS if key in own} | config[section]
   return name, config
 
 
@@ -130,7 +133,7 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     raise ConfigError(f"dtype={dtype!r}: valid are {', '.join(DTYPES)}")
   name, config = _config(model, tokenizer, labels, original)
   family, side_files = FAMILIES[name], {}
-  tensors = {name: np.ascontiguousarray(x.astype(jnp.dtype(dtype)))
+  tensors = {name: np.asarray(x.astype(jnp.dtype(dtype)), order="C")
              for name, x in tensors_of(family, model, params).items()}
   if family.side_files is not None:
     ops = resized(model.image) if image_ops is None else evaluated(image_ops, model.image)
@@ -179,7 +182,7 @@ def tokenizer_files(model: Any, tokenizer: Tokenizer) -> dict[str, Any]:
     config["chat_template"] = tokenizer.chat_template
   config |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
   # What the tokenizer gives a model; without types the second text of a pair would be as the first.
-  typed = hasattr(model.embedding, "types") and model.embedding.types > 1
+  typed = getattr(getattr(model, "embedding", None), "types", 0) > 1
   types = ["token_type_ids"] if typed else []
   config["model_input_names"] = ["input_ids", *types, "attention_mask"]
   if model.longest is not None:

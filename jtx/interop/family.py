@@ -40,6 +40,15 @@ class Attributes:
   aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)  # other names of them
   written: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the names that are written
   # where these are others
+  # Objects in config.json, whose attributes are here SECTION.NAME -> the name of an object that
+  # older files have beside it, whose values win
+  sections: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+  @property
+  def of_text(self) -> str | None:
+    """What the names of attributes of texts begin with, "" or "SECTION."; None without texts."""
+    prefixes = ("", *(f"{section}." for section in self.sections))
+    return next((prefix for prefix in prefixes if f"{prefix}vocab_size" in self.read), None)
 
 
 @dataclasses.dataclass(frozen=True)

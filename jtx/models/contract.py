@@ -23,7 +23,8 @@ class Model(Protocol):
 
     "seq2seq" scores target tokens, "lm" next tokens and "mlm" masked tokens; "generator" scores
     masked tokens, which "replaced" is to find; "mae" reconstructs masked patches, and "distilled"
-    goes beside "classes" where a distillation token has scores of its own.
+    goes beside "classes" where a distillation token has scores of its own. "image_text" compares
+    vectors of images with those of texts.
     """
 
   @property
