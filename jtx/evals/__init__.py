@@ -17,9 +17,11 @@ from jtx.evals.ngrams import Ngrams
 from jtx.evals.perplexity import Perplexity
 from jtx.evals.pictures import Pictures
 from jtx.evals.replies import Replies
+from jtx.evals.retrieval import Retrieval
 from jtx.evals.tagging import Tagging
 from jtx.evals.texts import Texts
 from jtx.evals.translation import Translation
+from jtx.evals.zero_shot import ZeroShot
 
 EVALS = {
     "answers": Answers,
@@ -33,8 +35,10 @@ EVALS = {
     "pictures": Pictures,
     "probes": Probes,
     "replies": Replies,
+    "retrieval": Retrieval,
     "tagging": Tagging,
     "texts": Texts,
     "throughput": Throughput,
     "translation": Translation,
+    "zero_shot": ZeroShot,
 }

@@ -45,7 +45,9 @@ def checked(evaluators: dict[str, Any], data: Any) -> dict[str, Any]:
   """The evaluators; raises DataError where one will not be able to use its data."""
   for name, evaluator in evaluators.items():
     try:
-      if specs := getattr(evaluator, "source", ()):
+      if hasattr(evaluator, "check_data"):
+        evaluator.check_data(data)
+      elif specs := getattr(evaluator, "source", ()):
         data.check(specs)
     except DataError as e:
       raise DataError(f"config.evals.{name}: {e}") from e

@@ -5,6 +5,7 @@ and the vector of a text's last token go to one space, in which an image lies ne
 """
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,7 +23,7 @@ from jtx.nn.lora import Adapted
 from jtx.nn.positions import Learned
 from jtx.nn.stack import StackConfig
 from jtx.parallel.sharding import Batch
-from jtx.ranges import Pixels, Size
+from jtx.ranges import Pixels, Size, SizeOrNone
 
 IMAGE, TEXT = "image_tower", "text_tower"  # in the parameter tree
 SHORTEST = 1e-12  # a vector that is stretched to length 1; what padding has stays zeros
@@ -85,6 +86,8 @@ class TwoTowers(Adapted):
   tower: TowerConfig = TowerConfig()
   text_stack: StackConfig = TEXT_STACK  # the layers that read texts, whose last token is taken
   projection: ProjectionConfig = ProjectionConfig()
+  # The token that fills a row up to `longest`, as a part of its text (SigLIP); None fills none
+  pad_id: SizeOrNone | None = None
   similarity: SimilarityConfig = SimilarityConfig()
   dtype: str = "auto"  # of activations; "auto" is bfloat16, and float32 on a CPU
 
@@ -93,6 +96,9 @@ class TwoTowers(Adapted):
     if not p.image and p.width != self.image_stack.width:
       raise ConfigError(f"projection.image=False needs projection.width={p.width} to be"
                         f" image_stack.width={self.image_stack.width}")
+    if self.pad_id is not None and self.longest is None:
+      raise ConfigError(f"pad_id={self.pad_id} fills rows up to a length, and text_stack.position"
+                        " has none; use 'learned'")
     self.image_tower = image_tower(self)
     self.text_tower = Encoder(
         vocab_size=self.vocab_size, stack=self.text_stack, dtype=self.dtype,
@@ -131,15 +137,30 @@ class TwoTowers(Adapted):
     if self.is_initializing():  # creates the parameters that a call does not use
       self.embed_images(batch)
       self.embed_texts(batch)
-    return self.text_tower(batch, train)
+    return self.text_tower(self.filled(batch), train)
+
+  def filled(self, batch: Batch) -> Batch:
+    """The texts of a batch with the tokens that fill their rows."""
+    if self.pad_id is None:
+      return batch
+    text, segments = batch["text"], batch["text_segment_ids"]
+    room = (0, 0), (0, max(self.longest - text.shape[1], 0))
+    text = jnp.pad(jnp.where(segments > 0, text, self.pad_id), room, constant_values=self.pad_id)
+    return {"text": text, "text_segment_ids": jnp.ones_like(text),
+            "text_positions": jnp.broadcast_to(jnp.arange(text.shape[1]), text.shape)}
 
   def image_states(self, batch: Batch, train: bool = False) -> jax.Array:
     """Hidden states [B, P + N, D] of images."""
     return self.image_tower(batch, train)
 
+  @property
+  def head(self) -> ImageHeadConfig:
+    """Of images, as tools for models of images ask for it: their vectors are its outputs."""
+    return ImageHeadConfig(task="embedding", pool=self.tower.pool)
+
   def features(self, batch: Batch) -> jax.Array:
-    """The pooled vectors of images before their projection, float32 [B, D]."""
-    return self.image_tower.features(batch)
+    """`embed_images`."""
+    return self.embed_images(batch)
 
   def embed_images(self, batch: Batch, train: bool = False) -> jax.Array:
     """The vectors of images, float32 [B, W] of length 1."""
@@ -148,7 +169,8 @@ class TwoTowers(Adapted):
 
   def embed_texts(self, batch: Batch, train: bool = False) -> jax.Array:
     """The vectors of texts, float32 [B, W] of length 1."""
-    return normed(self.text_projection(self.text_tower.predict(batch, train=train)[:, 0]))
+    pooled = self.text_tower.predict(self.filled(batch), train=train)[:, 0]
+    return normed(self.text_projection(pooled))
 
   def vectors(self, batch: Batch, train: bool = False) -> tuple[jax.Array, jax.Array]:
     """`embed_images` and `embed_texts` of a batch that has both."""
@@ -167,7 +189,8 @@ class TwoTowers(Adapted):
     """Weights of all layers of both towers, each [layers, B, N, T, T], for pictures."""
     return {f"{name}/{stack}": weights
             for name, tower in ((IMAGE, self.image_tower), (TEXT, self.text_tower))
-            for stack, weights in tower.attention_weights(batch).items()}
+            for stack, weights in tower.attention_weights(self.filled(batch) if name == TEXT
+                                                          else batch).items()}
 
 
 def image_tower(model: TwoTowers) -> Vit:
@@ -176,6 +199,11 @@ def image_tower(model: TwoTowers) -> Vit:
   return Vit(image=model.image, patch_size=model.patch_size, stack=model.image_stack,
              prefix=PrefixConfig(cls=tower.cls), patch_bias=tower.patch_bias, dtype=model.dtype,
              embed_norm=tower.embed_norm, head=ImageHeadConfig(task="embedding", pool=tower.pool))
+
+
+def of_images(model: Any, params: Any) -> tuple[Any, Any]:
+  """Of two towers the encoder of images and its parameters; any other model as it is."""
+  return (image_tower(model), params[IMAGE]) if isinstance(model, TwoTowers) else (model, params)
 
 
 def normed(x: jax.Array) -> jax.Array:

@@ -43,7 +43,7 @@ def make_peer(name):
 
 
 def make_batch(padded):
-  """Three pairs; `padded` texts are as long as a row, of which the last token stands for them."""
+  """Three pairs, in one whose rows are `padded` as SigLIP has it, and as jtx does it itself."""
   random = np.random.default_rng(0)
   places = np.arange(T) + np.zeros((len(LENGTHS), 1), int)
   ends = np.array(LENGTHS)[:, None] - 1
@@ -81,8 +81,9 @@ def test_outputs_and_files_are_those_of_transformers(name, tmp_path):
   peer, siglip = make_peer(name), name.startswith("Siglip")
   model, params = load_pretrained(saved(peer, tmp_path / "theirs"), dtype="float32")
   assert sum(x.size for x in jax.tree.leaves(params)) == sum(p.numel() for p in peer.parameters())
-  batch = make_batch(padded=siglip)
-  theirs = peer_outputs(peer, batch)
+  padded = make_batch(padded=siglip)
+  theirs = peer_outputs(peer, padded)
+  batch = make_batch(padded=False)
   ours = our_outputs(model, params, batch, "sigmoid" if siglip else "softmax")
   assert error(ours, theirs) < TOLERANCE
 
@@ -95,4 +96,4 @@ def test_outputs_and_files_are_those_of_transformers(name, tmp_path):
     assert a[key].tobytes() == b[key].tobytes(), key
   again, info = type(peer).from_pretrained(tmp_path / "ours", output_loading_info=True)
   assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-  assert error(peer_outputs(again.eval(), batch), theirs) < 1e-6
+  assert error(peer_outputs(again.eval(), padded), theirs) < 1e-6

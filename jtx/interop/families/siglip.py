@@ -13,7 +13,7 @@ from jtx.interop.tables import VECTOR, Row, dense, matrix, norm
 from jtx.models.two_towers import TwoTowers
 
 ATTRIBUTES = clip.attributes(
-    {f"{VISION}.vision_use_head": ("flag", True)},
+    {f"{VISION}.vision_use_head": ("flag", True), f"{TEXT}.pad_token_id": ("id", 1)},
     text={"vocab_size": 32000, "max_position_embeddings": 64, "projection_size": None},
     vision={"num_channels": 3, "image_size": 224, "patch_size": 16},
     shared={"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
@@ -33,13 +33,16 @@ def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
       **clip.towers(values, causal=False, pixels=HALF),
       "tower": {"cls": False, "pool": "attention", "embed_norm": False, "patch_bias": True},
       "projection": {"width": width, "image": False, "bias": True},
+      "pad_id": values[f"{TEXT}.pad_token_id"],
       "similarity": {"log_scale": 2.302585092994046, "biased": True, "bias": -10.0},
   }
 
 
 def values(model: TwoTowers) -> dict[str, Any]:
+  need(model.pad_id is not None, "fills rows of texts with the token pad_id")
   return clip.tower_values(model, std=False) | {
-      f"{VISION}.vision_use_head": True, f"{TEXT}.projection_size": model.projection.width}
+      f"{VISION}.vision_use_head": True, f"{TEXT}.projection_size": model.projection.width,
+      f"{TEXT}.pad_token_id": model.pad_id}
 
 
 # A number is [1] in the file.
