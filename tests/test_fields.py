@@ -74,7 +74,7 @@ IMAGE_HEAD = dict(task="classes", outputs=2)
 VIT = {**IMAGE, "head": ImageHeadConfig(**IMAGE_HEAD)}
 DECODER = dict(num_layers=1, width=8, num_heads=2, ffn_dim=8)
 TOWERS = dict(vocab_size=11, image=IMAGE["image"], patch_size=2, image_stack=IMAGE["stack"],
-              text_stack=StackConfig(**GRID_STACK, causal=True, position=Learned()),
+              text_stack=StackConfig(**GRID_STACK, causal=True, position=Learned(8)),
               projection=ProjectionConfig(width=8))
 MAE = {**IMAGE, "decoder": DecoderConfig(**DECODER)}
 MODEL = dict(vocab_size=11, stack=StackConfig(**STACK))
@@ -197,6 +197,7 @@ CHANGES = {
         "tower": ({}, TowerConfig(pool="mean")),
         "text_stack": ({}, StackConfig(**GRID_STACK, position=Learned())),
         "projection": ({}, ProjectionConfig(width=4)),
+        "pad_id": ({}, 3),
         "similarity": ({}, SimilarityConfig(log_scale=1.0)),
         "lora": ({}, LoraConfig(rank=2)),
         "dtype": ({}, "bfloat16"),

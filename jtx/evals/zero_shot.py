@@ -35,6 +35,7 @@ class ZeroShot:
 
   heads = frozenset({"image_text"})  # of the model
   keys = ("image", "text")  # of a batch
+  of_classes = True  # whose images have no texts, so it is of no other evaluator's source
 
   def __post_init__(self):
     if not self.templates or any(text.count("{}") != 1 for text in self.templates):

@@ -140,6 +140,7 @@ def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...
     raise ConfigError("the model can't be expressed as a Hugging Face model: " + "; ".join(reasons))
   for key in lost:
     logging.info("config.json of %s has no place for %s: it is not kept", name, key)
+  family.check_ids(token_ids)
   written = family.attributes.written
   for key, value in token_ids.items():
     if key in values and values[key] != value and value is not None:

@@ -109,6 +109,8 @@ class Family:
   model: str = "encoder"  # of `jtx.models.MODELS`
   side_files: SideFiles | None = None
   generates: bool = False  # its folders may have generation_config.json
+  # Raises ConfigError where `transformers` would not use a tokenizer of these special ids as jtx
+  check_ids: Callable[[Mapping[str, int | None]], None] = lambda ids: None
   # Attributes that the tensors of a folder correct: from config.json and whether two tensors are
   # equal, None where the first is absent.
   resolved: Callable[[Mapping[str, Any], Callable[[str, str], bool | None]],

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import common
 from jtx.errors import ConfigError
+from jtx.evals.choose import chosen
 from jtx.evals.retrieval import Retrieval, marked, pairs, ranks_of
 from jtx.evals.zero_shot import ZeroShot
 from jtx.inference.towers import class_vectors, fits
@@ -102,6 +104,14 @@ def test_probabilities_of_texts():
   alone = Given(SimilarityConfig(biased=True))
   np.testing.assert_allclose(fits(alone, {}, images, texts)[0], 1 / (1 + np.exp(-scores)),
                              rtol=1e-5)
+
+
+def test_other_sources_of_pairs_are_not_of_classes():
+  config = common.get_config()
+  config.evals = {name: common.evaluator(name, source=("a",))
+                  for name in ("retrieval", "zero_shot")}
+  evals = chosen(config, frozenset({"image_text"}), ("captions:b.tsv",))
+  assert [(e.name, e.source) for e in evals.values()] == [("retrieval", ("captions:b.tsv",))]
 
 
 @pytest.mark.parametrize("make, message", [

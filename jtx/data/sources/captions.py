@@ -25,7 +25,7 @@ class CaptionsSource:
   Raises:
     DataError: a row has other columns.
   """
-  columns = KEYS
+  columns, classes = KEYS, None
 
   def __init__(self, name: str, rows: Any, folder: str):
     self.name, self._rows, self._folder = name, rows, folder

@@ -160,6 +160,13 @@ def values(model: TwoTowers) -> dict[str, Any]:
   }
 
 
+def check_ids(ids: Mapping[str, int | None]) -> None:
+  need(ids["eos_token_id"] != 2,
+       "the tokenizer's end token has the id 2, by which transformers knows old files of CLIP: it"
+       " would take the token of the largest id for the end of a text. A tokenizer with another id"
+       " for it, such as CLIP's own, can be saved, and a SigLIP with any")
+
+
 def split_preprocessor(config: Mapping[str, Any], image_ops: Sequence[Any],
                        ) -> tuple[dict[str, Any], dict[str, Any]]:
   """The content of config.json, and of preprocessor_config.json by its name."""
@@ -225,6 +232,7 @@ FAMILY = Family(
     ),
     trunk=trunk,
     values=values,
+    check_ids=check_ids,
     model="two_towers",
     side_files=SideFiles(preprocessor.read_pixels, split_preprocessor,
                          functools.partial(preprocessor.read_ops, kind="CLIP")),
