@@ -53,7 +53,7 @@ def get_config(arg: str = ""):
   add_data(c, args, small)
   recipe(c, args, small, sigmoid)
   if args.tiny:
-    shrink(c)
+    shrink(c, trained=bool(args.init))
   return c
 
 
@@ -129,11 +129,12 @@ def recipe(c, args, small: bool, sigmoid: bool) -> None:
   c.checkpoint.every = 500 if small else 5000
 
 
-def shrink(c) -> None:
-  """Makes a config run in seconds."""
-  stack = common.TINY_STACK | dict(unroll=1)
-  common.apply(c, {"model": dict(image_stack=stack, text_stack=stack, projection=dict(width=32))})
-  c.tokenizer.kind = common.tokenizer("bpe", vocab_size=100)
+def shrink(c, trained: bool) -> None:
+  """Makes a config run in seconds; a trained model keeps its sizes."""
+  if not trained:
+    stack = common.TINY_STACK | dict(unroll=1)
+    common.apply(c, {"model": dict(image_stack=stack, text_stack=stack, projection=dict(width=32))})
+    c.tokenizer.kind = common.tokenizer("bpe", vocab_size=100)
   c.steps, c.epochs, c.batch_size, c.log_every = 4, None, 8, 2
   c.checkpoint.every = c.checkpoint.keep = 2
   for evaluator in c.evals.values():

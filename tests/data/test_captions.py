@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_told(folder):
   (folder / "c.tsv").write_text("image\ttext\npictures/none.png\tx\n")
   c = config("captions:c.tsv", folder)
   data = Dataset(c.data, c.tokenizer)
-  with pytest.raises(DataError, match="pictures/none.png"):
+  with pytest.raises(DataError, match="c.tsv: the image of example 0: .*pictures/none.png"):
     data.check(c.data.train)
   c.data.ops = (*c.data.ops[:3], c.data.ops[2], c.data.ops[3])
   with pytest.raises(ConfigError, match="there is one 'caption' at most"):

@@ -46,7 +46,11 @@ class CaptionsSource:
   def __getitem__(self, i: int) -> dict[str, Any]:
     row = self._check(i)
     path = os.path.join(self._folder, row["image"])
-    return {"image": files.read(path), "text": row["text"], "path": path}
+    try:
+      image = files.read(path)
+    except DataError as e:
+      raise DataError(f"{self.name}: the image of example {i}: {e}") from None
+    return {"image": image, "text": row["text"], "path": path}
 
   def column(self, key: str) -> Iterator[str]:
     """The texts in order, for which no image is read; or the names of the files."""
