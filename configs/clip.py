@@ -28,9 +28,9 @@ from . import arguments, common
 
 SIZE, SCENES = 24, "embedded:scenes"  # pixels of the embedded scenes
 
-PRESETS = ("tiny", "small_siglip,tiny,loss=softmax,chunk=4", "clip_b32", "siglip_b16,batch=4096",
-           "clip_b16,train=captions:a.tsv,val=captions:b.tsv,classes=images:c,templates=a {}.,"
-           "epochs=5,lr=1e-3,vocab=bpe.json,chunk=4096")
+PRESETS = ("tiny", "small_siglip,tiny,loss=softmax,chunk=4",
+           "siglip_b16,train=captions:a.tsv,val=captions:b.tsv,classes=images:c,templates=a {}.,"
+           "batch=4096,epochs=5,lr=1e-3,vocab=bpe.json,chunk=4096")
 
 
 def get_config(arg: str = ""):
@@ -139,9 +139,3 @@ def shrink(c, trained: bool) -> None:
   c.checkpoint.every = c.checkpoint.keep = 2
   for evaluator in c.evals.values():
     evaluator.every = 0
-
-
-def sweep_loss():
-  """The two losses on the same model (Zhai et al. 2023, section 4.1)."""
-  yield {"objective.loss": "softmax"}
-  yield {"objective.loss": "sigmoid", "model.similarity": SIGLIP["similarity"]}

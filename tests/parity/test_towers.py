@@ -22,11 +22,10 @@ VISION = dict(num_hidden_layers=3, image_size=12, patch_size=4)
 WIDE = dict(hidden_size=24, num_attention_heads=3, intermediate_size=40)
 NARROW = dict(hidden_size=16, num_attention_heads=4, intermediate_size=20)
 CASES = {
-    "CLIPModel": dict(text_config=TEXT | NARROW, vision_config=VISION | WIDE, projection_dim=10),
-    "CLIPModel of one layer": dict(
-        text_config=TEXT | WIDE | dict(num_hidden_layers=1, hidden_act="gelu", eos_token_id=2),
-        vision_config=VISION | NARROW | dict(num_hidden_layers=1, layer_norm_eps=1e-3),
-        projection_dim=7),
+    # As in published files, whose eos_token_id=2 stands for the largest of all ids.
+    "CLIPModel": dict(
+        text_config=TEXT | NARROW | dict(hidden_act="gelu", eos_token_id=2),
+        vision_config=VISION | WIDE | dict(layer_norm_eps=1e-3), projection_dim=10),
     "SiglipModel": dict(text_config=TEXT | NARROW | dict(projection_size=24),
                         vision_config=VISION | WIDE),
 }
@@ -34,9 +33,8 @@ CASES = {
 
 def make_peer(name):
   """A model of `transformers`, every tensor of it redrawn."""
-  kind = name.split()[0]
-  config = getattr(transformers, kind.replace("Model", "Config"))(**CASES[name])
-  peer = redraw(getattr(transformers, kind)(config).eval(), 0.3)
+  config = getattr(transformers, name.replace("Model", "Config"))(**CASES[name])
+  peer = redraw(getattr(transformers, name)(config).eval(), 0.3)
   with torch.no_grad():
     peer.logit_scale.fill_(1.5)
   return peer
