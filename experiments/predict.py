@@ -11,7 +11,8 @@ A line of the output is an object of JSON; the order is kept. What an object nee
 model's head: see jtx/inference/tasks.py. What doesn't fit is an error that names file and line.
 
 Of a vision transformer the input is a folder of images, an image, or a text file with the path of
-one a line; the output has the path, and the five likeliest classes or a vector.
+one a line; the output has the path, and the five likeliest classes or a vector. Of two towers, such
+as CLIP, --texts=T is a file of texts, one a line: the output has the probability of each.
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ INPUT = flags.DEFINE_string(
     "input", "-", "UTF-8 text or .jsonl, - is text on standard input; or a folder of images, or a"
     " list of their paths.")
 OUTPUT = cli.define_output("-", "File to write; - is standard output.")
+TEXTS = flags.DEFINE_string(
+    "texts", None, "File of texts, one a line, of which two towers tell what fits each image.")
 MAX_LENGTH = flags.DEFINE_integer(
     "max_length", None, "Tokens that a text is cut to, and of the windows of a context; if not"
     " given those that the run was trained with, or 256.", lower_bound=8)
@@ -79,6 +82,29 @@ def of_images(saved, model, params) -> list[dict]:
   return results
 
 
+def of_pairs(saved, model, params) -> list[dict]:
+  """The likeliest text of each image, and the probability of all."""
+  from jtx.errors import ConfigError
+  from jtx.inference import towers
+  from jtx.inference.images import ImagePredictor, listed_images
+  from jtx.saved.trained import caption_encoder
+  if "image_text" not in model.heads:
+    raise ConfigError("--texts goes with a model of images and texts, and"
+                      f" --workdir={WORKDIR.value} holds a {type(model).__name__}")
+  texts = [text for text in cli.read_lines(TEXTS.value) if text.strip()]
+  if not texts:
+    raise ConfigError(f"--texts={TEXTS.value} has no text; write one a line")
+  vectors = towers.text_vectors(model, params, caption_encoder(saved, model), texts)
+  paths, results = listed_images(INPUT.value), []
+  run = ImagePredictor(model, params, saved.image_ops(model), batch_size=BATCH_SIZE.value,
+                       method="features")
+  for path, x in zip(paths, run(paths)):
+    p = towers.fits(model, params, x[None], vectors)[0]
+    results.append({"path": path, "text": texts[p.argmax()],
+                    "scores": dict(zip(texts, map(float, p)))})
+  return results
+
+
 def main() -> None:
   from jtx.inference import tasks
   from jtx.inference.images import takes_images
@@ -87,6 +113,9 @@ def main() -> None:
   saved = open_saved(WORKDIR.value)
   model, params = saved.load(step=STEP.value)
   tasks.check_predicts(model, f"--workdir={WORKDIR.value}")
+  if TEXTS.value is not None:
+    write(of_pairs(saved, model, params))
+    return
   if takes_images(model):
     write(of_images(saved, model, params))
     return

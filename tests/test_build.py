@@ -106,7 +106,7 @@ def test_an_evaluator_that_does_not_fit_is_refused_before_training(tmp_path, eva
 
 
 def test_objectives_name_heads_that_models_have():
-  heads = {"seq2seq", "lm", "mlm", "plm", "mae", "distilled", "generator", *TASKS}
+  heads = {"seq2seq", "lm", "mlm", "plm", "mae", "distilled", "generator", "image_text", *TASKS}
   assert all(kind.heads <= heads for kind in [*OBJECTIVES.values(), *EVALS.values()])
   assert set(MODELS) >= {edit["name"] for edit in build.HEAD_EDITS.values()}
 

@@ -26,6 +26,7 @@ from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.resnet import ResnetConfig
 from jtx.models.text_head import HeadConfig
+from jtx.models.two_towers import ProjectionConfig, SimilarityConfig, TowerConfig, TwoTowers
 from jtx.models.vit import GridStackConfig, ImageConfig, Vit
 from jtx.models.xlnet import Xlnet
 from jtx.nn.activations import ACTIVATIONS
@@ -52,6 +53,7 @@ from jtx.objectives.distill import Distill
 from jtx.objectives.distill_classes import DistillClasses
 from jtx.objectives.dpo import Dpo
 from jtx.objectives.electra import ReplacedTokens
+from jtx.objectives.image_text import ImageText
 from jtx.objectives.lm import Lm
 from jtx.objectives.mae import Mae
 from jtx.objectives.mlm import Mlm
@@ -76,6 +78,9 @@ IMAGE = dict(image=ImageConfig(size=4, channels=1, mean=(0.5,), std=(0.5,)), pat
 IMAGE_HEAD = dict(task="classes", outputs=2)
 VIT = {**IMAGE, "head": ImageHeadConfig(**IMAGE_HEAD)}
 DECODER = dict(num_layers=1, width=8, num_heads=2, ffn_dim=8)
+TOWERS = dict(vocab_size=11, image=IMAGE["image"], patch_size=2, image_stack=IMAGE["stack"],
+              text_stack=StackConfig(**GRID_STACK, causal=True, position=Learned(8)),
+              projection=ProjectionConfig(width=8))
 MAE = {**IMAGE, "decoder": DecoderConfig(**DECODER)}
 MODEL = dict(vocab_size=11, stack=StackConfig(**STACK))
 TRANSLATOR = dict(vocab_size=11, encoder=StackConfig(**STACK, position=Sinusoidal()),
@@ -193,10 +198,41 @@ CHANGES = {
         "stack": ({}, GridStackConfig(**GRID_STACK, unroll=2)),
         "prefix": ({}, PrefixConfig(registers=1)),
         "stem": (dict(patch_size=1), ResnetConfig((1,), 4, 2)),
+        "patch_bias": ({}, False),
+        "embed_norm": ({}, True),
         "head": ({}, ImageHeadConfig(task="classes", outputs=3)),
         "decoder": ({}, DecoderConfig(**DECODER)),
         "lora": ({}, LoraConfig(rank=2)),
         "dtype": ({}, "bfloat16"),
+    },
+    TwoTowers: {
+        "vocab_size": ({}, 12),
+        "image": ({}, ImageConfig(size=8, channels=1, mean=(0.5,), std=(0.5,))),
+        "patch_size": ({}, 1),
+        "image_stack": ({}, GridStackConfig(**GRID_STACK, unroll=2)),
+        "tower": ({}, TowerConfig(pool="mean")),
+        "text_stack": ({}, StackConfig(**GRID_STACK, position=Learned())),
+        "projection": ({}, ProjectionConfig(width=4)),
+        "pad_id": ({}, 3),
+        "similarity": ({}, SimilarityConfig(log_scale=1.0)),
+        "lora": ({}, LoraConfig(rank=2)),
+        "dtype": ({}, "bfloat16"),
+    },
+    TowerConfig: {
+        "cls": (dict(pool="mean"), False),
+        "pool": ({}, "attention"),
+        "embed_norm": ({}, False),
+        "patch_bias": ({}, True),
+    },
+    ProjectionConfig: {
+        "width": ({}, 4),
+        "image": ({}, False),
+        "bias": ({}, True),
+    },
+    SimilarityConfig: {
+        "log_scale": ({}, 1.0),
+        "biased": ({}, True),
+        "bias": (dict(biased=True), -10.0),
     },
     LoraConfig: {
         "rank": ({}, 3),
@@ -373,6 +409,7 @@ CHANGES = {
     Dpo: {"loss": ({}, "ipo"), "beta": ({}, 0.3), "label_smoothing": ({}, 0.1)},
     Distill: {"pairs": ({}, False), "temperature": ({}, 3.0), "soft_weight": ({}, 1.0),
               "mlm_weight": ({}, 1.0), "cosine_weight": ({}, 2.0)},
+    ImageText: {"loss": ({}, "sigmoid"), "chunk": ({}, 1), "max_scale": ({}, 7.0)},
     Lm: {"label_smoothing": ({}, 0.1), "z_loss": ({}, 1e-3), "logits_chunk": ({}, 4)},
     Mae: {},
     Mlm: {"pairs": ({}, False)},
@@ -397,6 +434,8 @@ REQUIRED = {
     FeatureConfig: dict(layers=(1,)),
     LoraConfig: dict(rank=2),
     Vit: VIT,
+    TwoTowers: TOWERS,
+    ProjectionConfig: dict(width=8),
     StackConfig: STACK,
     GridStackConfig: GRID_STACK,
     ImageConfig: dict(size=4, channels=1, mean=(0.5,), std=(0.5,)),
@@ -572,6 +611,16 @@ def program(instance) -> Programs:
       return text_program(Encoder(**{**MODEL, "head": instance}), Probe())
     case Vit():
       return image_program(instance, Mae() if instance.decoder.num_layers else Probe())
+    case TwoTowers():
+      return pair_program(instance, ImageText())
+    case TowerConfig():
+      return pair_program(TwoTowers(**TOWERS, tower=instance), ImageText())
+    case ProjectionConfig():
+      return pair_program(TwoTowers(**{**TOWERS, "projection": instance}), ImageText())
+    case SimilarityConfig():
+      return pair_program(TwoTowers(**TOWERS, similarity=instance), ImageText(loss="sigmoid"))
+    case ImageText():
+      return pair_program(TwoTowers(**TOWERS), instance)
     case ImageConfig():
       return image_program(Vit(**{**VIT, "image": instance}), Probe())
     case PrefixConfig():
@@ -750,6 +799,14 @@ def text_program(model, objective, **more) -> Programs:
     return objective(model, params, batch, train=True, rngs={"dropout": key})["loss"][0]
 
   return Programs(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
+
+
+def pair_program(model, objective) -> Programs:
+  """Of images and their texts."""
+  size, channels = model.image.size, model.image.channels
+  pixels = jnp.arange(2 * size * size * channels).reshape(2, size, size, channels) % 251
+  return text_program(model, Total(objective, model), image=pixels.astype(jnp.uint8),
+                      real=jnp.ones((2, 1), int))
 
 
 def layer_program(module, arguments) -> Programs:

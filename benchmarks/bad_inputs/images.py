@@ -19,6 +19,11 @@ def train(name, sentence, files, source="images:d", val="images:d", more=""):
               f" {more}", sentence, files)
 
 
+def pairs(name, sentence, files, source="captions:c.tsv"):
+  return Case(name, "train --config=jtx.configs.clip:tiny --workdir=w"
+              f" --config.data.train={source},", sentence, files)
+
+
 def folder(**changes):
   files = {f"d/{c}/{i}.png": lambda path, _, i=i: path.write_bytes(png(i)) for c in "ab"
            for i in range(8)}
@@ -73,6 +78,13 @@ CASES = [
           "--config.model.image.size=16"),
     train("patches that do not divide", "patch_size", {}, "embedded:digits:train",
           "embedded:digits:test", "--config.model.patch_size=3"),
+    pairs("captions without a column", "no text 'text' but image, told",
+          {"c.tsv": "image\ttold\na.png\tx\n", "a.png": lambda path, _: path.write_bytes(png())}),
+    pairs("captions of no image", "none.png", {"c.tsv": "image\ttext\nnone.png\tx\n"}),
+    pairs("captions in no table", "it is a table in a file that ends in .tsv", {"c.txt": "x"},
+          "captions:c.txt"),
+    Case("texts to a model of images alone", "predict --workdir={made}/digits --input=d --texts=t",
+         "--texts goes with a model of images and texts", {"t": "a cat\n"}),
     Case("no folder to predict", "predict --workdir={made}/digits --input=none", "none"),
     Case("an empty folder to predict", "predict --workdir={made}/digits --input=d", "d",
          {"d/x": ""}),

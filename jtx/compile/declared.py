@@ -28,7 +28,7 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
   stand_in = wordpiece(iter(["a few words"]), vocab_size=40, min_frequency=1, mask=True)
   recipe = recipes.build_ops(config.data.ops).bind({"text": stand_in})
   info = {}
-  if not recipe.augment:
+  if recipe.maker is not None:
     kind = config.tokenizer.kind
     size = vocab_size
     if "vocab_size" in kind:

@@ -50,21 +50,22 @@ class Dataset:
     if recipe.augment and self.folders:
       raise ConfigError(f"data.train={tuple(data.train)}: a prepared source holds tokens, and"
                         " data.ops work on images")
-    self.ops = recipe.prepare
-    maker = recipes.maker_of(self.ops)
-    self.fields = maker.tokenizer_fields if maker else ()  # none of images
+    self.ops, maker = recipe.prepare, recipe.maker
+    self.fields = maker.tokenizer_fields if maker else ()  # none of images without texts
     self.ops = [self._with_names(op, labels, recipes.text_ops(self.ops[:i]))
                 for i, op in enumerate(self.ops)]
     augment = [self._with_names(op, labels, ()) for op in recipe.augment]
-    self.tokenizers = self._tokenizers(tokenizer, saved) if self.fields else {}
-    self.recipe = recipe._replace(prepare=self.ops, augment=augment).bind(self.tokenizers)
+    recipe = recipe._replace(prepare=self.ops, augment=augment)
+    self.tokenizers = self._tokenizers(tokenizer, saved, [*self.ops, *augment]
+                                       ) if self.fields else {}
+    self.recipe = recipe.bind(self.tokenizers)
 
-  def _tokenizers(self, config: ConfigDict,
-                  saved: Mapping[str, str] | None) -> dict[str, Tokenizer]:
+  def _tokenizers(self, config: ConfigDict, saved: Mapping[str, str] | None,
+                  ops: Sequence[Any]) -> dict[str, Tokenizer]:
     if saved is None and self.folders:
       saved = self._prepared_tokenizers(config)
     if saved is None:
-      return self._train_tokenizers(config)
+      return self._train_tokenizers(config, ops)
     unique = {text: from_json(text) for text in set(saved.values())}
     return {field: unique[text] for field, text in saved.items()}
 
@@ -106,12 +107,12 @@ class Dataset:
                         " config's as it was, or prepare the corpus again, into another folder")
     return texts
 
-  def _train_tokenizers(self, config: ConfigDict) -> dict[str, Tokenizer]:
+  def _train_tokenizers(self, config: ConfigDict, ops: Sequence[Any]) -> dict[str, Tokenizer]:
     sources = self.sources(self.data.train)
     groups = [self.fields] if config.shared else [(f,) for f in self.fields]
     result = {}
     for fields in groups:
-      text = prepared.texts(sources, self.ops, fields)
+      text = prepared.texts(sources, ops, fields)
       result |= dict.fromkeys(fields, make_tokenizer(config, text))
     for field, tokenizer in result.items():
       logging.info("tokenizer of %s: %s, %d tokens", field, config.kind.name, tokenizer.vocab_size)
@@ -292,6 +293,20 @@ class Dataset:
     if self.recipe.augment:
       return prepared.lazy(self._opened(tuple(specs)), self.recipe, self._warned)
     return prepared.prepare(self.sources(specs), self.recipe, self.tokenizers)
+
+  def classified(self, specs: Sequence[str]) -> tuple[recipes.Recipe, LazyExamples]:
+    """Images with the classes of their sources and without texts, whatever training has.
+
+    Returns:
+      The recipe of their batches, whose `names` are the classes, and the examples.
+    """
+    sources = self._opened(tuple(specs))
+    decode, *others = (op for op in self.recipe.augment if not op.tokenizer_fields)
+    decode = dataclasses.replace(decode, labelled=True, names=(), multi_label=False)
+    decode = dataclasses.replace(decode, names=decode.collect_names(sources, ()))
+    layout = dataclasses.replace(others.pop(), fields=(), lengths=())
+    recipe = self.recipe._replace(augment=[decode, *others, layout], layout=layout)
+    return recipe, prepared.lazy(sources, recipe, self._warned)
 
   def eval_batches(self, specs: Sequence[str], batch_size: int,
                    rows: Sequence[int]) -> Iterator[pipeline.Batch]:

@@ -108,6 +108,8 @@ class ImageOp(Op):
   stage = Stage.IMAGE
   of_images = True
   opens = False  # makes a Pillow image of a file or an array, as the first op does
+  # Of an op that makes tokens beside the image: their fields, as of an `ExampleOp`.
+  tokenizer_fields: ClassVar[tuple[str, ...]] = ()
   # Height and width, if it makes images of one size.
   output_size: ClassVar[tuple[int, int] | None] = None
 
@@ -115,6 +117,11 @@ class ImageOp(Op):
   def evaluated(self) -> tuple["ImageOp", ...]:
     """The ops that do what this one does in evaluation; none where it only draws at random."""
     return ()
+
+  def bind(self, tokenizers: Mapping[str, Any]) -> "ImageOp":
+    """The op with what it needs to know of the tokenizers."""
+    del tokenizers  # most need nothing
+    return self
 
   def augment(self, example: Example, generator: np.random.Generator | None) -> Example:
     """The example after the op.

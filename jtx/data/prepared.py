@@ -10,9 +10,10 @@ import numpy as np
 from jtx.data import recipes
 from jtx.data.example import placed
 from jtx.data.lazy import LazyExamples, Tally
-from jtx.data.op import Column
+from jtx.data.op import TOKENIZER, Column
 from jtx.data.ops.registry import OPS
 from jtx.data.sources.images import check_classes
+from jtx.data.sources.views import value_of
 from jtx.errors import DataError
 
 CHUNK = 4096  # examples prepared at a time
@@ -23,15 +24,22 @@ def texts(sources: Sequence, ops: Sequence[Any], fields: Sequence[str]) -> Itera
   """The text of tokenizer fields before it becomes tokens, for training a tokenizer."""
   maker, empty = recipes.maker_of(ops), True
   for source in sources:
-    for examples in _chunks(source):
+    for examples in _texts_alone(source) if maker.of_images else _chunks(source):
       with placed(source):
-        for op in recipes.text_ops(ops):
+        for op in () if maker.of_images else recipes.text_ops(ops):
           examples = op(examples, None)
         for text in (text for e in examples for f in fields for text in maker.texts_of(e, f)):
           empty = empty and not text.strip()
           yield text
   if empty:
     raise DataError(f"{', '.join(source.name for source in sources)}: all texts are empty")
+
+
+def _texts_alone(source: Any) -> Iterator[list[dict[str, Any]]]:
+  """Examples of the texts of images; of a source that can, no image is read."""
+  texts = source.column(TOKENIZER) if hasattr(source, "column") else (
+      value_of(source, i, TOKENIZER) for i in range(len(source)))
+  yield from ([{TOKENIZER: text}] for text in texts)
 
 
 def _chunks(source, offset: int = 0) -> Iterator[list[dict[str, Any]]]:
@@ -110,8 +118,10 @@ def lazy(sources: Sequence, recipe: recipes.Recipe, warned: set[str] | None = No
   """
   decode = recipe.augment[0]
   for source in sources:
-    check_classes(source, decode.names)
-    logging.info("%s: %d images of %d classes", source.name, len(source), len(decode.names))
+    if decode.labelled:
+      check_classes(source, decode.names)
+    logging.info("%s: %d images%s", source.name, len(source),
+                 f" of {len(decode.names)} classes" if decode.labelled else "")
   return LazyExamples(sources, recipe.augment, recipe.prepared_columns(),
                       Tally(decode.max_bad, warned))
 

@@ -33,7 +33,8 @@ class Recipe(NamedTuple):
   def bind(self, tokenizers: Mapping[str, Any]) -> "Recipe":
     """The recipe with what its ops need to know of the tokenizers."""
     return self._replace(form=self.form and self.form.bind(tokenizers),
-                         alter=[op.bind(tokenizers) for op in self.alter])
+                         alter=[op.bind(tokenizers) for op in self.alter],
+                         augment=[op.bind(tokenizers) for op in self.augment])
 
   def with_length(self, length: int | None) -> "Recipe":
     """The recipe with rows of `length` tokens; None is what the layout says.
@@ -52,6 +53,11 @@ class Recipe(NamedTuple):
                         " the shortest phase's")
     lengths = (length,) * len(self.layout.fields)
     return self._replace(layout=dataclasses.replace(self.layout, lengths=lengths))
+
+  @property
+  def maker(self) -> ExampleOp | ImageOp | None:
+    """The op that makes tokens."""
+    return maker_of([*self.prepare, *self.augment])
 
   @property
   def names(self) -> tuple[str, ...] | None:
@@ -148,6 +154,11 @@ def _image_recipe(ops: list[Any], names: list[str], at: int, what: str) -> Recip
     if not layout.takes(ops[i].output_size):
       raise ConfigError(f"{what}: {names[i]!r} has {told_size(ops[i].output_size)}, but"
                         f" {names[at]!r} has {told_size(layout.output_size)}")
+  makers = [i for i, op in enumerate(ops) if token_fields(op.columns)]
+  if len(makers) > 1:
+    raise ConfigError(f"{what}: there is one {names[makers[0]]!r} at most")
+  for i in makers:
+    ops[at] = layout = dataclasses.replace(layout, fields=ops[i].fields, lengths=(ops[i].length,))
   return Recipe(prepare=[], form=None, layout=layout, alter=[], augment=ops)
 
 

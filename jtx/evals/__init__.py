@@ -12,6 +12,7 @@ from jtx.evals.answers import Answers
 from jtx.evals.choices import Choices
 from jtx.evals.classification import Classification, MultiLabel
 from jtx.evals.embeddings import Retrieval, Similarity
+from jtx.evals.image_text import ImageText
 from jtx.evals.images import Images, Probes, Throughput
 from jtx.evals.loss import Loss
 from jtx.evals.ngrams import Ngrams
@@ -21,11 +22,13 @@ from jtx.evals.replies import Replies
 from jtx.evals.tagging import Tagging
 from jtx.evals.texts import Texts
 from jtx.evals.translation import Translation
+from jtx.evals.zero_shot import ZeroShot
 
 EVALS = {
     "answers": Answers,
     "choices": Choices,
     "classification": Classification,
+    "image_text": ImageText,
     "images": Images,
     "loss": Loss,
     "multi_label": MultiLabel,
@@ -40,4 +43,5 @@ EVALS = {
     "texts": Texts,
     "throughput": Throughput,
     "translation": Translation,
+    "zero_shot": ZeroShot,
 }

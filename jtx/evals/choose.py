@@ -57,7 +57,7 @@ def moved(evals: ConfigDict, specs: tuple[str, ...]) -> ConfigDict:
   """Each kind of evaluation once, on other sources."""
   kinds: dict[str, ConfigDict] = {}
   for name, evaluation in evals.items():
-    if "source" not in evaluation:
+    if "source" not in evaluation or hasattr(EVALS[evaluation.name], "of_classes"):
       continue
     copy = evaluation.copy_and_resolve_references()
     with copy.unlocked():

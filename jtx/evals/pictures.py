@@ -10,6 +10,7 @@ import numpy as np
 from jtx.evals.task import Task
 from jtx.figures.attention import attention_rollout
 from jtx.figures.images import grid_similarity, looked_at, reconstructions
+from jtx.models.two_towers import of_images
 from jtx.nn.grid_positions import LearnedGrid
 from jtx.objectives.mae import Mae
 from jtx.parallel import processes
@@ -38,6 +39,7 @@ class Pictures:
 
   def draw(self, model: Any, objective: Any, params: Any,
            images: np.ndarray) -> Iterator[tuple[str, Any]]:
+    model, params = of_images(model, params)
     yield "attention", attention(model, params, images)
     if isinstance(model.stack.position, LearnedGrid) and model.stack.position_at == "stem":
       table = np.asarray(params["position_embedding"])[-model.grid.height * model.grid.width:]
@@ -48,6 +50,7 @@ class Pictures:
 
 def attention(model: Any, params: Any, images: np.ndarray) -> Any:
   """A figure of images [B, H, W, C], bytes, and their attention."""
+  model, params = of_images(model, params)
   weights = model.apply({"params": params}, {"image": jnp.asarray(images)},
                         method="attention_weights")["encoder"]
   rolled = attention_rollout(weights)  # [B, T, T]

@@ -114,11 +114,13 @@ def read(own: Attributes, config: Mapping[str, Any], where: str) -> dict[str, An
       if not is_valid(value) and not (value is None and default is None):
         raise ConfigError(f"{where}: {name}={value!r} is not {expected}")
       values[name] = convert[kind](value) if kind in convert and value is not None else value
-    elif name in fixed and name not in own.free:
-      if value not in fixed[name]:
-        only = " or ".join(map(repr, fixed[name]))
+      continue
+    bare = name if name in fixed else name.rpartition(".")[2]  # of a section
+    if bare in fixed and name not in own.free:
+      if value not in fixed[bare]:
+        only = " or ".join(map(repr, fixed[bare]))
         raise ConfigError(f"{where}: {name}={value!r} is not what jtx computes, which is {only}")
-    elif name not in FREE | own.free:
+    elif bare not in FREE and name not in own.free:
       raise ConfigError(f"{where}: {name!r}={value!r} is not known to jtx and might change the"
                         " computation; remove it if it does not")
   return values
@@ -127,12 +129,42 @@ def read(own: Attributes, config: Mapping[str, Any], where: str) -> dict[str, An
 def renamed(own: Attributes, config: Mapping[str, Any], where: str) -> dict[str, Any]:
   """The content of config.json, with each attribute under its own name."""
   result: dict[str, Any] = {}
-  for name, value in config.items():
+  for name, value in flat(own, config, where).items():
     known = own.aliases[name] if name in own.aliases else name
     if known in result and result[known] != value:
       raise ConfigError(f"{where}: {known} is {result[known]!r}, and {value!r} by another of its"
                         " names")
     result[known] = value
+  return result
+
+
+def flat(own: Attributes, config: Mapping[str, Any], where: str) -> dict[str, Any]:
+  """The content of config.json, with the attributes of its sections as SECTION.NAME.
+
+  Raises:
+    ConfigError: a section is no object.
+  """
+  older = {old: section for section, old in own.sections.items()}
+  result = {name: value for name, value in config.items()
+            if name not in own.sections and name not in older}
+  for name in (*own.sections, *older):
+    content = config[name] if name in config else None
+    need(content is None or isinstance(content, Mapping),
+         f"{where}: {name}={content!r} is not an object")
+    section = older[name] if name in older else name
+    result |= {f"{section}.{key}": value for key, value in (content or {}).items()}
+  return result
+
+
+def nested(own: Attributes, values: Mapping[str, Any]) -> dict[str, Any]:
+  """The inverse of `flat`."""
+  result: dict[str, Any] = {}
+  for name, value in values.items():
+    section, dot, key = name.partition(".")
+    if dot and section in own.sections:
+      result.setdefault(section, {})[key] = value
+    else:
+      result[name] = value
   return result
 
 

@@ -7,7 +7,8 @@ from absl import logging
 from jtx.config import ConfigDict, build, section, section_of
 from jtx.errors import ConfigError
 from jtx.interop import trunks
-from jtx.interop.attributes import MULTI_LABEL, defaults, label_attributes, num_labels, read
+from jtx.interop.attributes import (
+    MULTI_LABEL, defaults, label_attributes, nested, num_labels, read)
 from jtx.interop.family import Family, Heads, pretraining, stored, task_of, type_of
 from jtx.models import MODELS
 from jtx.models.heads import TASKS
@@ -139,13 +140,18 @@ def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...
     raise ConfigError("the model can't be expressed as a Hugging Face model: " + "; ".join(reasons))
   for key in lost:
     logging.info("config.json of %s has no place for %s: it is not kept", name, key)
+  family.check_ids(token_ids)
   written = family.attributes.written
   for key, value in token_ids.items():
     if key in values and values[key] != value and value is not None:
       raise ConfigError(f"{key}={value} of the tokenizer does not fit the model, whose positions"
                         f" were counted for {key}={values[key]} (position.first_position)")
-  of_text = "vocab_size" in family.attributes.read
+  of_text, of_tokens = family.attributes.of_text, {}
+  if of_text == "":
+    of_tokens = {"tie_word_embeddings": True, **token_ids}
+  elif of_text is not None:
+    of_tokens = {f"{of_text}{k}": value for k, value in token_ids.items() if value is not None}
   config = {"architectures": [name], "model_type": type_of(of_family), "dtype": "float32",
-            **({"tie_word_embeddings": True, **token_ids} if of_text else {}),
+            **of_tokens,
             **{written[k] if k in written else k: value for k, value in values.items()}}
-  return of_family, config | label_attributes(model, labels)
+  return of_family, nested(family.attributes, config) | label_attributes(model, labels)

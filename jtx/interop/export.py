@@ -49,6 +49,9 @@ def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[st
     free = FAMILIES[name].attributes.free | {LONGEST, START}
     config |= {key: value for key, value in original.config.items()
                if key in free and key not in config}
+    for section in FAMILIES[name].attributes.sections:
+      own = original.config[section] if section in original.config else {}
+      config[section] = {key: own[key] for key in IDS if key in own} | config[section]
   return name, config
 
 
@@ -135,7 +138,7 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
   name, config = _config(model, tokenizer, labels, original)
   family, side_files = FAMILIES[name], {}
   of_sentences, model = sentences.files(model, max_length), sentences.without_pooling(model)
-  tensors = {name: np.ascontiguousarray(x.astype(jnp.dtype(dtype)))
+  tensors = {name: np.asarray(x.astype(jnp.dtype(dtype)), order="C")
              for name, x in tensors_of(family, model, params).items()}
   if family.side_files is not None:
     ops = resized(model.image) if image_ops is None else evaluated(image_ops, model.image)

@@ -40,6 +40,15 @@ class Attributes:
   aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)  # other names of them
   written: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the names that are written
   # where these are others
+  # Objects in config.json, whose attributes are here SECTION.NAME -> the name of an object that
+  # older files have beside it, whose values win
+  sections: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+  @property
+  def of_text(self) -> str | None:
+    """What the names of attributes of texts begin with, "" or "SECTION."; None without texts."""
+    prefixes = ("", *(f"{section}." for section in self.sections))
+    return next((prefix for prefix in prefixes if f"{prefix}vocab_size" in self.read), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +110,8 @@ class Family:
   side_files: SideFiles | None = None
   generates: bool = False  # its folders may have generation_config.json
   pads_left: bool = False  # its classes take a row's last token for the text's, so padding is first
+  # Raises ConfigError where `transformers` would not use a tokenizer of these special ids as jtx
+  check_ids: Callable[[Mapping[str, int | None]], None] = lambda ids: None
   # Attributes that the tensors of a folder correct: from config.json and whether two tensors are
   # equal, None where the first is absent.
   resolved: Callable[[Mapping[str, Any], Callable[[str, str], bool | None]],

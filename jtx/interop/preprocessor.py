@@ -27,8 +27,9 @@ RESAMPLE = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 SQUARE = {"do_resize": True, "size": 224, "resample": 2, "do_center_crop": False}
 CROPPED = {"do_resize": True, "size": {"shortest_edge": 224}, "resample": 3,
            "do_center_crop": True, "crop_size": 224}
-DEFAULTS = {"ViT": SQUARE, "DeiT": CROPPED | {"size": 256}, "Bit": CROPPED, "CLIP": CROPPED}
-BOTH_SIDES = ("ViT", "DeiT")  # where a size of one number is the height and the width
+DEFAULTS = {"ViT": SQUARE, "DeiT": CROPPED | {"size": 256}, "Bit": CROPPED, "CLIP": CROPPED,
+            "Siglip": SQUARE | {"resample": 3}}
+BOTH_SIDES = ("ViT", "DeiT", "Siglip")  # where a size of one number is the height and the width
 
 
 def resized(image: ImageConfig) -> Sequence[ImageOp]:

@@ -193,6 +193,31 @@ ENCDECS: dict[str, Config] = {
 }
 
 
+def _towers(model_type: str, text: Config, vision: Config, **more: Any) -> Config:
+  return {"model_type": model_type, "text_config": text, "vision_config": vision} | more
+
+
+def _tower(width: int, num_layers: int, num_heads: int, ffn_dim: int, **more: Any) -> Config:
+  return {"hidden_size": width, "num_hidden_layers": num_layers, "num_attention_heads": num_heads,
+          "intermediate_size": ffn_dim} | more
+
+
+LARGE, SHAPED = (1024, 24, 16, 4096), (1152, 27, 16, 4304)
+
+TOWERS: dict[str, Config] = {
+    # Radford et al. 2021, table 20
+    "clip_b32": {"model_type": "clip"},
+    "clip_b16": _towers("clip", {}, {"patch_size": 16}),
+    "clip_l14": _towers("clip", _tower(768, 12, 12, 3072), _tower(*LARGE, patch_size=14),
+                        projection_dim=768),
+    # Zhai et al. 2023; the sizes of the last are those of Alabdulmohsin et al. 2023.
+    "siglip_b16": {"model_type": "siglip"},
+    "siglip_l16": _towers("siglip", _tower(*LARGE), _tower(*LARGE, image_size=256)),
+    "siglip_so400m": _towers("siglip", _tower(*SHAPED),
+                             _tower(*SHAPED, patch_size=14)),
+}
+
+
 def fresh(name: str) -> Config:
   """A config of ENCODERS or DECODERS for a tokenizer that jtx trains, whose padding is id 0.
 

@@ -152,11 +152,15 @@ def place_shapes(entry: Entry, shapes: Mapping[str, Shape]) -> list[Shape]:
 def tensor_shape(entry: Entry, shapes: Mapping[str, Shape]) -> Shape:
   """The shape that the tensor has in a file."""
   parts, axis = [entry.layout.shape(s) for s in place_shapes(entry, shapes)], entry.layout.axis
+  if len(parts) == 1:  # which may be a number, without axes
+    return parts[0]
   return (*parts[0][:axis], sum(p[axis] for p in parts), *parts[0][axis + 1:])
 
 
 def split(entry: Entry, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
   """The tensor of each parameter out of that of all, given the parameters' shapes."""
+  if len(shapes) == 1:
+    return [tensor]
   axis, sizes = entry.layout.axis, [entry.layout.shape(s)[entry.layout.axis] for s in shapes]
   if not entry.by_head:
     return np.split(tensor, np.cumsum(sizes)[:-1], axis)
@@ -204,7 +208,7 @@ def read(entry: Entry, tensor: np.ndarray, shapes: Mapping[str, Shape],
   for (path, index), shape, part in zip(entry.places, own, split(entry, tensor, own)):
     part = entry.layout.read(part, shape).astype(np.float32)
     if not index:
-      params[path] = np.ascontiguousarray(part)
+      params[path] = np.asarray(part, order="C")
     else:
       params.setdefault(path, np.zeros(shapes[path], np.float32))[index] = part
 
@@ -213,4 +217,4 @@ def write(entry: Entry, params: Mapping[str, np.ndarray]) -> np.ndarray:
   """The tensor of a file, from the flat `params`."""
   own = [params[p][index] for p, index in entry.places]
   parts = [entry.layout.write(x) for x in own]
-  return np.ascontiguousarray(join(entry, parts, [x.shape for x in own]))
+  return np.asarray(join(entry, parts, [x.shape for x in own]), order="C")

@@ -18,7 +18,9 @@ from jtx.models.encoder import Encoder
 from jtx.models.heads import TASKS
 from jtx.models.image_head import ImageHeadConfig
 from jtx.models.mae_decoder import DecoderConfig
+from jtx.models.patches import ImageConfig
 from jtx.models.text_head import HeadConfig
+from jtx.models.two_towers import IMAGE, TwoTowers, image_tower
 from jtx.models.vit import Vit
 from jtx.models.xlnet import Xlnet
 from jtx.nn.grid_positions import LearnedGrid
@@ -35,7 +37,8 @@ TRAINING_FIELDS = (
     "block.ffn.experts.balance", "block.ffn.experts.z_loss", "block.init_std",
     "block.residual.init_std", "block.residual.drop_path", "block.residual.uniform",
     "position.init", "position.init_std", "position.trained", "head.dropout", "head.zero",
-    "head.threshold", "embedding.init_std", "embedding.final_dropout")
+    "head.threshold", "embedding.init_std", "embedding.final_dropout", "similarity.log_scale",
+    "similarity.bias")
 
 
 def stack_in_one_way(stack: StackConfig) -> StackConfig:
@@ -71,10 +74,18 @@ def encdec_in_one_way(model: EncDec) -> EncDec:
                      src_vocab_size=model.src_vocab_size or model.vocab_size)
 
 
-def vit_in_one_way(model: Vit) -> Vit:
+def image_in_one_way(image: ImageConfig) -> ImageConfig:
   one = lambda numbers: numbers[:1] if len(set(numbers)) == 1 else numbers
-  image = dataclasses.replace(model.image, mean=one(model.image.mean), std=one(model.image.std))
-  decoder = model.decoder
+  return dataclasses.replace(image, mean=one(image.mean), std=one(image.std))
+
+
+def towers_in_one_way(model: TwoTowers) -> TwoTowers:
+  return model.clone(image=image_in_one_way(model.image),
+                     text_stack=stack_in_one_way(model.text_stack))
+
+
+def vit_in_one_way(model: Vit) -> Vit:
+  image, decoder = image_in_one_way(model.image), model.decoder
   if not decoder.num_layers:
     decoder = DecoderConfig(masked=decoder.masked)  # also of an encoder alone, in its config.json
   head = model.head if model.head.task != "none" else ImageHeadConfig(norm=model.head.norm)
@@ -114,12 +125,23 @@ def _resized_table(model: Vit, path: str, table: jax.Array, other: Vit) -> jax.A
   return jax.vmap(resize)(table) if table.ndim == 3 else resize(table)  # of every layer, or one
 
 
+def resized_towers(model: TwoTowers, params: Mapping[str, jax.Array],
+                   other: TwoTowers) -> dict[str, jax.Array]:
+  """As `resized_vit`, of the encoder of images."""
+  prefix = f"{IMAGE}/"
+  of_images = {path.removeprefix(prefix): x for path, x in params.items()
+               if path.startswith(prefix)}
+  resized = resized_vit(image_tower(model), of_images, image_tower(other))
+  return {**params, **{f"{prefix}{path}": x for path, x in resized.items()}}
+
+
 OF_TEXT = "mlm", "head", "features"
 KINDS: dict[type, Kind] = {
     Decoder: Kind(text_in_one_way, ("lm", "head")),
     Encoder: Kind(text_in_one_way, OF_TEXT),
     Electra: Kind(text_in_one_way, (*OF_TEXT, "generator", "disentangled")),
     EncDec: Kind(encdec_in_one_way, ("seq2seq", "head", "head_start")),
+    TwoTowers: Kind(towers_in_one_way, (), ("image",), resized_towers),
     Vit: Kind(vit_in_one_way, ("head", "decoder"), ("image",), resized_vit),
     Xlnet: Kind(text_in_one_way, (*OF_TEXT, "plm")),
 }

@@ -4,6 +4,7 @@ from jtx.models.decoder import Decoder
 from jtx.models.electra import Electra
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
+from jtx.models.two_towers import TwoTowers
 from jtx.models.vit import Vit
 from jtx.models.xlnet import Xlnet
 
@@ -12,6 +13,7 @@ MODELS = {
     "electra": Electra,
     "encdec": EncDec,
     "encoder": Encoder,
+    "two_towers": TwoTowers,
     "vit": Vit,
     "xlnet": Xlnet,
 }

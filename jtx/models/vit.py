@@ -50,6 +50,8 @@ class Vit(Adapted):
   stack: GridStackConfig = VIT_STACK  # the layers
   prefix: PrefixConfig = PrefixConfig()
   stem: ResnetConfig = ResnetConfig()  # without stages: the image itself
+  patch_bias: bool = True  # of the patches' projection
+  embed_norm: bool = False  # of the layers' input (CLIP)
   head: ImageHeadConfig = ImageHeadConfig()  # for a task
   decoder: DecoderConfig = DecoderConfig()
   dtype: str = "auto"  # of activations; "auto" is bfloat16, and float32 on a CPU
@@ -61,7 +63,7 @@ class Vit(Adapted):
     if self.stem.stages:
       self.resnet = Resnet(self.stem, dtype)
     self.patches = layers.Dense((width,), ("patch", "patch", "channels", "embed"), num_in=3,
-                                init_std=block.init_std, dtype=dtype)
+                                use_bias=self.patch_bias, init_std=block.init_std, dtype=dtype)
     token = lambda name, *shape: layers.param(self, name, nn.initializers.normal(std),
                                               (*shape, width), ("prefix", "embed"))
     prefix = self.prefix
@@ -69,6 +71,8 @@ class Vit(Adapted):
                           *([token("distillation_token", 1)] if prefix.distillation else []),
                           *([token("registers", prefix.registers)] if prefix.registers else []))
     self.position_params = self.bound.embed_params(self)
+    if self.embed_norm:
+      self.input_norm = block.norm.make(None)
     self.dropout = Dropout(block.dropout)
     self.encoder = Stack(self.bound, dtype=dtype)
     if self.head.task != "none":
@@ -189,6 +193,7 @@ class Vit(Adapted):
               for t in self.prefix_tokens]
     x = jnp.concatenate([*tokens, x], 1)
     x = self.bound.embed(x, Places(positions), self.position_params)
+    x = self.input_norm(x) if self.embed_norm else x
     if kept is not None:
       kept = jnp.concatenate([positions[:, :prefix], prefix + kept], 1)
       x = jnp.take_along_axis(x, kept[..., None], 1)

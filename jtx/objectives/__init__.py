@@ -7,6 +7,7 @@ from jtx.objectives.distill import Distill
 from jtx.objectives.distill_classes import DistillClasses
 from jtx.objectives.dpo import Dpo
 from jtx.objectives.electra import ReplacedTokens
+from jtx.objectives.image_text import ImageText
 from jtx.objectives.lm import Lm
 from jtx.objectives.mae import Mae
 from jtx.objectives.mlm import Mlm
@@ -25,6 +26,7 @@ OBJECTIVES = {
     "distill_classes": DistillClasses,
     "dpo": Dpo,
     "electra": ReplacedTokens,
+    "image_text": ImageText,
     "lm": Lm,
     "mae": Mae,
     "mlm": Mlm,

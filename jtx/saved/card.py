@@ -21,7 +21,9 @@ PIPELINES = {
     "token-classification", "ForQuestionAnswering": "question-answering", "ForMaskedLM":
     "fill-mask", "ForPreTraining": "fill-mask", "ForMultipleChoice": "multiple-choice",
     "ForImageClassification": "image-classification",
-    "ForImageClassificationWithTeacher": "image-classification"}
+    "ForImageClassificationWithTeacher": "image-classification",
+    "CLIPModel": "zero-shot-image-classification",
+    "SiglipModel": "zero-shot-image-classification"}
 HEAD = """---
 library_name: {library}
 pipeline_tag: {pipeline}

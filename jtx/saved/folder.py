@@ -266,7 +266,7 @@ class Run(Workdir):
     return {field: self.data.tokenizers[field] for field in self.data.fields}
 
   def image_ops(self, model):
-    return self.data.recipe.augment
+    return [op for op in self.data.recipe.augment if not op.tokenizer_fields]  # of texts
 
   def told(self):
     return card.told(self.directory, self.config, self.step, self.average)

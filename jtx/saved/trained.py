@@ -1,11 +1,15 @@
 """Trained models of folders with what predictions of texts need: tokenizer, labels, lengths."""
 
-from typing import Any
+from typing import Any, Callable
+
+import numpy as np
 
 from jtx.config import ConfigDict
 from jtx.data import recipes
 from jtx.data.dataset import Dataset
 from jtx.data.inputs import Reader
+from jtx.data.op import TOKENIZER
+from jtx.data.ops.captions import Caption
 from jtx.inference import texts
 from jtx.inference.tasks import Trained
 from jtx.saved.folder import Run, Saved
@@ -41,6 +45,19 @@ def lengths(saved: Saved) -> dict[str, int]:
     return {} if told is None else {"max_length": told}
   rows = [length for _, length, _ in saved.config.phases]
   return saved.data.lengths | ({"max_length": max(rows)} if rows else {})
+
+
+def caption_encoder(saved: Saved, model: Any) -> Callable[[str], np.ndarray]:
+  """A function from a text to its tokens, as two towers were trained with them.
+
+  Raises:
+    ConfigError: the tokenizer is not of the model's size.
+    DataError: there is none.
+  """
+  if isinstance(saved, Run):
+    return saved.data.recipe.maker.encode
+  tokenizer = saved.tokenizer_for(model)
+  return Caption(length=model.longest or MAX_LENGTH).bind({TOKENIZER: tokenizer}).encode
 
 
 def reader(saved: Saved) -> Reader | None:

@@ -25,7 +25,7 @@ def test_build_ops_of_images():
   assert recipe.layout == Images(8) and recipe.augment[-1] is recipe.layout
   assert [type(op).__name__ for op in recipe.augment] == [
       "DecodeImage", "PadCrop", "Flip", "RandomErasing", "Images"]
-  assert recipe.bind({}).augment is recipe.augment
+  assert recipe.bind({}).augment == recipe.augment
   assert {name: (c.kind, c.dtype, c.shape) for name, c in recipe.row_columns().items()} == {
       "label": ("example", "int32", ()), "real": ("example", "int32", ()),
       "image": ("array", "uint8", (8, 8, 3))}

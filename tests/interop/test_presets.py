@@ -5,8 +5,9 @@ import math
 import pytest
 
 from jtx.interop import configs, huggingface
-from jtx.interop.presets import DECODERS, ENCDECS
+from jtx.interop.presets import DECODERS, ENCDECS, TOWERS
 from jtx.interop.trunks import param_shapes
+from tests.helpers import one_fast
 
 
 def gpt3(D, L):
@@ -70,6 +71,19 @@ def test_published_encoder_decoders_have_their_number_of_parameters(name):
   family = huggingface.identify(config, name).family
   model = configs.make_model(family, huggingface.fields_for(config, {"seq2seq"}, name))
   assert sum(math.prod(shape) for shape in param_shapes(model).values()) == ENCDEC_COUNTS[name]
+
+
+TOWER_COUNTS = {"clip_b32": 151_277_313, "clip_b16": 149_620_737, "clip_l14": 427_616_513,
+                "siglip_b16": 203_155_970, "siglip_l16": 652_150_786,
+                "siglip_so400m": 877_415_602}
+
+
+@pytest.mark.parametrize("name", one_fast(*TOWERS))
+def test_published_towers_have_their_number_of_parameters(name):
+  config = TOWERS[name]
+  family = huggingface.identify(config, name).family
+  model = configs.make_model(family, huggingface.fields_for(config, {"image_text"}, name))
+  assert sum(math.prod(shape) for shape in param_shapes(model).values()) == TOWER_COUNTS[name]
 
 
 def test_counts_by_formula_are_those_that_are_published():

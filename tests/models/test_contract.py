@@ -1,5 +1,8 @@
 """What every model family offers, of every family; and prompts of several lengths in one batch."""
 
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +15,7 @@ from jtx.models.heads import TASKS
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.text_head import HeadConfig
+from jtx.models.two_towers import TEXT_STACK, TwoTowers
 from jtx.models.vit import VIT_STACK, ImageConfig
 from jtx.models.xlnet import Xlnet
 from jtx.nn import cache
@@ -70,6 +74,10 @@ CASES = {
         {"classes", "distilled"}),
     "mae": (vit(**IMAGE, decoder=DecoderConfig(num_layers=1, width=8, num_heads=2, ffn_dim=8)),
             {"mae"}),
+    "two towers": (TwoTowers(  # whose rows are as long as an image has tokens
+        vocab_size=V, image=ImageConfig(size=8), patch_size=4, image_stack=vit(**IMAGE).stack,
+        text_stack=dataclasses.replace(TEXT_STACK, width=D, num_layers=1, position=Learned(5),
+                                       block=IMAGE["block"])), {"image_text"}),
 }
 all_cases = pytest.mark.parametrize("name", CASES)
 
@@ -85,8 +93,9 @@ def drawn(model):
 def of_length(model, length):
   """The example with rows of `length` tokens; an image has as many patches of one row more."""
   batch = model.example()
-  if "image" not in batch:
-    return {key: jnp.zeros((1, length), x.dtype) for key, x in batch.items()}
+  if "text" in batch or "image" not in batch:
+    return {key: x if key == "image" else jnp.zeros((1, length), x.dtype)
+            for key, x in batch.items()}
   _, height, width, channels = batch["image"].shape
   height += (length - model.longest) * model.patch_size
   return {"image": jnp.zeros((1, height, width, channels), jnp.uint8)}
@@ -101,7 +110,8 @@ def test_its_example_makes_its_parameters(name):
   model, _ = CASES[name]
   params = unbox(jax.eval_shape(model.init, jax.random.key(0), model.example()))["params"]
   for stack, config in model.stacks.items():
-    segments = [segment for key, segment in params[stack].items() if key.startswith("layers")]
+    of_stack = functools.reduce(lambda tree, part: tree[part], stack.split("/"), params)
+    segments = [segment for key, segment in of_stack.items() if key.startswith("layers")]
     depths = [{x.shape[0] for x in jax.tree.leaves(segment)} for segment in segments]
     assert all(len(depth) == 1 for depth in depths)
     assert sum(depth.pop() for depth in depths) == config.num_layers
@@ -119,7 +129,7 @@ def test_shared_layers_are_one():
 def test_its_heads_are_named(name):
   model, heads = CASES[name]
   assert model.heads == heads
-  others = {"seq2seq", "lm", "mlm", "plm", "mae", "distilled", "generator"}
+  others = {"seq2seq", "lm", "mlm", "plm", "mae", "distilled", "generator", "image_text"}
   assert heads <= {*TASKS} - {"none"} | others
   params = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   assert ("mlm_head" in params) == ("mlm" in heads)
@@ -133,7 +143,8 @@ def test_its_heads_are_named(name):
 
 LIMITS = {"decoder": 1024, "decoder with a head": None,
           "encdec of tables": 5, "encoder with heads": 4, "encoder": 512, "vit": 5,
-          "vit with a distilled head": 6, "encdec": None, "encoder of two segments": None}
+          "vit with a distilled head": 6, "encdec": None, "encoder of two segments": None,
+          "two towers": 5}
 
 
 @pytest.mark.parametrize("name", LIMITS)

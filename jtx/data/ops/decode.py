@@ -39,23 +39,33 @@ class DecodeImage(ImageOp):
   # JPEGs are decoded at 1/2, 1/4 or 1/8 where both sides stay this long or longer; 0 is never.
   min_side: CountOrNone = 0
   multi_label: bool = False  # an image may have any number of labels; see the op of this name
+  labelled: bool = True  # False: images have no labels, or none that are asked for
 
-  named = opens = True
+  opens = True
 
   def __post_init__(self):
     check_names("decode_image", self.names)
     if self.min_side < 0:
       raise ConfigError(f"op decode_image: min_side={self.min_side} must not be negative")
+    if not self.labelled and (self.names or self.multi_label):
+      raise ConfigError("op decode_image: names and multi_label are of labels, and labelled=False")
+
+  @property
+  def named(self) -> bool:
+    return self.labelled
 
   @property
   def columns(self) -> dict[str, Column]:
+    real = {"real": Column("example")}
+    if not self.labelled:
+      return real
     several = Column("example", "int8", (len(self.names),))
-    return {"label": several if self.multi_label else Column("example"), "real": Column("example")}
+    return {"label": several if self.multi_label else Column("example"), **real}
 
   @property
   def evaluated(self) -> tuple[ImageOp, ...]:
     # Without its classes: what is predicted has none.
-    return (dataclasses.replace(self, names=("image",), multi_label=False),)
+    return (dataclasses.replace(self, names=("image",), multi_label=False, labelled=True),)
 
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
     del ops  # it is the first
@@ -69,12 +79,14 @@ class DecodeImage(ImageOp):
   def augment(self, example: Example, generator: np.random.Generator | None) -> Example:
     """The example with a Pillow image, with `label` as int32, or [C] int8, and `real`, which is 1.
 
+    Without `labelled` there is no `label`.
+
     Raises:
       BadExample: the image can't be decoded.
       DataError: there is no image or label, or one or boxes that do not fit.
     """
     del generator  # nothing is drawn
-    for key in ("image", "label"):
+    for key in ("image", "label") if self.labelled else ("image",):
       if key not in example:
         keys = ", ".join(k for k in example if k not in ("id", "path"))
         raise DataError(f"op decode_image: {example['path']} has no {key!r}; it has {keys}")
@@ -84,8 +96,9 @@ class DecodeImage(ImageOp):
     else:
       image = self._of_array(image, example["path"])
       size = image.size
-    label = self.label_of(example["label"], example["path"])
-    example = {**example, "image": image, "label": label, "real": np.int32(1)}
+    example = {**example, "image": image, "real": np.int32(1)}
+    if self.labelled:
+      example["label"] = self.label_of(example["label"], example["path"])
     if "boxes" not in example:
       return example
     # Boxes are in pixels of the file, of which a JPEG may be decoded at a fraction.

@@ -26,15 +26,18 @@ class Images(LayoutOp, ImageOp):
   and 0 in padding. With `pad` there is `image_size [R, 2]` int32, the height and width of what is
   not padding. With `max_boxes` = N there are `boxes [R, N, 4]` float32 (left, top, right, bottom,
   in pixels), `box_labels [R, N]` int32, and `num_boxes [R, 1]` int32, how many of them are there.
+  Tokens that an op makes beside the image are laid out as by `jtx.data.packing.assemble`.
   """
   size: Pixels = 224  # pixels: the height, and the width unless that is given
   channels: Literal[1, 3] = 3  # 3 is RGB, 1 is grey
   width: Pixels | None = None  # pixels; None is size
   pad: bool = False  # smaller images have zeros on their right and below
   max_boxes: SizeOrNone = 0  # N, boxes that a row has room for; 0: rows have none
+  # Of tokens beside the image, which follow from the op that makes them.
+  fields: tuple[str, ...] = dataclasses.field(default=(), metadata={"config": False})
+  lengths: tuple[int, ...] = dataclasses.field(default=(), metadata={"config": False})
 
   stage = Stage.LAYOUT
-  fields = lengths = ()  # there are no tokens
   group = False
   max_segments = 1
 
@@ -44,7 +47,7 @@ class Images(LayoutOp, ImageOp):
 
   @property
   def evaluated(self) -> tuple[ImageOp, ...]:
-    return (dataclasses.replace(self, max_boxes=0),)
+    return (dataclasses.replace(self, max_boxes=0, fields=(), lengths=()),)
 
   @property
   def columns(self) -> dict[str, Column]:

@@ -6,6 +6,7 @@ from jtx.data import packing
 from jtx.data.op import Op
 from jtx.data.ops import (
     augment,
+    captions,
     decode,
     denoise,
     documents,
@@ -66,6 +67,7 @@ OPS: dict[str, Callable[..., Op]] = {
     "center_crop": image.CenterCrop,
     "resize": image.Resize,
     "flip": image.Flip,
+    "caption": captions.Caption,
     "images": image_layout.Images,
     "randaugment": augment.RandAugment,
     "color_jitter": augment.ColorJitter,

@@ -5,10 +5,12 @@ pickled, and opening it again gives the same examples in the same order. One of 
 `classes` too, their names in the order of the labels, or None where it does not know them.
 """
 
+import os
 from typing import Any, Callable, Protocol
 
 from jtx import config
 from jtx.data.sources import (
+    captions,
     documents,
     images,
     instructions,
@@ -65,17 +67,19 @@ def open_source(spec: str, path: str = "") -> Source:
       blank_lines:corpus.txt             one file, blank lines between its documents
       images:FOLDER[:each[:90%]]         a folder a class, in a folder or a zip archive: "image",
                                          "label"; here, of the first 90 % of each class
+      captions:train.tsv                 files of images and their texts, by columns "image" and
+                                         "text" of a TSV or CSV with a header, or of JSONL
       wds:train-{00..99}.tar             WebDataset: KEY.jpg and KEY.cls in tar archives
       npz:train.npz[:rows[:90%]]         arrays "images" and "labels"; here, of their first 90 %
       prepared:FOLDER                    in data.train only: what experiments.prepare made of others
       tfds:wmt14_translate/de-en:train[:1%]      NAME[/CONFIG][:SPLIT]
       embedded:number_words/cardinal:train       NAME[/SUBSET][:SPLIT]; of text: number_words,
                                          sentences, pydocs, instructions,
-                                         preferences; of images: digits
-      where SPLIT is "train" if absent. jsonl, csv, tsv, table, parquet, arrow and wds take
-      :rows[:90%], and all of these but wds :columns[text=review+label+task='mine'], which are the
-      columns "review", as "text", and "label", and "mine" as each example's "task". So do squad,
-      text, tfds and embedded. Files and folders may be in a bucket, gs://BUCKET/....
+                                         preferences; of images: digits, scenes
+      where SPLIT is "train" if absent. jsonl, csv, tsv, table, captions, parquet, arrow and wds
+      take :rows[:90%], and all of these but wds :columns[text=review+label+task='mine'], which are
+      the columns "review", as "text", and "label", and "mine" as each example's "task". So do
+      squad, text, tfds and embedded. Files and folders may be in a bucket, gs://BUCKET/....
     path: the folder that relative file names are relative to; TFDS's data_dir, if given.
 
   Raises:
@@ -101,6 +105,7 @@ EMBEDDED: dict[str, Callable[[str, str], Source]] = {
     "sentences": sentences.sentences,
     "pydocs": documents.pydocs_source,
     "digits": images.digits_source,
+    "scenes": captions.scenes,
 }
 
 
@@ -165,6 +170,16 @@ def _open_images(spec: str, rest: str, path: str) -> Source:
                              Part.parse(spec, part, "each", "every class") if colon else None)
 
 
+def _open_captions(spec: str, rest: str, path: str) -> Source:
+  file, options = specs.options(spec, rest, path, ("rows", "columns"))
+  ending = os.path.splitext(file)[1].lower()
+  if ending not in TABLES:
+    raise config.ConfigError(f"source: {spec!r} names {file}; it is a table in a file that ends in"
+                             f" {', '.join(TABLES)}, beside the images that it lists")
+  rows = captions.rows_of(TABLES[ending](spec, file), options.columns, options.rows)
+  return captions.CaptionsSource(spec, rows, os.path.dirname(file))
+
+
 def _open_npz(spec: str, rest: str, path: str) -> Source:
   file, colon, part = specs.split(rest)
   return images.NpzSource(spec, join(path, file),
@@ -189,6 +204,10 @@ def _open_embedded(spec: str, rest: str, path: str) -> Source:
   return config.lookup(EMBEDDED, name, spec)(subset, split or "train")
 
 
+# Tables of `captions`, by the endings of their files.
+TABLES = {".tsv": lambda spec, file: TsvSource(spec, file, header=True),
+          ".csv": lambda spec, file: CsvSource(spec, file, specs.Options()), ".jsonl": JsonlSource}
+
 KINDS: dict[str, Callable[[str, str, str], Source]] = {
     "text": _with_columns(_open_text),
     "jsonl": _of_rows(lambda spec, file, options: JsonlSource(spec, file)),
@@ -203,6 +222,7 @@ KINDS: dict[str, Callable[[str, str, str], Source]] = {
     "documents": _open_documents,
     "blank_lines": _open_blank_lines,
     "images": _open_images,
+    "captions": _open_captions,
     "wds": _of_rows(lambda spec, file, options: WebDatasetSource(spec, file), ("rows",)),
     "npz": _open_npz,
     "prepared": _open_prepared,

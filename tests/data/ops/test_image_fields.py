@@ -9,10 +9,12 @@ import pytest
 from jtx import config
 from jtx.data.op import Column
 from jtx.data.ops.augment import ColorJitter, RandAugment, RandomErasing, ThreeAugment
+from jtx.data.ops.captions import Caption
 from jtx.data.ops.decode import DecodeImage
 from jtx.data.ops.image import CenterCrop, Flip, InceptionCrop, PadCrop, Resize
 from jtx.data.ops.image_layout import Images
 from jtx.data.ops.registry import OPS
+from jtx.data.tokenizers.kinds import characters
 from jtx.errors import ConfigError
 from tests.data.ops.pictures import TEN, bytes_of, noise, same, smooth
 
@@ -36,7 +38,8 @@ def test_images_become_arrays_of_the_layout():
 # op -> field -> other fields by which it comes to matter, and another value
 CHANGES = {
     DecodeImage: {"channels": ({}, 1), "names": ({}, TEN[::-1]), "min_side": ({}, 4),
-                  "multi_label": ({}, True)},
+                  "multi_label": ({}, True), "labelled": ({"names": ()}, False)},
+    Caption: {"length": ({}, 5)},
     InceptionCrop: {"size": ({}, 9), "area": ({}, (0.1, 0.2)), "ratio": ({}, (1.0, 1.0)),
                     "eval_resize": ({}, 20), "interpolation": ({}, "bicubic")},
     PadCrop: {"size": ({}, 15), "padding": ({}, 2)},
@@ -60,8 +63,10 @@ EXEMPT = {(DecodeImage, "max_bad"): "what makes the examples reads it: see test_
 
 def outcome(op):
   """What an op makes of some images, in training and in evaluation; or what it has for a batch."""
-  if isinstance(op, Images):
+  if isinstance(op, Images) or not getattr(op, "names", True):  # no labels, or none that it knows
     return str(op.columns)
+  if isinstance(op, Caption):
+    return op.bind({"text": characters(iter(["a cat"]))}).encode("a cat").tolist()
   results = []
   for seed in range(6):
     for generator in (np.random.default_rng(seed), None):

@@ -1,0 +1,163 @@
+"""Sources of images with texts: files that a table lists, and scenes of handwritten digits."""
+
+import functools
+import os
+from typing import Any, Iterator
+
+import numpy as np
+
+from jtx.data.sources import files
+from jtx.data.sources.images import Digits
+from jtx.data.sources.views import View, value_of
+from jtx.errors import ConfigError, DataError
+
+KEYS = "image", "text"
+
+
+class CaptionsSource:
+  """Files of images and their texts: a row of a table has an "image", its file, and a "text".
+
+  Args:
+    name: the spec.
+    rows: the table.
+    folder: that names of files are relative to.
+
+  Raises:
+    DataError: a row has other columns.
+  """
+  columns, classes = KEYS, None
+
+  def __init__(self, name: str, rows: Any, folder: str):
+    self.name, self._rows, self._folder = name, rows, folder
+    if len(rows):
+      self._check(0)
+
+  def _check(self, i: int) -> dict[str, str]:
+    row = self._rows[i]
+    if missing := [key for key in KEYS if not isinstance(row.get(key), str)]:
+      raise DataError(f"{self.name}: example {i} has no text {missing[0]!r} but {', '.join(row)};"
+                      " image is the file and text what it shows, which"
+                      " :columns[image=NAME+text=NAME] takes from columns of other names")
+    return row
+
+  def __len__(self) -> int:
+    return len(self._rows)
+
+  def __getitem__(self, i: int) -> dict[str, Any]:
+    row = self._check(i)
+    path = os.path.join(self._folder, row["image"])
+    try:
+      image = files.read(path)
+    except DataError as e:
+      raise DataError(f"{self.name}: the image of example {i}: {e}") from None
+    return {"image": image, "text": row["text"], "path": path}
+
+  def column(self, key: str) -> Iterator[str]:
+    """The texts in order, for which no image is read; or the names of the files."""
+    yield from (value_of(self._rows, i, key) for i in range(len(self)))
+
+
+# ------------------------------------------------------------------------------ scenes
+
+SIZE = 24  # pixels, of a scene's sides; a digit has 8
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+# Of digits one above the other, or side by side, what the first is to the second, and back.
+RELATIONS = (("above", "below"), ("left of", "right of"))
+TRAIN, EVALUATED = 8192, 160  # scenes of a split
+SHIFT = 4  # pixels, by which digits of a pair are out of line at most
+
+
+def is_held_out(relation: int, first: int, second: int) -> bool:
+  """Whether a pair of digits in a relation is left for evaluation, as 40 of all 200 are."""
+  return (first + 3 * second + relation) % 5 == 0
+
+
+@functools.cache
+def pairs(held_out: bool) -> tuple[tuple[int, int, int], ...]:
+  """The (relation, first digit, second digit) of a split."""
+  return tuple((r, a, b) for r in range(len(RELATIONS)) for a in range(10) for b in range(10)
+               if is_held_out(r, a, b) == held_out)
+
+
+def named(digit: int) -> str:
+  return f"an {WORDS[digit]}" if digit == 8 else f"a {WORDS[digit]}"
+
+
+def told(relation: int, first: int, second: int, swapped: bool) -> str:
+  """A scene in words, of its first digit or, swapped, of its second."""
+  word = RELATIONS[relation][swapped]
+  subject, other = (second, first) if swapped else (first, second)
+  return f"{named(subject)} {word} {named(other)}"
+
+
+class Scenes:
+  """Handwritten digits on a grey image [24, 24], one or two, and what they are in words.
+
+  A pair is told as "a seven above a two" or "a two below a seven". Pairs of the evaluation are in
+  no training scene in the same relation, and its digits are by other writers' hands than those of
+  training. An example has a "label", the first digit's name.
+
+  Args:
+    kind: "singles", "pairs", or "" for both in turns of one and three.
+    split: "train" or "test".
+  """
+  classes = WORDS
+
+  def __init__(self, kind: str, split: str):
+    self.name = f"embedded:scenes{kind and '/' + kind}:{split}"
+    if kind not in ("", "singles", "pairs"):
+      raise ConfigError(f"{self.name}: valid subsets are singles and pairs")
+    if split not in ("train", "test"):
+      raise ConfigError(f"{self.name}: valid splits are train and test")
+    self._kind, self._split = kind, split
+    digits = Digits(split)
+    self._by_class = [[digits[i]["image"] for i in np.flatnonzero(digits.labels == d)]
+                      for d in range(10)]
+
+  def __reduce__(self):
+    return Scenes, (self._kind, self._split)
+
+  def __len__(self) -> int:
+    return TRAIN if self._split == "train" else EVALUATED
+
+  def __getitem__(self, i: int) -> dict[str, Any]:
+    i = range(len(self))[i]
+    scene, text, label = self._made(i, np.random.default_rng([i, self._split == "train"]))
+    return {"image": scene, "text": text, "label": label}
+
+  def column(self, key: str) -> Iterator[Any]:
+    yield from (self[i][key] for i in range(len(self)))
+
+  def _made(self, i: int, rng: np.random.Generator) -> tuple[np.ndarray, str, str]:
+    """A scene, its text and its label."""
+    scene = np.zeros((SIZE, SIZE), np.uint8)
+    if self._kind == "singles" or not self._kind and i % 4 == 0:
+      digit = int(rng.integers(10)) if self._split == "train" else i % 10
+      self._put(scene, digit, rng.integers(0, SIZE - 8, 2, endpoint=True), rng)
+      return scene, named(digit), WORDS[digit]
+    evaluated = self._split == "test"
+    known = pairs(held_out=evaluated)
+    relation, first, second = known[i % len(known) if evaluated else rng.integers(len(known))]
+    # In evaluation a scene has one text, whichever image of it.
+    swapped = (first + second) % 2 if evaluated else rng.integers(2)
+    apart = rng.integers(0, 4, 2, endpoint=True) + (0, 12)  # along the relation
+    across = rng.integers(0, SIZE - 8 - SHIFT, endpoint=True) + rng.integers(0, SHIFT, 2)
+    for digit, a, b in zip((first, second), apart, across):
+      self._put(scene, digit, (a, b) if relation == 0 else (b, a), rng)
+    return scene, told(relation, first, second, bool(swapped)), WORDS[first]
+
+  def _put(self, scene: np.ndarray, digit: int, place: Any, rng: np.random.Generator) -> None:
+    """Draws a digit, in one of its handwritings, at the row and column of its upper left corner."""
+    row, column = place
+    choices = self._by_class[digit]
+    scene[row:row + 8, column:column + 8] = choices[rng.integers(len(choices))]
+
+
+def scenes(subset: str, split: str) -> Scenes:
+  """Opens `embedded:scenes[/singles|/pairs]:SPLIT`."""
+  return Scenes(subset, split)
+
+
+def rows_of(table: Any, columns: Any, part: Any) -> Any:
+  """Some rows and columns of a table, or the table itself."""
+  return table if columns is None and part is None else View(table, columns, part)

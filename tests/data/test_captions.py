@@ -1,0 +1,148 @@
+"""Images with texts: tables of captions, scenes of digits, their tokens, and rows of both."""
+
+import io
+import json
+import pickle
+
+import numpy as np
+from PIL import Image
+import pytest
+
+from configs import common
+from jtx.data.dataset import Dataset
+from jtx.data.ops.captions import Caption
+from jtx.data.ops.decode import DecodeImage
+from jtx.data.sources import captions
+from jtx.data.sources.registry import open_source
+from jtx.data.tokenizers.kinds import bpe
+from jtx.errors import ConfigError, DataError
+
+TEXTS = ("a red square", "a green one", "a blue square and more")
+
+
+@pytest.fixture
+def folder(tmp_path):
+  """Three images of one colour each, and tables of them."""
+  (tmp_path / "pictures").mkdir()
+  for name, colour in (("r", (255, 0, 0)), ("g", (0, 255, 0)), ("b", (0, 0, 255))):
+    Image.new("RGB", (6, 5), colour).save(tmp_path / "pictures" / f"{name}.png")
+  rows = list(zip((f"pictures/{name}.png" for name in "rgb"), TEXTS))
+  (tmp_path / "c.tsv").write_text("image\ttext\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
+  (tmp_path / "c.jsonl").write_text("".join(
+      json.dumps({"file_name": a, "told": b}) + "\n" for a, b in rows))
+  return tmp_path
+
+
+def config(train, folder, **caption):
+  c = common.get_config()
+  c.data.train, c.data.path = (train,), str(folder)
+  c.tokenizer.kind = common.tokenizer("bpe", vocab_size=60)
+  c.data.ops = (common.op("decode_image", labelled=False), common.op("resize", size=4),
+                common.op("caption", **{"length": 6, **caption}), common.op("images", size=4))
+  return c
+
+
+def opened(*args, **caption):
+  c = config(*args, **caption)
+  return Dataset(c.data, c.tokenizer)
+
+
+@pytest.mark.parametrize("spec", [
+    "captions:c.tsv", "captions:c.jsonl:columns[image=file_name+text=told]"])
+def test_tables_name_images_and_their_texts(spec, folder):
+  source = open_source(spec, str(folder))
+  assert [source[i]["text"] for i in range(len(source))] == list(TEXTS)
+  assert Image.open(io.BytesIO(source[1]["image"])).getpixel((0, 0)) == (0, 255, 0)
+  assert source[2]["path"] == str(folder / "pictures/b.png")
+  assert pickle.loads(pickle.dumps(source))[0] == source[0]
+
+
+@pytest.mark.parametrize("spec, message", [
+    ("captions:c.jsonl", "example 0 has no text 'image' but file_name, told; image is the file"),
+    ("captions:c.txt", "it is a table in a file that ends in .tsv, .csv, .jsonl, beside the"),
+])
+def test_tables_that_lack_a_column_or_are_none(spec, message, folder):
+  with pytest.raises((ConfigError, DataError)) as e:
+    open_source(spec, str(folder))
+  assert message in str(e.value)
+
+
+def test_rows_have_pixels_and_tokens(folder):
+  data = opened("captions:c.tsv", folder)
+  tokenizer = data.tokenizers["text"]
+  assert data.info["vocab_size"] == tokenizer.vocab_size and not data.labels
+  batch, = data.eval_batches(("captions:c.tsv",), 4, range(4))
+  assert set(batch) == {"image", "real", "ids", "text", "text_segment_ids", "text_positions"}
+  assert batch["image"].shape == (4, 4, 4, 3) and batch["text"].shape == (4, 6)
+  assert batch["real"][:, 0].tolist() == [1, 1, 1, 0] and batch["image"][0, 0, 0, 0] == 255
+  for row, text in enumerate(TEXTS):
+    ids = [tokenizer.bos_id, *tokenizer.encode(text)[:4], tokenizer.eos_id]
+    segments = batch["text_segment_ids"][row]
+    assert batch["text"][row, segments > 0].tolist() == ids
+    assert batch["text_positions"][row, :len(ids)].tolist() == list(range(len(ids)))
+  assert not batch["text_segment_ids"][3].any()
+  again = Dataset(*(config("captions:c.tsv", folder)[key] for key in ("data", "tokenizer")),
+                  data.tokenizer_texts())
+  np.testing.assert_array_equal(
+      next(again.eval_batches(("captions:c.tsv",), 4, range(4)))["text"], batch["text"])
+
+
+def test_the_end_of_a_long_text_stays():
+  tokenizer = bpe(iter(TEXTS), vocab_size=60)
+  ids = tokenizer.encode(TEXTS[2]).tolist()
+  op = Caption(length=5).bind({"text": tokenizer})
+  assert op.encode(TEXTS[2]).tolist() == [tokenizer.bos_id, *ids[:3], tokenizer.eos_id]
+  assert pickle.loads(pickle.dumps(op)).encode(TEXTS[2]).tolist() == op.encode(TEXTS[2]).tolist()
+
+
+def test_what_does_not_fit_is_told(folder):
+  (folder / "c.tsv").write_text("image\ttext\npictures/none.png\tx\n")
+  c = config("captions:c.tsv", folder)
+  data = Dataset(c.data, c.tokenizer)
+  with pytest.raises(DataError, match="c.tsv: the image of example 0: .*pictures/none.png"):
+    data.check(c.data.train)
+  c.data.ops = (*c.data.ops[:3], c.data.ops[2], c.data.ops[3])
+  with pytest.raises(ConfigError, match="there is one 'caption' at most"):
+    Dataset(c.data, c.tokenizer)
+  with pytest.raises(DataError, match="op caption: p has no text 'text'; it has image"):
+    Caption().bind({"text": None}).augment({"path": "p", "image": 1}, None)
+  with pytest.raises(ConfigError, match="names and multi_label are of labels"):
+    DecodeImage(labelled=False, multi_label=True)
+
+
+# ------------------------------------------------------------------------------ scenes
+
+
+def test_scenes_are_as_they_are_told():
+  """A pair's second digit is on the other half, to the side that its text says."""
+  source = captions.scenes("pairs", "train")
+  for i in range(40):
+    scene, text = source[i]["image"], source[i]["text"]
+    rows, columns = (np.flatnonzero(scene.any(axis)) for axis in (1, 0))
+    upright = "above" in text or "below" in text
+    extent, other = (rows, columns) if upright else (columns, rows)
+    assert extent.max() >= 12 and extent.min() < 12 and other.max() - other.min() < 11
+    assert text.split()[0] in ("a", "an")
+  assert captions.told(0, 7, 2, False) == "a seven above a two"
+  assert captions.told(1, 7, 8, True) == "an eight right of a seven"
+
+
+def test_evaluation_has_pairs_that_training_does_not():
+  held, known = (set(captions.pairs(held_out)) for held_out in (True, False))
+  assert len(held) == 40 and len(known) == 160 and not held & known
+  both = lambda r, a, b: {captions.told(r, a, b, swapped) for swapped in (False, True)}
+  of_training = set().union(*(both(*pair) for pair in known))
+  texts = {text for text in captions.scenes("pairs", "test").column("text")}
+  assert len(texts) == 40 and not texts & of_training
+  assert {x for x in captions.scenes("", "train").column("text")} - of_training == {
+      captions.named(digit) for digit in range(10)}
+
+
+def test_scenes_are_the_same_every_time_and_singles_have_all_classes():
+  source = captions.scenes("singles", "test")
+  again = pickle.loads(pickle.dumps(source))
+  assert all((source[i]["image"] == again[i]["image"]).all() for i in range(12))
+  assert {source[i]["label"] for i in range(10)} == set(source.classes)
+  for subset, split in (("triples", "train"), ("", "val")):
+    with pytest.raises(ConfigError, match="valid"):
+      captions.scenes(subset, split)
