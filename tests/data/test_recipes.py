@@ -23,7 +23,7 @@ def test_build_ops():
 
 
 TEXT = {"fields": ("text",), "lengths": (24,)}
-MAKERS = ("'tokenize', 'label', 'multi_label', 'number', 'encode', 'encode_words',"
+MAKERS = ("'tokenize', 'label', 'multi_label', 'number', 'encode', 'encode_each', 'encode_words',"
           " 'encode_windows', 'encode_choices', 'encode_messages', 'encode_preferences',"
           " 'encode_sentences'")
 
