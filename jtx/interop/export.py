@@ -201,4 +201,4 @@ def tokenizer_files(model: Any, tokenizer: Tokenizer) -> dict[str, Any]:
 def reads_types(model: Any) -> bool:
   """Whether a model of texts computes with token types: in its embeddings, or in attention."""
   of_positions = any(getattr(stack.position, "types", False) for stack in model.stacks.values())
-  return of_positions or getattr(model.embedding, "types", 0) > 1
+  return of_positions or getattr(getattr(model, "embedding", None), "types", 0) > 1
