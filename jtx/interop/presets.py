@@ -10,8 +10,8 @@ def _sizes(model_type: str, width: int, num_layers: int, **more: Any) -> Config:
           "num_attention_heads": max(width // 64, 1), "intermediate_size": 4 * width} | more
 
 
-def _roberta(width: int, num_layers: int) -> Config:
-  return _sizes("roberta", width, num_layers, vocab_size=50265, type_vocab_size=1,
+def _roberta(width: int, num_layers: int, kind: str = "roberta", vocab: int = 50265) -> Config:
+  return _sizes(kind, width, num_layers, vocab_size=vocab, type_vocab_size=1,
                 max_position_embeddings=514, layer_norm_eps=1e-5)
 
 
@@ -32,6 +32,9 @@ ENCODERS: dict[str, Config] = {
     # Liu et al. 2019
     "roberta_base": _roberta(768, 12),
     "roberta_large": _roberta(1024, 24),
+    # Conneau et al. 2020
+    "xlmr_base": _roberta(768, 12, "xlm-roberta", 250_002),
+    "xlmr_large": _roberta(1024, 24, "xlm-roberta", 250_002),
     # Lan et al. 2020
     "albert_base": _sizes("albert", 768, 12),
     "albert_large": _sizes("albert", 1024, 24),

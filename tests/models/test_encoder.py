@@ -81,6 +81,8 @@ def count(model):
     ("bert_multilingual", "BertModel", 177_853_440),
     ("roberta_base", "RobertaModel", 124_645_632),
     ("roberta_large", "RobertaModel", 355_359_744),
+    ("xlmr_base", "XLMRobertaForMaskedLM", 278_295_186),
+    ("xlmr_large", "XLMRobertaForMaskedLM", 560_142_482),
     ("albert_base", "AlbertModel", 11_683_584),
     ("albert_large", "AlbertModel", 17_683_968),
     ("albert_xlarge", "AlbertModel", 58_724_864),

@@ -49,6 +49,7 @@ T5 = dict(vocab_size=VOCAB, d_model=24, d_kv=10, d_ff=20, num_layers=3, num_head
           relative_attention_num_buckets=8, relative_attention_max_distance=10)
 ALONE = {"T5": T5, "MT5": T5 | dict(feed_forward_proj="gated-gelu"),
          "UMT5": T5 | dict(feed_forward_proj="gated-gelu", num_layers=2)}  # encoders of two stacks
+KIN = {"XLMRoberta": BERT, "Camembert": BERT}  # of RoBERTa, whose tensors they have
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
          "ForQuestionAnswering", "ForMultipleChoice")
 CLASSES = [(family, head, {}) for family in CONFIGS for head in HEADS
@@ -58,6 +59,9 @@ CLASSES = [(family, head, {}) for family in CONFIGS for head in HEADS
     ("Albert", "ForPreTraining", {}),
     ("Bert", "Model", dict(hidden_act="relu", layer_norm_eps=1e-3, type_vocab_size=3)),
     ("Roberta", "ForMaskedLM", dict(type_vocab_size=1, pad_token_id=0)),
+    ("XLMRoberta", "ForMaskedLM", {}),
+    ("XLMRoberta", "ForSequenceClassification", dict(type_vocab_size=1)),
+    ("Camembert", "ForTokenClassification", {}),
     ("ModernBert", "ForMaskedLM", dict(attention_bias=True, mlp_bias=True, norm_bias=True,
                                        classifier_bias=True)),
     ("ModernBert", "ForSequenceClassification", dict(
@@ -95,7 +99,7 @@ RICH = ("BertForPreTraining", "RobertaForMaskedLM", "RobertaForSequenceClassific
 def make_peer(name):
   """A model of `transformers`, every tensor of it redrawn so that attention is far from even."""
   family, head, extra = CLASSES[NAMES.index(name)]
-  config = getattr(transformers, f"{family}Config")(**(CONFIGS | ALONE)[family] | extra)
+  config = getattr(transformers, f"{family}Config")(**(CONFIGS | ALONE | KIN)[family] | extra)
   config.num_labels = 3 if head in ("ForSequenceClassification", "ForTokenClassification") else 2
   peer = getattr(transformers, family + head)(config).eval()
   return redraw(peer)

@@ -10,6 +10,8 @@ from jtx.interop.family import Family, type_of
 FAMILIES: dict[str, Family] = {
     "bert": bert.FAMILY,
     "roberta": roberta.FAMILY,
+    "xlm-roberta": roberta.XLM,
+    "camembert": roberta.CAMEMBERT,
     "albert": albert.FAMILY,
     "distilbert": distilbert.FAMILY,
     "modernbert": modernbert.FAMILY,

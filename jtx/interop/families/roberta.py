@@ -1,6 +1,6 @@
 """RoBERTa (Liu et al. 2019): BERT whose positions are counted from `pad_token_id` + 1.
 
-The head of classes has a dense layer of its own instead of the pooler, and the masked
+XLM-R (Conneau et al. 2020) and CamemBERT (Martin et al. 2020) are the same. The head of classes has a dense layer of its own instead of the pooler, and the masked
 language model's is always of gelu. Dropout before that dense layer is not ours.
 """
 
@@ -13,7 +13,7 @@ from jtx.interop.tables import dense, norm, renamed, table
 from jtx.models.encoder import Encoder
 
 # The class's defaults; the published roberta-base has 514 positions, 1 type and 1e-5.
-ATTRIBUTES = {**bert.ATTRIBUTES, "vocab_size": ("size", 50265), "pad_token_id": ("id", 1)}
+ATTRIBUTES = {**bert.ATTRIBUTES, "pad_token_id": ("id", 1)}
 
 
 def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
@@ -44,37 +44,46 @@ def values(model: Encoder) -> dict[str, Any]:
 
 POOLER = dense("roberta.pooler.dense", "task_head/transform/dense")
 
-FAMILY = Family(
-    architectures={
-        "RobertaModel": {"embedding"},
-        "RobertaForMaskedLM": {"mlm"},
-        "RobertaForSequenceClassification": {"classes"},
-        "RobertaForTokenClassification": {"tags"},
-        "RobertaForQuestionAnswering": {"span"},
-        "RobertaForMultipleChoice": {"choice"},
+
+def family(name: str, vocab_size: int) -> Family:
+  """The family of the classes whose names begin with `name`, and their default vocabulary."""
+  return Family(
+      architectures={
+          f"{name}Model": {"embedding"},
+          f"{name}ForMaskedLM": {"mlm"},
+          f"{name}ForSequenceClassification": {"classes"},
+          f"{name}ForTokenClassification": {"tags"},
+          f"{name}ForQuestionAnswering": {"span"},
+          f"{name}ForMultipleChoice": {"choice"},
+      },
+      attributes=Attributes({**ATTRIBUTES, "vocab_size": ("size", vocab_size)}),
+      names=NAMES,
+      trunk=trunk,
+      values=values,
+      head=head,
+  )
+
+
+NAMES = Names(
+    prefix="roberta",
+    trunk=renamed(bert.ROWS, "bert.", "roberta."),
+    heads={
+        "mlm": (
+            *dense("lm_head.dense", "mlm_head/transform/dense"),
+            *norm("lm_head.layer_norm", "mlm_head/transform/norm"),
+            *table("lm_head.bias", "mlm_head/bias"),
+        ),
+        "embedding": POOLER,
+        "classes": (*dense("classifier.dense", "task_head/transform/dense"),
+                    *dense("classifier.out_proj", "task_head/output")),
+        "tags": bert.CLASSIFIER,
+        "span": bert.SPAN,
+        "choice": POOLER + bert.CLASSIFIER,
     },
-    attributes=Attributes(ATTRIBUTES),
-    names=Names(
-        prefix="roberta",
-        trunk=renamed(bert.ROWS, "bert.", "roberta."),
-        heads={
-            "mlm": (
-                *dense("lm_head.dense", "mlm_head/transform/dense"),
-                *norm("lm_head.layer_norm", "mlm_head/transform/norm"),
-                *table("lm_head.bias", "mlm_head/bias"),
-            ),
-            "embedding": POOLER,
-            "classes": (*dense("classifier.dense", "task_head/transform/dense"),
-                        *dense("classifier.out_proj", "task_head/output")),
-            "tags": bert.CLASSIFIER,
-            "span": bert.SPAN,
-            "choice": POOLER + bert.CLASSIFIER,
-        },
-        tied={"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-              "lm_head.decoder.bias": "lm_head.bias"},
-        buffers=frozenset({"roberta.embeddings.position_ids"}),
-    ),
-    trunk=trunk,
-    values=values,
-    head=head,
+    tied={"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+          "lm_head.decoder.bias": "lm_head.bias"},
+    buffers=frozenset({"roberta.embeddings.position_ids"}),
 )
+FAMILY = family("Roberta", 50265)
+XLM = family("XLMRoberta", 30522)
+CAMEMBERT = family("Camembert", 30522)
