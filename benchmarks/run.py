@@ -6,6 +6,7 @@
   python -m benchmarks.run --suite=prepare --data=documents:FOLDER --workdir=runs/bench_prepare
   python -m benchmarks.run --suite=vit_b16
   python -m benchmarks.run --suite=lm
+  python -m benchmarks.run --suite=seq2seq
   python -m benchmarks.run --suite=saving --workdir=runs/saving
   python -m benchmarks.run --suite=serving --workdir=WORKDIR
   python -m benchmarks.run --suite=accelerator --workdir=runs/accelerator
@@ -20,10 +21,11 @@ from typing import Any, Collection, Mapping, Sequence
 
 from absl import flags
 
-from benchmarks import accelerator, bert, finetune, lm, nmt, prepare, saving, serving, vit
+from benchmarks import accelerator, bert, finetune, lm, nmt, prepare, saving, seq2seq, serving, vit
 from experiments import cli
 
-SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "lm", "saving", "serving", "accelerator")
+SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "lm", "seq2seq", "saving", "serving",
+          "accelerator")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
@@ -39,14 +41,14 @@ TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASK
                                 "finetune: of the suite; may be repeated.")
 SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "finetune: of the runs; may be repeated.")
 PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PARTS,
-                                               *lm.PARTS, *accelerator.ROWS],
+                                               *lm.PARTS, *accelerator.ROWS],  # and seq2seq's
                                 "Of the suite (nmt: train, translate; bert: full, sentences;"
                                 " vit_b16: step, images; lm: step, generate, one, experts;"
-                                " accelerator:"
+                                " seq2seq: step, generate; accelerator:"
                                 f" {', '.join(accelerator.ROWS)}); may be repeated; all if absent.")
 PEERS = flags.DEFINE_multi_enum("peer", None, bert.PEERS,
-                                "bert, vit_b16, lm, accelerator: beside jtx; may be repeated; all"
-                                " if absent, but for lm and accelerator, which then have"
+                                "bert, vit_b16, lm, seq2seq, accelerator: beside jtx; may be"
+                                " repeated; all if absent, but for the last three, which then have"
                                 f" {', '.join(accelerator.DEFAULT_PEERS)}. Only bert has flax.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each system, but for finetune.",
                               lower_bound=1)
@@ -58,8 +60,8 @@ MINUTES = flags.DEFINE_float("minutes", accelerator.MINUTES, "accelerator: after
                              lower_bound=0.1)
 SENTENCES = flags.DEFINE_integer("sentences", 1000, "nmt: to translate in a turn.", lower_bound=1)
 SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
-                         "nmt, bert, vit_b16, lm, accelerator: of the model; tiny tries things"
-                         " out.")
+                         "nmt, bert, vit_b16, lm, seq2seq, accelerator: of the model; tiny tries"
+                         " things out.")
 STATE_MIB = flags.DEFINE_integer("state_mib", 1024, "saving: the state's size.", lower_bound=3)
 CLIENTS = flags.DEFINE_integer("clients", 200, "serving: that ask at once.", lower_bound=1)
 SECONDS = flags.DEFINE_float("seconds", 120, "serving: for which they ask.", lower_bound=1)
@@ -114,6 +116,9 @@ def main() -> int:
   elif SUITE.value == "lm":
     result = lm.run(size(lm.SIZES), parts(lm.PARTS), peers(lm.PEERS, ("transformers",)),
                     ROUNDS.value, steps)
+  elif SUITE.value == "seq2seq":
+    result = seq2seq.run(size(seq2seq.SIZES), parts(seq2seq.PARTS),
+                         peers(seq2seq.PEERS, ("transformers",)), ROUNDS.value, steps)
   elif SUITE.value == "prepare":
     need(WORKDIR)
     if not WORKERS.value:

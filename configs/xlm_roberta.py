@@ -3,17 +3,17 @@
   python -m experiments.train --config=configs/xlm_roberta.py:base --workdir=runs/xlmr
 
 trains on Wikipedias of TFDS (wiki40b has 41 languages; the authors took 2.5 TB of Common Crawl in
-100). Arguments: a size (base, large); languages, joined by "+"; corpus and val, your own sources with
-{} for the language, as in jsonl:{}.jsonl; vocab; position; tiny. The paper trains 1,500,000 steps of
-8,192 rows on 500 V100; rates and warm-up here are RoBERTa's, since it does not tell them. It reports
-76.2 and 80.9 on XNLI for base and large, fine-tuned on English alone. Not yet reproduced here. To
-try that on your own data: configs/classify.py:init=runs/xlmr,others=dev.de.tsv+dev.fr.tsv.
+100). Arguments: a size (base, large); languages, joined by "+"; corpus and val, your own sources
+with {} for the language, as in jsonl:{}.jsonl; vocab; position; tiny. The paper trains 1,500,000
+steps of 8,192 rows on 500 V100; rates and warm-up here are RoBERTa's, since it does not tell them.
+It reports 76.2 and 80.9 on XNLI for base and large, fine-tuned on English alone. Not yet reproduced
+here. To try that on your own data: configs/classify.py:init=runs/xlmr,others=dev.de.tsv+dev.fr.tsv.
 """
 
 from . import arguments, bert, bert_multilingual, common, roberta
 
-PRESETS = ("", "tiny", "large,languages=en+de,corpus=jsonl:{},val=jsonl:{}.val,vocab=tokenizer.json",
-           "position=rope")
+PRESETS = ("", "tiny", "position=rope",
+           "large,languages=en+de,corpus=jsonl:{},val=jsonl:{}.val,vocab=tokenizer.json")
 
 
 def get_config(arg: str = ""):

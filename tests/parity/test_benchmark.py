@@ -70,6 +70,16 @@ def test_the_last_line_of_the_language_models_suite():
   assert experts["flops"]["experts"] - experts["flops"]["dense"] == 3 * 2 * (2 * 32 * 8)
 
 
+def test_the_last_line_of_the_encoder_decoders_suite():
+  result = last_line("--suite=seq2seq", "--steps=1")
+  assert result["step"]["loss"]["jtx"] == pytest.approx(
+      result["step"]["loss"]["transformers"], rel=1e-4)
+  for part in ("step", "generate"):
+    assert set(result[part]["tokens_per_s"]) == {"jtx", "transformers"}
+    assert all(len(rates) == 2 and min(rates) > 0 for rates in result[part]["all"].values())
+  assert result["generate"]["identical"] == 1 and result["pairs_of_a_batch"] > 4
+
+
 @pytest.mark.parametrize("part, peer", [("full", "flax"), ("sentences", "transformers")])
 def test_the_last_line_of_the_pretraining_suite(part, peer):
   result = last_line("--suite=bert", "--steps=1", f"--part={part}", f"--peer={peer}")

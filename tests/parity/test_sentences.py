@@ -4,14 +4,17 @@ import json
 
 import numpy as np
 import pytest
-import torch
-import transformers
 
 import jtx
 from jtx.data.tokenizers.kinds import wordpiece
 from jtx.models.text_head import HeadConfig
 from jtx.saved.pretrained import save_pretrained
 from tests.interop.samples import BERT, random_params
+
+torch = pytest.importorskip(
+    "torch", reason="PyTorch is not installed: make test-parity installs it")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed: see make test-parity")
 
 TEXTS = ["the cat sat", "on the mat", "the mat, the cat and the mat on the mat sat on a cat", "a"]
 

@@ -9,13 +9,13 @@ from jtx.api import Classifier
 from jtx.data.tokenizers.kinds import unigram
 from jtx.objectives.plm import seen_in_order
 from jtx.saved.pretrained import load_pretrained, save_pretrained
-from tests.parity.test_encoders import (
-    LENGTHS, MASK, T, TOKENS, TOLERANCE, TYPES, VOCAB, redraw, saved)
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: make test-parity installs it")
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: see make test-parity")
+from tests.parity.test_encoders import (  # noqa: E402
+    LENGTHS, MASK, T, TOKENS, TOLERANCE, TYPES, VOCAB, redraw, saved)
 
 SIZES = dict(vocab_size=VOCAB, d_model=24, n_layer=3, n_head=3, d_inner=40, pad_token_id=1)
 B = len(LENGTHS)

@@ -1,7 +1,8 @@
 """RoBERTa (Liu et al. 2019): BERT whose positions are counted from `pad_token_id` + 1.
 
-XLM-R (Conneau et al. 2020) and CamemBERT (Martin et al. 2020) are the same. The head of classes has a dense layer of its own instead of the pooler, and the masked
-language model's is always of gelu. Dropout before that dense layer is not ours.
+XLM-R (Conneau et al. 2020) and CamemBERT (Martin et al. 2020) are the same. The head of classes has
+a dense layer of its own instead of the pooler, and the masked language model's is always of gelu.
+Dropout before that dense layer is not ours.
 """
 
 from typing import Any, Mapping
