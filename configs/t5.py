@@ -88,12 +88,16 @@ def sweep_objectives():
     yield {"data.ops[1].objective": name, "data.ops[2].lengths": (512, 512)}
 
 
-def sweep_rates():
+def sweep_rates(config):
   """Raffel et al. 2020, sections 3.3.3 and 3.3.4."""
   for rate, length in ((0.1, 3.0), (0.15, 3.0), (0.25, 3.0), (0.5, 3.0), (0.15, 2.0), (0.15, 5.0),
                        (0.15, 10.0)):
-    yield {"data.ops[1].rate": rate, "data.ops[1].mean_length": length,
-           "data.ops[2].lengths": (512, span_lengths(512, rate, length)[1])}
+    edits = {"data.ops[1].rate": rate, "data.ops[1].mean_length": length,
+             "data.ops[2].lengths": (512, span_lengths(512, rate, length)[1])}
+    # Half of 766 tokens in spans of 3 are 128 spans, each with a sentinel of its own.
+    if rate == 0.5 and "sentinels" in config.tokenizer.kind:
+      edits["tokenizer.kind.sentinels"] = 128
+    yield edits
 
 
 def sweep_architectures(config):

@@ -201,7 +201,9 @@ np.testing.assert_allclose(attend(q, k[:, shuffled], v[:, shuffled]), attend(q, 
 def hooks(position):
   """Which of the four hooks of a position encoding do anything."""
   x, heads, places = jnp.ones((1, 8, 16)), jnp.ones((1, 8, 4, 4)), Places(jnp.arange(8)[None])
-  tables = position.model_tables(16) | position.stack_tables(Sizes(16, 4, 4))
+  sizes = Sizes(16, 4, 4)
+  tables = (position.model_tables(16) | position.stack_tables(sizes)
+            | position.layer_tables(sizes))
   params = {name: jnp.ones(table.shape) for name, table in tables.items()}
   project = Project(*2 * [lambda x: jnp.ones((*x.shape[:-1], 4, 4))])  # of a layer
   return [

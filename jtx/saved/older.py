@@ -82,11 +82,12 @@ def with_later(config: Mapping[str, Any]) -> Section:
 
   A folder without a run has no section of data, by which it is known.
   """
-  result = {**LATER, **config}
+  later = {key: value for key, value in LATER.items() if key not in OF_RUNS or "data" in config}
+  result = {**later, **config}
   for name, section in LATER.items():
     if isinstance(section, dict) and name in config:
       result[name] = {**section, **config[name]}
-  return {key: value for key, value in result.items() if key not in OF_RUNS or key in config}
+  return result
 
 
 def with_moved(config: Mapping[str, Any]) -> Section:
