@@ -67,11 +67,14 @@ def drawn(size: Size) -> list[Pair]:
   """The pairs, in random order."""
   from jtx.data.ops.sentences import SplitSentences
   from jtx.data.sources.registry import open_source
-  source = open_source("embedded:pydocs:train")
-  documents = SplitSentences()([dict(source[i]) for i in range(len(source))], {})
+  source, split, lengths = open_source("embedded:pydocs:train"), SplitSentences(), []
   tokens = lambda sentence: min(1 + len(sentence) // 4, size.length)
-  lengths = [(tokens(a), tokens(b)) for d in documents
-             for a, b in zip(d["sentences"], d["sentences"][1:])]
+  for i in range(len(source)):
+    if len(lengths) > 2 * size.pairs:  # half of which are drawn
+      break
+    for document in split([dict(source[i])], {}):
+      sizes = list(map(tokens, document["sentences"]))
+      lengths += zip(sizes, sizes[1:])
   random = np.random.default_rng(0)
   chosen = random.permutation(len(lengths))[:size.pairs]
   return [tuple(random.integers(2, size.vocab, n) for n in lengths[i]) for i in chosen]
