@@ -22,10 +22,15 @@ def get_config(arg: str = ""):
   bert.pretrain(c, args, preset, "RobertaForMaskedLM", common.op(args.form),
                 phases=((1.0, 512, 8192),),
                 tokenizer=common.tokenizer("byte_bpe", vocab_size=50_265, mask=True))
-  c.optim.lr, c.optim.accumulate = lr, 16
-  c.optim.optimizer = common.optimizer("adamw", b2=0.98, eps=1e-6, weight_decay=0.01)
-  c.optim.schedule = common.schedule("linear", warmup=warmup)
+  optimise(c, lr, warmup)
   c.steps = 500_000
   if args.tiny:
     bert.shrink(c)
   return c
+
+
+def optimise(c, lr: float, warmup: float) -> None:
+  """Sets the optimiser of large batches (section 3.1)."""
+  c.optim.lr, c.optim.accumulate = lr, 16
+  c.optim.optimizer = common.optimizer("adamw", b2=0.98, eps=1e-6, weight_decay=0.01)
+  c.optim.schedule = common.schedule("linear", warmup=warmup)

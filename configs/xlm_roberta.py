@@ -25,9 +25,7 @@ def get_config(arg: str = ""):
                 common.op("full_sentences"), phases=((1.0, 512, 8192),),
                 tokenizer=common.tokenizer("unigram", vocab_size=250_002, mask=True))
   bert_multilingual.mix(c, args, smoothing=0.3)
-  c.optim.lr, c.optim.accumulate = lr, 16
-  c.optim.optimizer = common.optimizer("adamw", b2=0.98, eps=1e-6, weight_decay=0.01)
-  c.optim.schedule = common.schedule("linear", warmup=warmup)
+  roberta.optimise(c, lr, warmup)
   c.steps = 1_500_000
   if args.tiny:
     bert.shrink(c)
