@@ -71,7 +71,7 @@ common.apply(config, {
     "model.stack": {"width": 128, "num_layers": 2,
                     "block": {"attention": {"num_heads": 4}, "ffn": {"dim": 512}}},
     "tokenizer.kind.vocab_size": 2000, "phases": ((1.0, 64, 32),), "steps": 600,
-    "optim.lr": 3e-3, "checkpoint.every": 600, "evals.val.every": 100})
+    "optim.lr": 3e-3, "checkpoint.every": 600, "evals.val.every": 150})
 for op in config.data.ops:
   print(dict(op))
 

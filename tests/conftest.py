@@ -32,7 +32,27 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 
 import jax
 import numpy as np
+import pytest
 from flax import linen as nn
+
+
+# The programs that the present test has called, so that a second call with arrays of the same shapes
+# does not trace again. What a test replaces in jtx may be part of them: see `replaced`.
+PROGRAMS = {}
+
+
+def program_of(method, module, tree, leaves, places):
+  """The program of a call, one for all calls that differ by the values of arrays only."""
+
+  def program(arrays):
+    args, kwargs = jax.tree.unflatten(tree, [arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
+    return method(module, *args, **kwargs)
+
+  fixed = tuple((type(leaf), leaf) for i, leaf in enumerate(leaves) if i not in places)
+  try:
+    return PROGRAMS.setdefault((method, module, tree, fixed, tuple(places)), jax.jit(program))
+  except TypeError:  # a field or an argument without a hash
+    return jax.jit(program)
 
 
 def jitted(method):
@@ -48,14 +68,10 @@ def jitted(method):
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (jax.Array, np.ndarray))]
     if self.scope is not None or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
       return method(self, *args, **kwargs)
-
-    def program(arrays):
-      args, kwargs = jax.tree.unflatten(tree, [
-          arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
-      return method(self, *args, **kwargs)
-
+    arrays = {i: leaves[i] for i in places}
+    leaves = [None if i in arrays else leaf for i, leaf in enumerate(leaves)]
     try:
-      return jax.jit(program)({i: leaves[i] for i in places})
+      return program_of(method, self, tree, leaves, places)(arrays)
     except TypeError as e:
       if "not a valid JAX type" not in str(e):
         raise
@@ -64,8 +80,26 @@ def jitted(method):
   return call
 
 
+def replaced(setattr_of):
+  """`monkeypatch.setattr`, after which no program of before is called."""
+
+  @functools.wraps(setattr_of)
+  def call(*args, **kwargs):
+    PROGRAMS.clear()
+    return setattr_of(*args, **kwargs)
+
+  return call
+
+
 nn.Module.apply = jitted(nn.Module.apply)
 nn.Module.init_with_output = jitted(nn.Module.init_with_output)
+pytest.MonkeyPatch.setattr = replaced(pytest.MonkeyPatch.setattr)
+
+
+@pytest.fixture(autouse=True)
+def own_programs():
+  """Each test begins without programs of others."""
+  PROGRAMS.clear()
 
 
 def pytest_collection_modifyitems(items):

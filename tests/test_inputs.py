@@ -1,4 +1,4 @@
-"""The campaign of bad inputs: what it calls a fault, and two inputs of each family."""
+"""The campaign of bad inputs: what it calls a fault, and an input of each family."""
 
 import json
 import pathlib
@@ -50,9 +50,9 @@ def test_there_are_enough_and_no_two_of_one_name():
 
 
 @pytest.mark.slow
-def test_two_of_each_family_are_answered():
-  done = subprocess.run([sys.executable, "-m", "benchmarks.inputs", "--each=2"], cwd=ROOT,
+def test_one_of_each_family_is_answered():
+  done = subprocess.run([sys.executable, "-m", "benchmarks.inputs", "--each=1"], cwd=ROOT,
                         env=one_device(), capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stdout + done.stderr
   result = json.loads(done.stdout.splitlines()[-1])
-  assert result["inputs"] == 2 * len(bad_inputs.FAMILIES) and result["longest_s"] > 0
+  assert result["inputs"] == len(bad_inputs.FAMILIES) and result["longest_s"] > 0

@@ -85,7 +85,8 @@ def test_it_runs_and_shows_its_figures(name, tmp_path):
   if name == "transformer_parts":  # which trains nothing; see conftest.py
     flags += " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
   environment |= {"TMPDIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython"),
-                  "XLA_FLAGS": flags}
+                  "XLA_FLAGS": flags,
+                  "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # as in the Makefile
   client = NotebookClient(notebook, timeout=600, kernel_name="python3",
                           resources={"metadata": {"path": str(build.FOLDER)}})
   client.execute(env=environment)  # an exception in a cell, or its timeout, is raised here

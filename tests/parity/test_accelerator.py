@@ -13,9 +13,8 @@ pytest.importorskip("torch", reason="PyTorch is not installed: make test-parity 
 pytest.importorskip("transformers", reason="transformers is not installed: see make test-parity")
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-# The row bert_base is the suite bert's, which tests/parity/test_benchmark.py runs.
-MEASURED = {"finetune": {"train": "sentences_per_s"},
-            "nmt": {"train": "target_tokens_per_s", "translate": "sentences_per_s"}}
+# The rows bert_base and nmt are suites, which tests/parity/test_benchmark.py runs.
+MEASURED = {"finetune": {"train": "sentences_per_s"}}
 
 
 @pytest.mark.slow
@@ -34,4 +33,4 @@ def test_rows_are_measured_and_written(tmp_path):
       for name in (unit, "peak_memory_bytes", "warm_up_s", "share_of_matmul_peak"):
         assert set(found[name]) == {"jtx", "transformers"} and min(found[name].values()) > 0
   text = (tmp_path / "accelerator.md").read_text()
-  assert text.count(" times as fast (") == 3 and "failed" not in text
+  assert text.count(" times as fast (") == 1 and "failed" not in text
