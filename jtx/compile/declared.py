@@ -21,7 +21,7 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
     outputs: classes or tags, where they follow from the data.
 
   Raises:
-    ConfigError: one of them is needed and None.
+    ConfigError: one of them is needed and None, or the config has another vocab_size.
     DataError: the tokenizer's file is none.
   """
   # Of a tokenizer the ops need no more than that it has the special tokens.
@@ -33,6 +33,9 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
     size = vocab_size
     if "vocab_size" in kind:
       size = kind.vocab_size + len(config.tokenizer.delimiters)
+      if vocab_size not in (None, size):
+        raise ConfigError(f"vocab_size={vocab_size}: it is {size} by config.tokenizer.kind.vocab_size"
+                          f"={kind.vocab_size} and its delimiters; set that in its place")
     if size is None and kind.name == "file" and (
         storage.exists(kind.path) or hub.is_name(kind.path)):
       size = make_tokenizer(config.tokenizer, iter(())).vocab_size

@@ -42,6 +42,9 @@ def test_nothing_is_read_of_the_data():
   config = bert_base.get_config()
   recipe, info = declared_data(config)
   assert info["vocab_size"] == 30_522 and recipe.layout.lengths
+  assert declared_data(config, 30_522)[1] == info
+  with pytest.raises(ConfigError, match=r"vocab_size=7: it is 30522 by .*kind\.vocab_size=30522"):
+    declared_data(config, 7)
   config.tokenizer.kind = {"name": "file", "path": "nowhere"}
   with pytest.raises(ConfigError, match="vocab_size is needed: .*kind=file follows"):
     declared_data(config)
