@@ -5,7 +5,7 @@ N boxes, in four lists or arrays,
 
     boxes       [N, 4]  left, top, right and bottom in pixels of the file
     box_labels  [N]     the name of its class
-    box_areas   [N]     pixels of the object, which may be fewer than those of its box
+    box_areas   [N]     pixels of the object, where its mask is known; NaN is those of its box
     crowd       [N]     whether it is around many objects, which an evaluation neither asks for nor
                         minds; see `jtx.evals.coco`
 
@@ -36,7 +36,7 @@ class Object(NamedTuple):
   """A box of an image, and what it has."""
   box: Box
   label: str
-  area: float  # pixels
+  area: float = math.nan  # pixels of its mask, where that is known
   crowd: bool = False
 
 
@@ -136,10 +136,6 @@ def of_corner_and_size(value: Any, where: str) -> Box:
   return left, top, left + width, top + height
 
 
-def area(box: Box) -> float:
-  return (box[2] - box[0]) * (box[3] - box[1])
-
-
 # -------------------------------------------------------------------------------- COCO
 
 
@@ -176,7 +172,7 @@ def coco(name: str, file: str, folder: str) -> BoxesSource:
     box = of_corner_and_size(annotation.get("bbox"), where)
     if kept(box, f"{where} (id {annotation.get('id')})", names[category]):
       images[image].objects.append(Object(
-          box, names[category], float(annotation.get("area", area(box))),
+          box, names[category], float(annotation.get("area", math.nan)),
           bool(annotation.get("iscrowd", 0))))
   return BoxesSource(name, Folder(folder), list(images.values()), list(names.values()))
 
@@ -282,8 +278,7 @@ def voc_objects(place: Place, file: str) -> list[Object]:
       raise DataError(f"{where}: object {number} has the bndbox {corners}; it needs the numbers"
                       " xmin, ymin, xmax and ymax") from e
     if kept(box, f"{where}: object {number}", label):
-      box = (left - 1, top - 1, right, bottom)
-      objects.append(Object(box, label, area(box)))
+      objects.append(Object((left - 1, top - 1, right, bottom), label))
   return objects
 
 
@@ -319,7 +314,7 @@ def json_lines(name: str, file: str) -> BoxesSource:
     for number, (box, label, many) in enumerate(zip(boxes, labels, crowd)):
       box = of_corner_and_size(box, f"{where}: box {number}")
       if kept(box, f"{where}: box {number}", label):
-        objects.append(Object(box, label, area(box), bool(many)))
+        objects.append(Object(box, label, crowd=bool(many)))
     images.append(Annotated(row["image"], objects))
   return BoxesSource(name, Folder(os.path.dirname(file)), images)
 
@@ -349,7 +344,7 @@ def of_objects(image: bytes, objects: Mapping[str, Any], classes: Sequence[str],
   labels = [classes[number] for number in np.asarray(objects["label"], int).reshape(-1)]
   own = [kept(tuple(box), f"{where}, object {i}", label)
          for i, (box, label) in enumerate(zip(boxes.tolist(), labels))]
-  areas = objects.get("area", (boxes[:, 2:] - boxes[:, :2]).prod(1))
+  areas = objects.get("area", np.full(len(boxes), math.nan))
   crowd = objects.get("is_crowd", np.zeros(len(boxes), bool))
   return {"boxes": boxes[own], "box_labels": [label for label, keep in zip(labels, own) if keep],
           "box_areas": np.asarray(areas, np.float64)[own], "crowd": np.asarray(crowd, bool)[own]}

@@ -55,9 +55,8 @@ class ScatteredDigits:
       rows, columns = place
       boxes.append([columns.start, rows.start, columns.stop, rows.stop])
       labels.append(self.classes[digit["label"]])
-    boxes = np.array(boxes, np.float64).reshape(-1, 4)
-    return {"image": np.repeat(canvas[..., None], 3, -1), "boxes": boxes, "box_labels": labels,
-            "box_areas": (boxes[:, 2:] - boxes[:, :2]).prod(1), "crowd": np.zeros(len(boxes), bool)}
+    return {"image": np.repeat(canvas[..., None], 3, -1), "box_labels": labels,
+            "boxes": np.array(boxes, np.float64).reshape(-1, 4)}
 
   def _place(self, digit: np.ndarray, owners: np.ndarray, placed: list,
              rng: np.random.Generator) -> tuple[slice, slice] | None:
