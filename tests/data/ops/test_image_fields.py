@@ -36,6 +36,7 @@ def test_images_become_arrays_of_the_layout():
       " 'inception_crop', 'pad_crop' and 'resize', with the same size, makes it of that size")
 
 
+PIXELS = {"mean": (0.5,), "std": (0.5,)}
 # op -> field -> other fields by which it comes to matter, and another value
 CHANGES = {
     DecodeImage: {"channels": ({}, 1), "names": ({}, TEN[::-1]), "min_side": ({}, 4),
@@ -54,8 +55,8 @@ CHANGES = {
     RandomErasing: {"probability": ({}, 1.0), "area": ({}, (0.02, 0.03)),
                     "ratio": ({}, (1.0, 1.0))},
     Images: {"size": ({}, 15), "channels": ({}, 3), "width": ({}, 15), "pad": ({}, True),
-             "max_boxes": ({}, 16), "mean": ({"std": (0.5,)}, (0.5,)),
-             "std": ({"mean": (0.5,)}, (0.5,))},
+             "max_boxes": ({}, 16), "mean": (PIXELS, (0.4,)),
+             "std": (PIXELS, (0.4,))},
     ResizeShortest: {"shortest": ({}, (9,)), "longest": ({}, 9), "interpolation": ({}, "bicubic")},
     RandomSizeCrop: {"probability": ({}, 0.0), "shortest": ({}, (9,)), "least": ({}, 4),
                      "most": ({}, 12), "keep": ({}, "part"), "interpolation": ({}, "bicubic")},
