@@ -92,6 +92,10 @@ class Images(LayoutOp, ImageOp):
       return all(side <= most for side, most in zip(size, self.output_size))
     return size == self.output_size
 
+  def shown(self, image: np.ndarray) -> np.ndarray:
+    """Pixels of a batch, [..., channels], as numbers from 0 to 1."""
+    return image * np.float32(self.std) + np.float32(self.mean) if self.mean else image / 255
+
   def augment(self, example: Example, generator: Generator | None) -> Example:
     """The example with its image as an array.
 
