@@ -1,6 +1,7 @@
 """A detector that is given what it says, and images whose pixels tell which of them they are."""
 
 import json
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,6 +12,12 @@ from tests.data.image_files import png
 NAMES = ("cat", "dog")
 
 
+class Head(NamedTuple):
+  """The fields of a head."""
+  task: str
+  outputs: int
+
+
 class Given(nn.Module):
   """Queries of image number n, which all pixels of the image have as their value, from parameters.
 
@@ -18,7 +25,7 @@ class Given(nn.Module):
   """
   mean: float = 0.5  # of pixels, as they are normalised
   std: float = 0.25
-  head: object = None
+  head: Head = Head("boxes", 2)
 
   @property
   def heads(self):

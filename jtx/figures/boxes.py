@@ -67,8 +67,9 @@ def _draw(axes: Any, image: Any, boxes: Sequence[Drawn], names: Sequence[str]) -
                              linewidth=0.8 if x.true else 1.2, linestyle=":" if x.true else "-"))
     if not x.true:
       score = "" if x.score is None else f" {x.score:.2f}"
-      axes.text(left, top, x.label + score, fontsize=5, color="white", va="bottom", ha="left",
-                parse_math=False, clip_on=True,
+      inside = top < 0.05 * height  # where above the box there is no place
+      axes.text(left, top, x.label + score, fontsize=5, color="white",
+                va="top" if inside else "bottom", ha="left", parse_math=False, clip_on=True,
                 bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.6, "alpha": 0.8})
   axes.set_xlim(0, width)
   axes.set_ylim(height, 0)

@@ -7,7 +7,10 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from jtx.data.ops.decode import DecodeImage
+from jtx.data.sources import files
 from jtx.errors import DataError
+from jtx.figures.boxes import Drawn, boxed
 from jtx.inference.images import Image, ImagePredictor
 
 KEYS = ("image", "size")  # of a batch, that a detector takes
@@ -112,3 +115,15 @@ class Detector:
       for i, example in enumerate(examples):
         yield objects(Queries(*(x[i] for x in found)), example["original_size"], self.labels,
                       threshold)
+
+
+def picture(path: str, found: Sequence[Found], labels: Sequence[str]) -> Any:
+  """A figure of an image's file with the objects that were found in it.
+
+  Args:
+    path: of the file.
+    found: its objects.
+    labels: of all classes, which tell the colours.
+  """
+  image = DecodeImage(labelled=False).augment({"image": files.read(path), "path": path}, None)
+  return boxed([np.asarray(image["image"])], [[Drawn(x.label, x.box, x.score) for x in found]], labels)
