@@ -201,6 +201,7 @@ def _value(item: Any, key: str, kind: type, file: str, of: str, i: int) -> Any:
 
 
 IMAGES, ANNOTATIONS, SETS = "JPEGImages/", "Annotations/", "ImageSets/Main/"
+LEVELS = 5  # of folders that are listed: VOCdevkit/VOC2012/ImageSets/Main, and what is in it
 
 
 def voc(name: str, path: str, split: str) -> BoxesSource:
@@ -219,7 +220,7 @@ def voc(name: str, path: str, split: str) -> BoxesSource:
     DataError: a file is missing, or of another form.
   """
   place: Any = Folder(path) if files.is_folder(path) else Archive(path)
-  names = set(files.walked(path) if isinstance(place, Folder) else place.files)
+  names = set(files.walked(path, LEVELS) if isinstance(place, Folder) else place.files)
   roots = sorted({n.partition(ANNOTATIONS)[0] for n in names if f"/{ANNOTATIONS}" in f"/{n}"},
                  key=lambda root: (len(root), root))
   if not roots:

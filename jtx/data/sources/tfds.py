@@ -86,12 +86,13 @@ class TfdsSource:
                    if isinstance(feature, tfds.features.ClassLabel)}
     self.classes = self.names_of("label")
     self._objects: str | None = None  # the feature with an image's boxes
-    for key, feature in features.items():
+    for key, feature in features.items() if "image" in self._images else ():
       inner = getattr(feature, "feature", None)  # of a Sequence
-      if isinstance(inner, tfds.features.FeaturesDict) and "image" in self._images and (
-          isinstance(inner.get("bbox"), tfds.features.BBoxFeature)
-          and isinstance(inner.get("label"), tfds.features.ClassLabel)):
-        self._objects, self.classes = key, tuple(inner["label"].names)
+      if isinstance(inner, tfds.features.FeaturesDict):
+        parts = dict(inner.items())
+        if isinstance(parts.get("bbox"), tfds.features.BBoxFeature) and (
+            isinstance(parts.get("label"), tfds.features.ClassLabel)):
+          self._objects, self.classes = key, tuple(parts["label"].names)
     try:
       self._data = builder.as_data_source(
           split=split, decoders={key: tfds.decode.SkipDecoding() for key in self._images} or None)
