@@ -11,9 +11,9 @@ A line of the output is an object of JSON; the order is kept. What an object nee
 model's head: see jtx/inference/tasks.py. What doesn't fit is an error that names file and line.
 
 Of a vision transformer the input is a folder of images, an image, or a text file with the path of
-one a line; the output has the path, and the five likeliest classes or a vector. Of a detector it has
-the objects whose score is --threshold or more: label, score and box (left, top, width and height in
-pixels of the file), which --pictures=D draws, an image a file of the folder D. Of two towers, such as
+one a line; the output has the path, and the five likeliest classes or a vector. Of a detector it
+has the objects whose score is --threshold or more: label, score and box (left, top, width and
+height in pixels of the file), which --pictures=D draws over each image. Of two towers, such as
 CLIP, --texts=T is a file of texts, one a line: the output has the probability of each.
 """
 
@@ -37,7 +37,7 @@ THRESHOLD = flags.DEFINE_float(
     "threshold", None, "The least score of an object that a detector gives; if not given, 0.5.",
     lower_bound=0, upper_bound=1)
 PICTURES = flags.DEFINE_string(
-    "pictures", None, "Folder for the images of a detector with the boxes of their objects, as PNG.")
+    "pictures", None, "Folder for images with the boxes of the objects that a detector finds.")
 MAX_LENGTH = flags.DEFINE_integer(
     "max_length", None, "Tokens that a text is cut to, and of the windows of a context; if not"
     " given those that the run was trained with, or 256.", lower_bound=8)

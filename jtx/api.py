@@ -161,8 +161,8 @@ class Detector(Opened):
                threshold: float = boxes.THRESHOLD) -> list[list[boxes.Found]]:
     """The objects of each image whose score is `threshold` or more, best first.
 
-    An object has its `label`, `score`, and `box`: left, top, width and height in pixels of the file.
-    An image is a path, the bytes of a file, or a uint8 array [H, W, C].
+    An object has a `label`, a `score`, and a `box`: left, top, width and height in pixels of the
+    file. An image is a path, the bytes of a file, or a uint8 array [H, W, C].
     """
     return list(self.detect(listed(images), threshold))
 

@@ -115,7 +115,7 @@ def matches(found: Detections, truth: Truth) -> Matches:
 
   A detection takes the free true box of the largest IoU that reaches the threshold; only where none
   that counts does, one that does not count: a crowd, which many may have, or a box of an area out
-  of the range. It is ignored then, and so is one without a match whose own area is out of the range.
+  of the range. It is ignored then, and so is one without a match of an area out of the range.
   """
   order = np.argsort(-found.scores, kind="stable")[:MOST[-1]]
   boxes = found.boxes[order]

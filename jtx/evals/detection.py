@@ -34,8 +34,8 @@ class Detection:
   """Boxes and classes of all queries are scored, each by the probability of its likeliest class.
 
   `ap` is the mean of average precision over IoUs of 0.5 to 0.95 and over classes, `ap50` and `ap75`
-  are those of one IoU, `ap_small`, `ap_medium` and `ap_large` of objects of up to 32², up to 96² and
-  more pixels of the file; `ar1`, `ar10` and `ar100` are recalls of so many detections an image.
+  are those of one IoU, `ap_small`, `ap_medium` and `ap_large` of objects of up to 32², up to 96²
+  and more pixels of the file; `ar1`, `ar10` and `ar100` are recalls of so many detections an image.
   What is not defined, since no object is of the size, is left out.
   """
   source: tuple[str, ...]  # the split: sources, as data.train has them
@@ -97,7 +97,7 @@ def detected(task: Task, params: Any, source: Sequence[str], pictures: int = 0) 
   """What a model says of the images of a split; one that can't be decoded is left out."""
   size = sharding.padded_batch(task.config.batch_size, task.mesh)
   rows = sharding.batch_sharding(task.mesh)
-  split = Split([], [], [], [], [])
+  split = Split(ids=[], queries=[], truths=[], sizes=[], pictures=[])
   for batch in task.data.eval_batches(tuple(source), size, sharding.local_rows(size, rows)):
     arrays = {key: batch[key] for key in (*KEYS, *TRUE, "real")}
     arrays["ids"] = batch["ids"].astype(np.int32)  # there are no others on devices

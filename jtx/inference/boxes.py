@@ -36,8 +36,8 @@ def detect(model: nn.Module, params: Any, batch: Mapping[str, jax.Array]) -> Que
   """What a detector says after its last layer.
 
   Args:
-    model: with a method `boxes`, from a batch to `logits` [L, B, Q, C + 1], whose last class is that
-      there is no object, and `boxes` [L, B, Q, 4].
+    model: with a method `boxes`, from a batch to `logits` [L, B, Q, C + 1], of which the last class
+      is "no object", and `boxes` [L, B, Q, 4].
     params: its parameters.
     batch: `image` [B, H, W, 3] and `size` [B, 2], the height and width of what is not padding.
   """
@@ -126,4 +126,5 @@ def picture(path: str, found: Sequence[Found], labels: Sequence[str]) -> Any:
     labels: of all classes, which tell the colours.
   """
   image = DecodeImage(labelled=False).augment({"image": files.read(path), "path": path}, None)
-  return boxed([np.asarray(image["image"])], [[Drawn(x.label, x.box, x.score) for x in found]], labels)
+  drawn = [Drawn(x.label, x.box, x.score) for x in found]
+  return boxed([np.asarray(image["image"])], [drawn], labels)

@@ -1,4 +1,4 @@
-"""Predictions as values: probabilities of classes and labels, tags, answers; and lists of inputs."""
+"""Predictions as values: probabilities of classes and labels, tags, answers; lists of inputs."""
 
 from typing import Any, NamedTuple, Sequence
 

@@ -1,4 +1,4 @@
-"""Batches of images with boxes: pixels and boxes move together, and every process reads the same."""
+"""Batches of images with boxes: pixels and boxes move together, and processes read the same."""
 
 import json
 

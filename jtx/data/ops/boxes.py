@@ -98,15 +98,15 @@ def checked(example: Example, size: tuple[int, int]) -> Example:
   crowd = np.asarray(example.get("crowd", np.zeros(len(boxes))), bool)
   if given.shape != labels.shape or crowd.shape != labels.shape:
     raise DataError(f"op decode_image: {path} has box_areas {list(given.shape)} and crowd"
-                    f" {list(crowd.shape)}; they must be [{len(labels)}], one for each of its boxes")
+                    f" {list(crowd.shape)}; they must be [{len(labels)}], one for each box")
   inside = areas(clipped) > 0
   for i in np.flatnonzero(~inside).tolist():
     has = ("has no width or no height" if not areas(boxes)[i] else
            f"lies outside of the image of {size[0]} x {size[1]} pixels")
     warn(f"{path}: box {i}, {boxes[i].tolist()}, {has}; it is left out")
-  return only({**example, "boxes": clipped.astype(np.float32), "box_labels": labels.astype(np.int32),
-               "box_areas": np.where(np.isnan(given), areas(clipped), given).astype(np.float32),
-               "crowd": crowd}, inside)
+  own = np.where(np.isnan(given), areas(clipped), given)
+  return only({**example, "boxes": clipped.astype(np.float32), "crowd": crowd,
+               "box_labels": labels.astype(np.int32), "box_areas": own.astype(np.float32)}, inside)
 
 
 def relative(boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:

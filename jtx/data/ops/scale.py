@@ -51,8 +51,8 @@ class ResizeShortest(ScaleOp):
   def __post_init__(self):
     check_filter("resize_shortest", self.interpolation)
     if not self.shortest or max(self.shortest) > self.longest:
-      raise ConfigError(f"op resize_shortest: shortest={self.shortest} must be numbers of pixels, up"
-                        f" to longest={self.longest}")
+      raise ConfigError(f"op resize_shortest: shortest={self.shortest} must be numbers of pixels,"
+                        f" up to longest={self.longest}")
 
   @property
   def evaluated(self) -> tuple[ImageOp, ...]:
@@ -80,8 +80,8 @@ class RandomSizeCrop(ScaleOp):
   def __post_init__(self):
     check_filter("random_size_crop", self.interpolation)
     if not self.shortest or self.least > self.most:
-      raise ConfigError(f"op random_size_crop: shortest={self.shortest} must be numbers of pixels, and"
-                        f" least={self.least} not more than most={self.most}")
+      raise ConfigError(f"op random_size_crop: shortest={self.shortest} must be numbers of pixels,"
+                        f" and least={self.least} not more than most={self.most}")
 
   def move(self, size: Size, generator: Generator | None) -> Move | None:
     if generator is None or generator.random() >= self.probability:

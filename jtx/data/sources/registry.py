@@ -29,6 +29,7 @@ from jtx.data.sources.tagged import ConllSource, ConlluSource
 from jtx.data.sources.text import JsonlSource, TextSource
 from jtx.data.sources.tfds import TfdsSource
 from jtx.data.sources.views import View
+from jtx.data.sources.voc import voc
 from jtx.data.sources.webdataset import WebDatasetSource
 from jtx.errors import DataError
 from jtx.storage import join
@@ -73,10 +74,10 @@ def open_source(spec: str, path: str = "") -> Source:
                                          "text" of a TSV or CSV with a header, or of JSONL
       wds:train-{00..99}.tar             WebDataset: KEY.jpg and KEY.cls in tar archives
       npz:train.npz[:rows[:90%]]         arrays "images" and "labels"; here, of their first 90 %
-      coco:instances.json:images[FOLDER] boxes in COCO's format; without images[...] the images lie
-                                         beside the file: see jtx/data/sources/boxes.py
+      coco:instances.json[:images[F]]    boxes in COCO's format; the images are in the folder F, or
+                                         beside the file; takes :rows[:90%], too
       voc:FOLDER[:SPLIT]                 boxes as PASCAL VOC has them, in a folder or a zip archive
-      boxes:train.jsonl                  boxes, a line an image: "image", "boxes", "classes"
+      boxes:train.jsonl[:rows[:90%]]     boxes, a line an image: "image", "boxes", "classes"
       scattered:mnist.npz[:rows[:90%]]   digits of such an npz, one to four an image, with boxes
       prepared:FOLDER                    in data.train only: what experiments.prepare made of others
       tfds:wmt14_translate/de-en:train[:1%]      NAME[/CONFIG][:SPLIT]
@@ -84,10 +85,11 @@ def open_source(spec: str, path: str = "") -> Source:
                                          sentences, pydocs, instructions,
                                          preferences; of images: digits, scenes; with
                                          boxes: scattered
-      where SPLIT is "train" if absent, but of voc all. coco and boxes take :rows[:90%]. jsonl, csv, tsv, table, captions, parquet, arrow and wds
-      take :rows[:90%], and all of these but wds :columns[text=review+label+task='mine'], which are
-      the columns "review", as "text", and "label", and "mine" as each example's "task". So do
-      squad, text, tfds and embedded. Files and folders may be in a bucket, gs://BUCKET/....
+      where SPLIT is "train" if absent, but of voc all. jsonl, csv, tsv, table, captions, parquet,
+      arrow and wds take :rows[:90%], and all of these but wds
+      :columns[text=review+label+task='mine'], which are the columns "review", as "text", and
+      "label", and "mine" as each example's "task". So do squad, text, tfds and embedded. Files
+      and folders may be in a bucket, gs://BUCKET/....
     path: the folder that relative file names are relative to; TFDS's data_dir, if given.
 
   Raises:
@@ -196,7 +198,7 @@ def _open_coco(spec: str, file: str, options: specs.Options) -> Source:
 
 def _open_voc(spec: str, rest: str, path: str) -> Source:
   file, _, split = specs.split(rest)
-  return boxes.voc(spec, join(path, file), split)
+  return voc(spec, join(path, file), split)
 
 
 def _open_scattered(spec: str, rest: str, path: str) -> Source:

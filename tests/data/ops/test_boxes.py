@@ -361,4 +361,4 @@ def test_classes_of_boxes_are_by_name_and_areas_those_of_masks():
   with pytest.raises(DataError) as e:
     op.augment({**given, "crowd": [True]}, None)
   assert str(e.value) == ("op decode_image: p.x has box_areas [2] and crowd [1]; they must be [2],"
-                          " one for each of its boxes")
+                          " one for each box")

@@ -159,8 +159,8 @@ def test_ops_are_a_function_of_the_generator_and_draw_nothing_without(op, channe
      " numbers of pixels, up to longest=1333"),
     (RandomSizeCrop, {"least": 700}, "op random_size_crop: shortest=(400, 500, 600) must be numbers"
      " of pixels, and least=700 not more than most=600"),
-    (Images, {"mean": (0.5,)}, "op images: mean=(0.5,) and std=() must have a number for each of the"
-     " 3 channels, or none"),
+    (Images, {"mean": (0.5,)}, "op images: mean=(0.5,) and std=() must have a number for each of"
+     " the 3 channels, or none"),
     (Resize, {"interpolation": "none"}, "op resize: interpolation='none' is none; valid are:"
      " bilinear, bicubic"),
     (RandomErasing, {"area": (0.1, 2.0)}, "op random_erasing: area=(0.1, 2.0) must be two numbers,"

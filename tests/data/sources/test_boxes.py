@@ -91,7 +91,8 @@ def test_coco(tmp_path, caplog):
      "annotations[0] has the box [0, 0, 1]; a box is four numbers, [left, top, width, height] in"
      " pixels"),
     ({"annotations": [{"id": 1, "image_id": 3, "category_id": 17}]},
-     "annotations[0] has the box None; a box is four numbers, [left, top, width, height] in pixels"),
+     "annotations[0] has the box None; a box is four numbers, [left, top, width, height] in"
+     " pixels"),
 ])
 def test_what_is_not_coco(tmp_path, edits, message):
   write_coco(tmp_path, **edits)
@@ -152,8 +153,8 @@ def test_pascal_voc(tmp_path, caplog, archive, root, lists):
 
 
 @pytest.mark.parametrize("name, data, message", [
-    ("Annotations/b.xml", b"<annotation", "{}/Annotations/b.xml: not valid XML (unclosed token: line"
-     " 1, column 0)"),
+    ("Annotations/b.xml", b"<annotation", "{}/Annotations/b.xml: not valid XML (unclosed token:"
+     " line 1, column 0)"),
     ("Annotations/b.xml", xml(("", 1, 2, 3, 4)).encode(), "{}/Annotations/b.xml: object 0 has no"
      " name"),
     ("Annotations/b.xml", xml(("cat", 1, "x", 3, 4)).encode(), "{}/Annotations/b.xml: object 0 has"
@@ -215,8 +216,8 @@ def test_json_lines(tmp_path, caplog):
      " of the same length, a box [left, top, width, height] and a name each"),
     ({"image": "a.png", "boxes": [[0, 0, 1, 1]], "classes": [1]}, "has the class 1; classes are"
      " names"),
-    ({"image": "a.png", "boxes": [["0", 0, 1, 1]], "classes": ["a"]}, "box 0 has the box ['0', 0, 1,"
-     " 1]; a box is four numbers, [left, top, width, height] in pixels"),
+    ({"image": "a.png", "boxes": [["0", 0, 1, 1]], "classes": ["a"]}, "box 0 has the box ['0', 0,"
+     " 1, 1]; a box is four numbers, [left, top, width, height] in pixels"),
 ])
 def test_lines_of_another_form(tmp_path, line, message):
   (tmp_path / "t.jsonl").write_text(f"{json.dumps({'image': 'a.png'})}\n{json.dumps(line)}\n")
@@ -366,6 +367,6 @@ def test_scattered_digits_of_a_file(tmp_path):
     assert {label for e in all_of(source) for label in e["box_labels"]} <= labels
   np.savez(tmp_path / "d.npz", images=np.zeros((2, 70, 28), np.uint8), labels=np.arange(2))
   assert error_of(DataError, open_source, "scattered:d.npz", str(tmp_path)) == (
-      f"{tmp_path}/d.npz: has images [70, 28] of 2 classes; to be scattered they must be grey, of at"
-      " most 64 x 64 pixels, and of 10 classes at most")
+      f"{tmp_path}/d.npz: has images [70, 28] of 2 classes; to be scattered they must be grey, of"
+      " at most 64 x 64 pixels, and of 10 classes at most")
   assert "has no subsets" in error_of(ConfigError, open_source, "embedded:scattered/x:train")
