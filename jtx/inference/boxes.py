@@ -81,9 +81,9 @@ def objects(queries: Queries, size: Sequence[int], labels: Sequence[str],
 
 
 def with_sides(box: Sequence[float]) -> tuple[float, float, float, float]:
-  """Left, top, width and height of left, top, right and bottom."""
+  """Left, top, width and height of left, top, right and bottom, to a hundredth of a pixel."""
   left, top, right, bottom = map(float, box)
-  return left, top, right - left, bottom - top
+  return round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
 
 
 class Detector:
