@@ -117,5 +117,8 @@ def test_classes_are_those_of_the_run(folder):
   assert batch["box_classes"].tolist() == [[0, 1]] * 3
   assert error_of(DataError, data.check, ("boxes:other.jsonl",)) == (
       "boxes:other.jsonl: does not have the classes of the run: it also has blue")
+  few = configs("decode_image", "images", decode_image={"boxes": True}, images={"max_boxes": 1})
+  assert error_of(DataError, dataset(folder, few).prepare, ("boxes:val.jsonl",)) == (
+      "boxes:val.jsonl: has an image with 2 boxes, which is more than max_boxes=1 of op images")
   one = dataset(folder, labels=("red", "green", "blue"))
   assert len(next(iter(one.eval_batches(("boxes:val.jsonl",), 3, range(3))))["ids"]) == 3

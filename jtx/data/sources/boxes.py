@@ -67,6 +67,9 @@ class BoxesSource:
     place: of the images.
     images: with their objects, in order.
     classes: names in order; None is those that the objects have, sorted.
+
+  Attributes:
+    most_boxes: of an image, without crowds.
   """
   numbered = False  # classes are names: see `jtx.data.sources.images.check_classes`
 
@@ -83,6 +86,7 @@ class BoxesSource:
     self._labels = np.array([numbers[o.label] for o in objects], np.int32)
     self._areas = np.array([o.area for o in objects], np.float64)
     self._crowd = np.array([o.crowd for o in objects], bool)
+    self.most_boxes = max((sum(not o.crowd for o in image.objects) for image in images), default=0)
     logging.info("%s: %d images with %d boxes", name, len(images), len(objects))
 
   def __len__(self) -> int:
