@@ -80,17 +80,17 @@ class Detection:
 
 
 def reported(curves: coco.Curves, truths: Sequence[coco.Truth]) -> Iterator[tuple[str, Any]]:
-  """A table of the classes, and the precision at each recall by an IoU of 0.5."""
+  """A table of the classes that are there, and the precision at each recall by an IoU of 0.5."""
   counts = np.bincount(np.concatenate([t.classes[~t.crowd] for t in truths]).astype(int),
                        minlength=len(curves.names))
-  yield "report", Table(("ap", "ap50", "ap75", "ar100", "objects"), {
-      name: (curves.ap(number=k), curves.ap(threshold=0.5, number=k),
-             curves.ap(threshold=0.75, number=k), curves.ar(number=k), int(counts[k]))
-      for k, name in enumerate(curves.names)})
-  there = [k for k in range(len(curves.names)) if counts[k]][:LINES]
-  if there:
+  rows = {name: (curves.ap(number=k), curves.ap(threshold=0.5, number=k),
+                 curves.ap(threshold=0.75, number=k), curves.ar(number=k), int(counts[k]))
+          for k, name in enumerate(curves.names) if counts[k]}
+  if rows:
+    yield "report", Table(("ap", "ap50", "ap75", "ar100", "objects"), rows)
+    first = [k for k in range(len(curves.names)) if counts[k]][:LINES]
     yield "precision_recall", curve(coco.RECALLS, {curves.names[k]: curves.at(0.5)[:, k]
-                                                   for k in there}, "recall", "precision, IoU 0.5")
+                                                   for k in first}, "recall", "precision, IoU 0.5")
 
 
 def detected(task: Task, params: Any, source: Sequence[str], pictures: int = 0) -> Split:

@@ -9,7 +9,8 @@ import pytest
 from configs import common
 from jtx.data.dataset import Dataset
 from jtx.errors import DataError
-from jtx.evals.detection import Detection
+from jtx.evals import coco
+from jtx.evals.detection import Detection, reported
 from jtx.evals.run import evaluate
 from jtx.parallel import sharding
 from tests.data.image_files import configs
@@ -89,7 +90,7 @@ def test_uneven_batches_and_meshes_change_nothing(data, devices, batch_size):
 
 
 def test_the_report_and_figures(data, tmp_path):
-  """A class that is not there has no score, and every figure is written."""
+  """Every figure is written, and shows what is found and what is true."""
   evaluator = Detection(("boxes:boxes.jsonl",), report=True, pictures=3)
   results = evaluate(task_of(data, Given()), said(RIGHT), {"val": evaluator}, 7, str(tmp_path))
   assert list(results["val/report"]) == list(NAMES)
@@ -109,6 +110,19 @@ def test_the_report_and_figures(data, tmp_path):
   assert [text.get_text() for text in first.texts] == ["cat 0.90"]
   assert {text.get_text() for text in second.texts} == {"dog 0.90", "cat 0.80"}
   assert [p.get_linestyle() for p in (found, true)] == ["-", ":"]
+
+
+def test_the_report_has_the_classes_that_are_there():
+  """Of three classes one has an object and one a crowd alone, which has no score."""
+  box = np.array([[0, 0, 9, 9.0]])
+  truths = [coco.Truth(box, np.array([k]), np.array([81.0]), np.array([k == 1])) for k in (1, 2)]
+  none = coco.Detections(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))
+  yielded = dict(reported(coco.curves([none, none], truths, ("a", "b", "c")), truths))
+  assert yielded["report"].plain() == {
+      "c": {"ap": 0, "ap50": 0, "ap75": 0, "ar100": 0, "objects": 1}}
+  line, = yielded["precision_recall"].axes[0].lines
+  assert line.get_label() == "c" and not np.any(line.get_ydata())
+  assert not dict(reported(coco.curves([none], truths[:1], ("a", "b")), truths[:1]))
 
 
 def test_scores_that_are_not_numbers_are_refused(data):
