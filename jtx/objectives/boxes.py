@@ -24,8 +24,12 @@ def iou(a: jax.Array, b: jax.Array) -> jax.Array:
   Returns:
     [..., N, M], of 0 to 1.
   """
-  inside, union = _areas(a[..., :, None, :], b[..., None, :, :])
-  return _ratio(inside, union)
+  return iou_of_pairs(a[..., :, None, :], b[..., None, :, :])
+
+
+def iou_of_pairs(a: jax.Array, b: jax.Array) -> jax.Array:
+  """`iou` of each box of a [..., 4] with its own of b [..., 4], [...]."""
+  return _ratio(*_areas(a, b))
 
 
 def generalized_iou(a: jax.Array, b: jax.Array) -> jax.Array:
