@@ -24,7 +24,7 @@ class BackboneConfig:
   stages: tuple[Layers, ...] = (3, 4, 6, 3)  # blocks of each; all but the first halve the sides
   width: Size = 64  # channels of the stem and of the first stage's convolutions, doubled by others
   # Convolutions 1, 3, 1 of which the last has 4 times the channels; or two of 3 (ResNet-18 and 34)
-  block: Literal["bottleneck", "basic"] = "bottleneck"
+  kind: Literal["bottleneck", "basic"] = "bottleneck"
   # A convolution of 7 with stride 2 and a pooling with stride 2; or one of 3 with stride 2
   stem: Literal["pooled", "strided"] = "pooled"
   # Of group norms, for training from scratch; 0: batch norms that are constants of a trained one
@@ -45,7 +45,7 @@ class BackboneConfig:
   @property
   def features(self) -> int:
     """Channels of the output."""
-    return self.width * 2 ** (len(self.stages) - 1) * (4 if self.block == "bottleneck" else 1)
+    return self.width * 2 ** (len(self.stages) - 1) * (4 if self.kind == "bottleneck" else 1)
 
 
 class Backbone(nn.Module):
@@ -76,7 +76,7 @@ class Residual(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    bottleneck = self.config.block == "bottleneck"
+    bottleneck = self.config.kind == "bottleneck"
     features = self.width * (4 if bottleneck else 1)
 
     def conv(name: str, x: jax.Array, features: int, size: int, stride: int = 1,
