@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from jtx.interop import preprocessor
+from jtx.models.detr import IMAGENET
 from jtx.objectives.detection import Detection
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 
@@ -47,12 +49,14 @@ def make_peer(name, head="ForObjectDetection"):
   with torch.no_grad():
     for key, x in (*peer.named_parameters(), *peer.named_buffers()):
       drawn = torch.randn(x.shape, generator=generator)
-      if "normalization" in key or "norm" in key and key.endswith("weight"):
-        drawn = 1 + 0.3 * drawn if key.endswith("weight") else (
-            0.5 + drawn.abs() if key.endswith("var") else 0.3 * drawn)
-      elif x.ndim > 1 and "embedding" not in key:
-        # Queries that attend unevenly differ, and so no two matchings cost nearly the same.
-        drawn *= (4 if key.endswith(("q_proj.weight", "k_proj.weight")) else 2) * (x.shape[1] * x[0, 0].numel()) ** -0.5
+      # Places of the image, and so queries, differ enough for one matching to be the best.
+      if key.endswith("running_var"):
+        drawn = 0.5 + drawn.abs()
+      elif x.ndim == 1:
+        drawn = 0.2 * drawn + (key.endswith(("norm.weight", "normalization.weight")))
+      elif "embedding" not in key:
+        std = 0.02 if "input_projection" in key else 2  # of features, which are large
+        drawn *= std * (x.shape[1] * x[0, 0].numel()) ** -0.5
       x.copy_(drawn)
   return peer
 
@@ -132,6 +136,8 @@ def test_outputs_loss_and_files(name, tmp_path):
                   for folder in (back, tmp_path / "theirs"))
   assert ours.keys() == theirs.keys()
   assert all(ours[key].tobytes() == theirs[key].tobytes() for key in ours)
+  content = json.loads((back / "preprocessor_config.json").read_text())
+  assert content["size"] == {"shortest_edge": 800, "longest_edge": 1333}
   again = type(peer).from_pretrained(back).eval()
   assert again.config.id2label[4] == "e"
   np.testing.assert_array_equal(peer_outputs(again, batch).logits, out.logits)
@@ -173,3 +179,30 @@ def test_a_folder_of_timm_names_is_the_same_model(tmp_path):
   ours, theirs = (flatten_dict(tree, sep="/") for tree in (params, expected[1]))
   assert ours.keys() == theirs.keys()
   assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
+
+
+@pytest.mark.parametrize("size, shape", [
+    ({"shortest_edge": 40, "longest_edge": 60}, (37, 50)), (None, (30, 64)),
+    ({"height": 24, "width": 36}, (50, 20))])
+def test_images_are_resized_as_by_its_processor(size, shape, tmp_path):
+  processor = transformers.DetrImageProcessor(
+      do_resize=size is not None, **({"size": size} if size else {"pad_size": {
+          "height": 64, "width": 64}}))
+  processor.save_pretrained(tmp_path)
+  picture = np.random.default_rng(0).integers(256, size=(*shape, 3), dtype=np.uint8)
+  ops = preprocessor.read_ops(str(tmp_path), IMAGENET, kind="Detr")
+  example = {"image": picture, "path": "a picture"}
+  for op in ops:
+    example = op.augment(example, None)
+  theirs = processor(picture, return_tensors="np")
+  height, width = example["size"]
+  mask = theirs["pixel_mask"][0]
+  assert (mask.sum(0).max(), mask.sum(1).max()) == (height, width)
+  ours = np.asarray(IMAGENET.normalize(example["image"]))[:height, :width]
+  np.testing.assert_allclose(ours, theirs["pixel_values"][0].transpose(1, 2, 0)[:height, :width],
+                             atol=1e-5)
+  again = preprocessor.content(preprocessor.evaluated(ops, IMAGENET), {
+      "image_mean": list(IMAGENET.mean), "image_std": list(IMAGENET.std), "num_channels": 3})
+  theirs = json.loads((tmp_path / "preprocessor_config.json").read_text())
+  assert {key: theirs[key] for key in again if key in theirs} == {
+      key: x for key, x in again.items() if key in theirs}

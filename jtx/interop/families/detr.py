@@ -4,6 +4,7 @@ The backbone is described in one of two ways, and named by one of two libraries:
 `transformers`, or "timm_backbone". Both are read; the first is written, which needs no other package.
 """
 
+import functools
 from typing import Any, Mapping
 
 from jtx.interop import preprocessor
@@ -275,5 +276,6 @@ FAMILY = Family(
     values=values,
     head=head,
     model="detr",
-    side_files=SideFiles(preprocessor.read_pixels, split_preprocessor, preprocessor.read_ops),
+    side_files=SideFiles(preprocessor.read_pixels, split_preprocessor,
+                         functools.partial(preprocessor.read_ops, kind="Detr")),
 )
