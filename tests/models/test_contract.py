@@ -76,7 +76,8 @@ CASES = {
             head=ImageHeadConfig(task="classes", outputs=3, distilled=True)),
         {"classes", "distilled"}),
     "detr": (Detr(  # which has as many queries as its images have places
-        backbone=BackboneConfig(stages=(1,), width=4, kind="basic", stem="strided"), num_queries=3,
+        backbone=BackboneConfig(stages=(1,), width=4, kind="basic", stem="strided", groups=2),
+        num_queries=3,
         encoder=dataclasses.replace(STACK, width=D, num_layers=2, block=SIZE["block"]),
         decoder=dataclasses.replace(STACK, width=D, num_layers=3, block=SIZE["block"]),
         head=BoxHeadConfig(outputs=3)), {"boxes"}),

@@ -1,6 +1,7 @@
 """DETR: its size, what padding may change, positions of all kinds, and what is refused."""
 
 import dataclasses
+import functools
 import math
 
 from flax import linen as nn
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.models.backbone import Backbone, BackboneConfig
+from jtx.models.backbone import Backbone, BackboneConfig, FrozenBatchNorm
 from jtx.models.box_head import BoxHeadConfig
 from jtx.models.detr import STACK, Detr, PlacesConfig
 from jtx.nn.positions import Learned
@@ -27,7 +28,7 @@ RNG = np.random.default_rng(0)
 IMAGE = RNG.normal(size=(2, 16, 24, 3)).astype(np.float32)
 
 
-def drawn(model, std=0.4):
+def drawn(model, std=0.8):
   """Random parameters, of which no variance is negative."""
   boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   random = np.random.default_rng(0)
@@ -36,9 +37,13 @@ def drawn(model, std=0.4):
       lambda x: jnp.asarray(std * random.normal(size=x.shape), jnp.float32), unbox(boxed)))
 
 
-def run(model, batch, params=None):
-  return jax.jit(lambda params, batch: model.apply({"params": params}, batch, method="boxes"))(
-      drawn(model) if params is None else params, batch)
+def run(model, batch):
+  return jitted(model)(drawn(model), batch)
+
+
+@functools.cache
+def jitted(model):
+  return jax.jit(lambda params, batch: model.apply({"params": params}, batch, method="boxes"))
 
 
 def test_parameters_of_resnet50():
@@ -69,11 +74,11 @@ def test_outputs():
   assert out["logits"].shape == (2, 2, 4, 4) and out["boxes"].shape == (2, 2, 4, 4)
   assert (out["boxes"] > 0).all() and (out["boxes"] < 1).all()
   assert np.abs(out["boxes"][0] - out["boxes"][1]).max() > 1e-3  # of two layers
-  params = drawn(SMALL)
   without = SMALL.clone(head=BoxHeadConfig(task="none"))
   assert without.heads == frozenset()
-  hidden = jax.jit(lambda p: without.apply({"params": p}, {"image": IMAGE}))(
-      {key: x for key, x in params.items() if key != "task_head"})
+  boxed = jax.eval_shape(without.init, jax.random.key(0), without.example())["params"]
+  assert "task_head" not in boxed
+  hidden = jax.eval_shape(lambda p: without.apply({"params": p}, {"image": IMAGE}), unbox(boxed))
   assert hidden.shape == (2, 4, 8)
 
 
@@ -90,8 +95,8 @@ def test_padding_is_not_seen(places):
   padded, more = (run(model, {"image": image, "size": size}) for image in (IMAGE, zeros))
   for key in padded:
     np.testing.assert_allclose(padded[key], more[key], rtol=2e-5, atol=2e-6)
-  whole = run(model, {"image": IMAGE})
-  assert np.abs(whole["logits"] - padded["logits"]).max() > 1e-3
+  whole = run(model, {"image": IMAGE, "size": np.full((2, 2), (16, 24), np.int32)})
+  assert np.abs(whole["logits"] - padded["logits"]).max() > 1e-2
 
 
 def test_bytes_are_normalised_and_their_padding_is_zero():
@@ -138,38 +143,48 @@ def read_by_stacks(model, params):
       kept[context.module.name] = args
     return method(*args, **kwargs)
 
-  def call(params):
-    with nn.intercept_methods(spy):
-      model.apply({"params": params}, {"image": IMAGE})
-    return kept["encoder"][0], kept["decoder"][0]
-
-  return *jax.jit(call)(params), kept["encoder"][1], kept["decoder"][1]
+  with nn.intercept_methods(spy):
+    model.apply({"params": params}, {"image": IMAGE})
+  return (*kept["encoder"], *kept["decoder"])
 
 
 @pytest.mark.parametrize("places, at_input, in_encoder, in_decoder, zeros", ABLATION)
 def test_where_positions_are_added(places, at_input, in_encoder, in_decoder, zeros):
-  model = SMALL.clone(places=places)
-  params = drawn(model)
-  x, queries, encoder, decoder = read_by_stacks(model, params)
-  features = model.apply({"params": params}, {"image": IMAGE}, method="features")[0]
-  bare = features.reshape(2, 24, -1) @ params["projection"]["kernel"] + params["projection"]["bias"]
-  added = x - bare
-  if at_input:
-    vectors = model.apply({"params": params}, jnp.full((2, 2), (4, 6)), 4, 6, method="vectors")
-    added -= vectors
-  np.testing.assert_allclose(added, 0, atol=1e-5)
+  model, seen = SMALL.clone(places=places), []
+  jax.eval_shape(lambda params: seen.append(read_by_stacks(model, params)), drawn(model))
+  (_, encoder, _, decoder), = seen
   assert (encoder.places.vectors is not None) == in_encoder
   assert (decoder.memory.places.vectors is not None) == in_decoder
   assert (decoder.places.vectors is not None) == zeros
-  np.testing.assert_allclose(queries[0], 0 if zeros else params["query_embedding"])
+  assert (places.at == "input") == at_input
+
+
+def test_positions_at_the_input():
+  """Those of places are added to features, and queries are the decoder's input."""
+  model = SMALL.clone(places=PlacesConfig(at="input", queries_at="input"))
+
+  def inputs(params):
+    x, _, queries, _ = read_by_stacks(model, params)
+    features, sizes = model.apply({"params": params}, {"image": IMAGE}, method="features")
+    vectors = model.apply({"params": params}, sizes, 4, 6, method="vectors")
+    return x, queries, features.reshape(2, 24, -1), vectors
+
+  params = drawn(model)
+  x, queries, features, vectors = jax.jit(inputs)(params)
+  projection = params["projection"]
+  expected = features @ projection["kernel"] + projection["bias"] + vectors
+  np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-5)
+  np.testing.assert_array_equal(queries, np.stack(2 * [params["query_embedding"]]))
 
 
 def test_batch_norms_are_constants():
-  model, params = SMALL, drawn(SMALL)
-  gradient = jax.jit(jax.grad(lambda p: run(model, {"image": IMAGE}, p)["logits"].sum()))(params)
-  for path, g in flatten_dict(gradient, sep="/").items():
-    constant = path.startswith("backbone") and "/norm/" in path
-    assert (np.abs(g).max() == 0) == constant, path
+  norm, x = FrozenBatchNorm(), RNG.normal(size=(2, 3, 3, 5))
+  params = {name: np.abs(RNG.normal(size=5)) for name in ("scale", "bias", "mean", "variance")}
+  call = jax.jit(lambda params, x: norm.apply({"params": params}, x))
+  expected = (x - params["mean"]) / np.sqrt(params["variance"] + 1e-5) * params["scale"]
+  np.testing.assert_allclose(call(params, x), expected + params["bias"], rtol=1e-5, atol=1e-5)
+  gradient = jax.jit(jax.grad(lambda params: call(params, x).sum()))(params)
+  assert all((g == 0).all() for g in gradient.values())
 
 
 REFUSED = [
