@@ -11,12 +11,15 @@ A line of the output is an object of JSON; the order is kept. What an object nee
 model's head: see jtx/inference/tasks.py. What doesn't fit is an error that names file and line.
 
 Of a vision transformer the input is a folder of images, an image, or a text file with the path of
-one a line; the output has the path, and the five likeliest classes or a vector. Of two towers, such
-as CLIP, --texts=T is a file of texts, one a line: the output has the probability of each.
+one a line; the output has the path, and the five likeliest classes or a vector. Of a detector it
+has the objects whose score is --threshold or more: label, score and box (left, top, width and
+height in pixels of the file), which --pictures=D draws over each image. Of two towers, such as
+CLIP, --texts=T is a file of texts, one a line: the output has the probability of each.
 """
 
 from collections.abc import Sequence
 import json
+import os
 
 from absl import flags
 
@@ -30,6 +33,11 @@ INPUT = flags.DEFINE_string(
 OUTPUT = cli.define_output("-", "File to write; - is standard output.")
 TEXTS = flags.DEFINE_string(
     "texts", None, "File of texts, one a line, of which two towers tell what fits each image.")
+THRESHOLD = flags.DEFINE_float(
+    "threshold", None, "The least score of an object that a detector gives; if not given, 0.5.",
+    lower_bound=0, upper_bound=1)
+PICTURES = flags.DEFINE_string(
+    "pictures", None, "Folder for images with the boxes of the objects that a detector finds.")
 MAX_LENGTH = flags.DEFINE_integer(
     "max_length", None, "Tokens that a text is cut to, and of the windows of a context; if not"
     " given those that the run was trained with, or 256.", lower_bound=8)
@@ -82,6 +90,26 @@ def of_images(saved, model, params) -> list[dict]:
   return results
 
 
+def of_boxes(saved, model, params) -> list[dict]:
+  """The objects of each image, drawn where they are asked for."""
+  from jtx import storage
+  from jtx.figures.figure import save_figure
+  from jtx.inference import boxes
+  from jtx.inference.images import listed_images
+  paths = listed_images(INPUT.value)
+  labels = saved.labels() or [f"LABEL_{i}" for i in range(model.head.outputs)]
+  detect = boxes.Detector(model, params, saved.image_ops(model), labels,
+                          batch_size=BATCH_SIZE.value)
+  threshold = boxes.THRESHOLD if THRESHOLD.value is None else THRESHOLD.value
+  results = []
+  for number, (path, found) in enumerate(zip(paths, detect(paths, threshold))):
+    results.append({"path": path, "objects": [x._asdict() for x in found]})
+    if PICTURES.value is not None:
+      name = f"{number:05d}_{os.path.splitext(os.path.basename(path))[0]}.png"
+      save_figure(boxes.picture(path, found, labels), storage.join(PICTURES.value, name))
+  return results
+
+
 def of_pairs(saved, model, params) -> list[dict]:
   """The likeliest text of each image, and the probability of all."""
   from jtx.errors import ConfigError
@@ -106,6 +134,7 @@ def of_pairs(saved, model, params) -> list[dict]:
 
 
 def main() -> None:
+  from jtx.errors import ConfigError
   from jtx.inference import tasks
   from jtx.inference.images import takes_images
   from jtx.saved.folder import open_saved
@@ -116,8 +145,13 @@ def main() -> None:
   if TEXTS.value is not None:
     write(of_pairs(saved, model, params))
     return
+  finds = "boxes" in model.heads
+  for flag in ("threshold", "pictures"):
+    if not finds and flags.FLAGS[flag].value is not None:
+      raise ConfigError(f"--{flag} is of detectors, and --workdir={WORKDIR.value} holds a"
+                        f" {type(model).__name__} without a head for boxes")
   if takes_images(model):
-    write(of_images(saved, model, params))
+    write((of_boxes if finds else of_images)(saved, model, params))
     return
   ready = trained(saved, model, params, MAX_LENGTH.value, BATCH_SIZE.value)
   write(tasks.predict(ready, read_inputs(saved, model)))

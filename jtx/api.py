@@ -5,6 +5,7 @@
   classify = jtx.Classifier(DIR)
   classify(["a text"])  # [Prediction(label="1", scores={...})]
   classify(["cat.jpg"])  # likewise, where DIR has a vision transformer
+  jtx.Detector(DIR)(["cat.jpg"])  # [[Found(label="cat", score=0.9, box=(8.0, 4.0, 90.0, 60.0))]]
   jtx.Tagger(DIR)(["Ann sat"])  # [Tagged(words=["Ann", "sat"], tags=["B-PER", "O"])]
   jtx.Answerer(DIR)(["Who sat?"], ["Ann sat."])  # [Answered(answer="Ann", ...)]
   jtx.FillMask(DIR)(["Ann [MASK]."])  # [[{"sat": 0.4, ...}]], a dict for each mask of a text
@@ -17,19 +18,19 @@ whose order is kept. Texts may be of any number and length: they are put into ba
 program that is compiled once a shape.
 """
 
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import Any, Iterator, Sequence
 
 from jtx.config import ConfigDict, build, edit, section
 from jtx.data.chat import Message, Template
-from jtx.errors import ConfigError, DataError
+from jtx.errors import ConfigError
 from jtx.evals import pictures
 from jtx.figures.panels import attention_panels
 from jtx.inference import attention as attention_lib
-from jtx.inference import tasks
+from jtx.inference import boxes, tasks
 from jtx.inference.continuations import Continuation, Limits, TextGenerator
 from jtx.inference.decode import METHODS
 from jtx.inference.images import ImageClassifier, ImagePredictor, takes_images
-from jtx.inference.predictions import Labels, Prediction
+from jtx.inference.predictions import Answered, Labels, Prediction, Tagged, listed
 from jtx.inference.texts import TextClassifier, TextEmbedder
 from jtx.inference.translate import Hypothesis
 from jtx.inference.translate import Translator as TextTranslator
@@ -40,8 +41,9 @@ from jtx.saved.languages import between
 from jtx.saved.pretrained import load_pretrained, load_tokenizer, push_to_hub, save_pretrained
 from jtx.saved.trained import MAX_LENGTH, trained
 
-__all__ = ("Answerer", "Classifier", "Embedder", "FillMask", "Generator", "Tagger", "Translator",
-           "attention", "load_pretrained", "load_tokenizer", "push_to_hub", "save_pretrained")
+__all__ = ("Answerer", "Classifier", "Detector", "Embedder", "FillMask", "Generator", "Tagger",
+           "Translator", "attention", "load_pretrained", "load_tokenizer", "push_to_hub",
+           "save_pretrained")
 
 
 class Opened:
@@ -95,21 +97,6 @@ class Opened:
     return tasks.predict(self.trained, inputs)
 
 
-def listed(inputs: Sequence[Any], second: Sequence[Any] | None = None) -> list[Any]:
-  """Inputs as a list.
-
-  Raises:
-    DataError: they are one text, or not as many as those of `second`.
-  """
-  for given in (inputs, second):
-    if isinstance(given, (str, bytes)):
-      raise DataError(f"inputs are lists: give [{given[:20]!r}] for {given[:20]!r}")
-  inputs = list(inputs)
-  if second is not None and len(second) != len(inputs):
-    raise DataError(f"{len(inputs)} inputs and {len(second)} second ones, of which each has one")
-  return inputs
-
-
 class Embedder(Opened):
   """Texts to vectors: pooled hidden states of the last layer.
 
@@ -159,10 +146,25 @@ class Classifier(Opened):
     return self.classify(listed(inputs, second), *([] if second is None else [second]))
 
 
-class Tagged(NamedTuple):
-  """The words of a text, and a tag each; None for a word that is cut off or has no token."""
-  words: list[str]
-  tags: list[str | None]
+class Detector(Opened):
+  """Images to the objects in them."""
+  heads, told, of_images = ("boxes",), "objects", True
+
+  def __init__(self, directory: str, **options: Any):
+    super().__init__(directory, **options)
+    self.labels = self.saved.labels() or tuple(
+        f"LABEL_{i}" for i in range(self.model.head.outputs))
+    self.detect = boxes.Detector(self.model, self.params, self.saved.image_ops(self.model),
+                                 self.labels, batch_size=self.batch_size)
+
+  def __call__(self, images: Sequence[Any],
+               threshold: float = boxes.THRESHOLD) -> list[list[boxes.Found]]:
+    """The objects of each image whose score is `threshold` or more, best first.
+
+    An object has a `label`, a `score`, and a `box`: left, top, width and height in pixels of the
+    file. An image is a path, the bytes of a file, or a uint8 array [H, W, C].
+    """
+    return list(self.detect(listed(images), threshold))
 
 
 class Tagger(Opened):
@@ -173,13 +175,6 @@ class Tagger(Opened):
     """The tags of each text, which is a list of words, or is split into words at its spaces."""
     words = [text.split() if isinstance(text, str) else list(text) for text in listed(texts)]
     return [Tagged(**found) for found in self.predict([{"words": w} for w in words])]
-
-
-class Answered(NamedTuple):
-  """The answer to a question."""
-  answer: str  # "" where no span is one
-  no_answer_score: float  # of there being none, as the scores in n_best
-  n_best: list[dict[str, Any]]  # answers, best first: text, score, start and end in characters
 
 
 class Answerer(Opened):

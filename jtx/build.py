@@ -14,6 +14,7 @@ from jtx.objectives import OBJECTIVES
 
 # Keys of a config's model that give it a head. Others are of head.task.
 HEAD_EDITS = {
+    "boxes": {"name": "detr"},
     "generator": {"name": "electra"}, "image_text": {"name": "two_towers"},
     "lm": {"name": "decoder", "lm": True},
     "mae": {"name": "vit", "decoder.num_layers": 8},
@@ -51,6 +52,8 @@ def make_model(config: ConfigDict, info: Mapping[str, int],
   if label_shares is not None and getattr(objective, "needs_shares", False):
     objective = objective.with_shares(label_shares())
   check_heads(config, model, objective.heads, f"config.objective.name={config.objective.name!r}")
+  if getattr(objective, "needs_model", False):
+    objective = objective.with_model(model)
   if weight := getattr(objective, "lm_weight", 0):
     check_heads(config, model, frozenset({"lm"}), f"config.objective.lm_weight={weight}")
   if getattr(objective, "loss", "") == "cross_entropy" and model.head.outputs == 1:

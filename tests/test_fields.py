@@ -17,13 +17,18 @@ import pytest
 from jtx import config
 from jtx.errors import ConfigError
 from jtx.models import MODELS, decoder, encdec, encoder
+from jtx.models.backbone import BackboneConfig
+from jtx.models.box_head import BoxHeadConfig
 from jtx.models.decoder import Decoder
+from jtx.models.detr import STACK as DETR_STACK
+from jtx.models.detr import Detr, PlacesConfig
 from jtx.models.electra import Electra, GeneratorConfig
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.features import FeatureConfig
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
+from jtx.models.patches import PixelConfig
 from jtx.models.resnet import ResnetConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.two_towers import ProjectionConfig, SimilarityConfig, TowerConfig, TwoTowers
@@ -49,6 +54,7 @@ from jtx.objectives import OBJECTIVES
 from jtx.objectives.classify import Classify
 from jtx.objectives.contrastive import Contrastive
 from jtx.objectives.cosine import Cosine
+from jtx.objectives.detection import CostConfig, Detection
 from jtx.objectives.distill import Distill
 from jtx.objectives.distill_classes import DistillClasses
 from jtx.objectives.dpo import Dpo
@@ -82,6 +88,10 @@ TOWERS = dict(vocab_size=11, image=IMAGE["image"], patch_size=2, image_stack=IMA
               text_stack=StackConfig(**GRID_STACK, causal=True, position=Learned(8)),
               projection=ProjectionConfig(width=8))
 MAE = {**IMAGE, "decoder": DecoderConfig(**DECODER)}
+DETR = dict(
+    backbone=BackboneConfig(stages=(1, 1), width=4, kind="basic", stem="strided"), num_queries=3,
+    image=PixelConfig(), encoder=dataclasses.replace(DETR_STACK, **STACK),
+    decoder=dataclasses.replace(DETR_STACK, **STACK), head=BoxHeadConfig(outputs=2))
 MODEL = dict(vocab_size=11, stack=StackConfig(**STACK))
 TRANSLATOR = dict(vocab_size=11, encoder=StackConfig(**STACK, position=Sinusoidal()),
                   decoder=StackConfig(**STACK, position=Sinusoidal(), causal=True))
@@ -204,6 +214,41 @@ CHANGES = {
         "decoder": ({}, DecoderConfig(**DECODER)),
         "lora": ({}, LoraConfig(rank=2)),
         "dtype": ({}, "bfloat16"),
+    },
+    Detr: {
+        "image": ({}, PixelConfig(mean=(0.4,))),
+        "backbone": ({}, BackboneConfig(stages=(1,), width=8, stem="strided")),
+        "encoder": ({}, StackConfig(**STACK, unroll=2)),
+        "decoder": ({}, StackConfig(**STACK, unroll=2)),
+        "places": ({}, PlacesConfig(in_encoder=False)),
+        "num_queries": ({}, 4),
+        "head": ({}, BoxHeadConfig(outputs=3)),
+        "lora": ({}, LoraConfig(rank=2)),
+        "dtype": ({}, "bfloat16"),
+    },
+    BackboneConfig: {
+        "stages": ({}, (1, 2)),
+        "width": ({}, 8),
+        "kind": ({}, "bottleneck"),
+        "stem": ({}, "pooled"),
+        "groups": ({}, 2),
+    },
+    PlacesConfig: {
+        "kind": ({}, "learned"),
+        "at": ({}, "input"),
+        "in_encoder": ({}, False),
+        "queries_at": ({}, "input"),
+        "base": ({}, 100.0),
+        "max_side": (dict(kind="learned"), 9),
+    },
+    BoxHeadConfig: {
+        "outputs": ({}, 3),
+        "num_layers": ({}, 2),
+    },
+    PixelConfig: {
+        "channels": ({}, 1),
+        "mean": ({}, (0.4,)),
+        "std": ({}, (0.4,)),
     },
     TwoTowers: {
         "vocab_size": ({}, 12),
@@ -407,6 +452,9 @@ CHANGES = {
     Contrastive: {"temperature": ({}, 0.5), "symmetric": ({}, True)},
     Cosine: {},
     Dpo: {"loss": ({}, "ipo"), "beta": ({}, 0.3), "label_smoothing": ({}, 0.1)},
+    Detection: {"l1": ({}, 1.0), "giou": ({}, 1.0), "no_object": ({}, 0.5),
+                "cost": ({}, CostConfig(l1=1.0))},
+    CostConfig: {"classes": ({}, 3.0), "l1": ({}, 1.0), "giou": ({}, 1.0)},
     Distill: {"pairs": ({}, False), "temperature": ({}, 3.0), "soft_weight": ({}, 1.0),
               "mlm_weight": ({}, 1.0), "cosine_weight": ({}, 2.0)},
     ImageText: {"loss": ({}, "sigmoid"), "chunk": ({}, 1), "max_scale": ({}, 7.0)},
@@ -434,6 +482,9 @@ REQUIRED = {
     FeatureConfig: dict(layers=(1,)),
     LoraConfig: dict(rank=2),
     Vit: VIT,
+    Detr: DETR,
+    BackboneConfig: dict(stages=(1, 1), width=4, kind="basic", stem="strided"),
+    BoxHeadConfig: dict(outputs=2),
     TwoTowers: TOWERS,
     ProjectionConfig: dict(width=8),
     StackConfig: STACK,
@@ -467,6 +518,7 @@ EXEMPT = {
     (Xlnet, "embedding"): "refused: see REFUSED",
     (HeadConfig, "threshold"): "of what is predicted: see test_tasks.py",
     (ImageHeadConfig, "threshold"): "likewise",
+    (BoxHeadConfig, "task"): "whether there is a head: see test_detr.py",
     (LearnedGrid, "trained"): "of the optimiser: see test_optim.py",
     (LoraConfig, "trained"): "of the gradient: see test_lora.py",
     (AttentionConfig, "kernel"): "all kernels are one function; which runs is in test_attention.py",
@@ -613,6 +665,18 @@ def program(instance) -> Programs:
       return image_program(instance, Mae() if instance.decoder.num_layers else Probe())
     case TwoTowers():
       return pair_program(instance, ImageText())
+    case Detr():
+      return detector_program(instance, Detection())
+    case BackboneConfig():
+      return program(Detr(**{**DETR, "backbone": instance}))
+    case PlacesConfig():
+      return program(Detr(**{**DETR, "places": instance}))
+    case BoxHeadConfig():
+      return program(Detr(**{**DETR, "head": instance}))
+    case Detection():
+      return detector_program(Detr(**DETR), instance)
+    case CostConfig():
+      return program(Detection(cost=instance))
     case TowerConfig():
       return pair_program(TwoTowers(**TOWERS, tower=instance), ImageText())
     case ProjectionConfig():
@@ -621,6 +685,8 @@ def program(instance) -> Programs:
       return pair_program(TwoTowers(**TOWERS, similarity=instance), ImageText(loss="sigmoid"))
     case ImageText():
       return pair_program(TwoTowers(**TOWERS), instance)
+    case PixelConfig() if not isinstance(instance, ImageConfig):
+      return program(Detr(**{**DETR, "image": instance}))
     case ImageConfig():
       return image_program(Vit(**{**VIT, "image": instance}), Probe())
     case PrefixConfig():
@@ -807,6 +873,20 @@ def pair_program(model, objective) -> Programs:
   pixels = jnp.arange(2 * size * size * channels).reshape(2, size, size, channels) % 251
   return text_program(model, Total(objective, model), image=pixels.astype(jnp.uint8),
                       real=jnp.ones((2, 1), int))
+
+
+def detector_program(model, objective) -> Programs:
+  """Of images of two sizes, with an object in one of them."""
+  objective = objective.with_model(model)
+  pixels = jnp.arange(2 * 64 * model.image.channels).reshape(2, 8, 8, -1) % 251
+  batch = {"image": pixels.astype(jnp.uint8), "size": jnp.array([[8, 8], [5, 8]]),
+           "boxes": jnp.full((2, 2, 4), 0.5), "box_classes": jnp.array([[1, -1], [-1, -1]])}
+
+  def loss(params, batch, key):
+    sums = Total(objective, model)(model, params, batch, train=True, rngs={"dropout": key})
+    return sums["loss"][0]
+
+  return Programs(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
 
 
 def layer_program(module, arguments) -> Programs:

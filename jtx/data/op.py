@@ -22,6 +22,7 @@ class Column(NamedTuple):
   kind: str
   dtype: str = "int32"
   shape: tuple[int, ...] = ()  # of an array, or of what an example has
+  fill: int = 0  # of an array where there is no example
 
 
 class Stage(enum.Enum):

@@ -142,7 +142,7 @@ def assemble(layout: "Pad | Pack", columns: Mapping[str, Column],
         for s, example in enumerate(row):
           batch[name][r, s] = example[name]
     elif column.kind == "array":
-      batch[name] = np.zeros((len(rows), *column.shape), column.dtype)
+      batch[name] = np.full((len(rows), *column.shape), column.fill, column.dtype)
       for r, row in enumerate(rows):
         for example in row:
           batch[name][r] = example[name]

@@ -114,12 +114,16 @@ def lazy(sources: Sequence, recipe: recipes.Recipe, warned: set[str] | None = No
     warned: paths of broken images that were warned of before.
 
   Raises:
-    DataError: a source has other classes than the run.
+    DataError: a source has other classes than the run, or more boxes than a row.
   """
   decode = recipe.augment[0]
   for source in sources:
     if decode.labelled:
       check_classes(source, decode.names)
+    room = getattr(recipe.layout, "max_boxes", 0)
+    if room and (most := getattr(source, "most_boxes", 0)) > room:
+      raise DataError(f"{source.name}: has an image with {most} boxes, which is more than"
+                      f" max_boxes={room} of op images")
     logging.info("%s: %d images%s", source.name, len(source),
                  f" of {len(decode.names)} classes" if decode.labelled else "")
   return LazyExamples(sources, recipe.augment, recipe.prepared_columns(),

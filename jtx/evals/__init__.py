@@ -11,6 +11,7 @@ else it needs, and `check_data` looks at its split, where it reads other columns
 from jtx.evals.answers import Answers
 from jtx.evals.choices import Choices
 from jtx.evals.classification import Classification, MultiLabel
+from jtx.evals.detection import Detection
 from jtx.evals.embeddings import Retrieval, Similarity
 from jtx.evals.image_text import ImageText
 from jtx.evals.images import Images, Probes, Throughput
@@ -28,6 +29,7 @@ EVALS = {
     "answers": Answers,
     "choices": Choices,
     "classification": Classification,
+    "detection": Detection,
     "image_text": ImageText,
     "images": Images,
     "loss": Loss,

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jtx import storage
+from jtx.data.example import Example
 from jtx.data.sources import files
 from jtx.data.sources.images import ENDINGS
 from jtx.errors import DataError
@@ -50,23 +51,41 @@ class ImagePredictor:
     Raises:
       DataError: an image can't be read or decoded.
     """
+    for examples, batch in self.batches(images, ("image",)):
+      yield from np.asarray(self.run(self.params, batch["image"]))[:len(examples)]
+
+  def batches(self, images: Sequence[Image], keys: Sequence[str],
+              ) -> Iterator[tuple[list[Example], dict[str, jax.Array]]]:
+    """Examples after the ops, and the arrays [batch_size, ...] of some of their keys.
+
+    All batches are of one shape, so that a program is compiled once; rows without an image are 0.
+
+    Raises:
+      DataError: an image can't be read or decoded.
+    """
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
       for start in range(0, len(images), self.batch_size):
-        arrays = list(pool.map(self.array, images[start:start + self.batch_size]))
-        # One shape, so that it is compiled once.
-        batch = np.zeros((self.batch_size, *arrays[0].shape), np.uint8)
-        batch[:len(arrays)] = arrays
-        yield from np.asarray(self.run(self.params, jnp.asarray(batch)))[:len(arrays)]
+        examples = list(pool.map(self.example, images[start:start + self.batch_size]))
+        batch = {}
+        for key in keys:
+          rows = np.stack([e[key] for e in examples])
+          more = np.zeros((self.batch_size - len(rows), *rows.shape[1:]), rows.dtype)
+          batch[key] = jnp.asarray(np.concatenate([rows, more]))
+        yield examples, batch
 
-  def array(self, image: Image) -> np.ndarray:
-    """[H, W, C], as the model takes it."""
+  def example(self, image: Image) -> Example:
+    """An image as an example after the ops, without a label."""
     path = "an image" if isinstance(image, (bytes, np.ndarray)) else os.fspath(image)
     if not isinstance(image, (bytes, np.ndarray)):
       image = files.read(path)
     example = {"image": image, "label": 0, "path": path}
     for op in self.ops:
       example = op.augment(example, None)
-    return example["image"]
+    return example
+
+  def array(self, image: Image) -> np.ndarray:
+    """[H, W, C], as the model takes it."""
+    return self.example(image)["image"]
 
 
 class ImageClassifier:

@@ -1,4 +1,4 @@
-"""Probabilities of classes and labels from the outputs of a head."""
+"""Predictions as values: probabilities of classes and labels, tags, answers; lists of inputs."""
 
 from typing import Any, NamedTuple, Sequence
 
@@ -15,6 +15,34 @@ class Prediction(NamedTuple):
 class Labels(NamedTuple):
   labels: list[str]  # any number of them: those whose probability is large enough
   scores: dict[str, float]  # probability of each label
+
+
+class Tagged(NamedTuple):
+  """The words of a text, and a tag each; None for a word that is cut off or has no token."""
+  words: list[str]
+  tags: list[str | None]
+
+
+class Answered(NamedTuple):
+  """The answer to a question."""
+  answer: str  # "" where no span is one
+  no_answer_score: float  # of there being none, as the scores in n_best
+  n_best: list[dict[str, Any]]  # answers, best first: text, score, start and end in characters
+
+
+def listed(inputs: Sequence[Any], second: Sequence[Any] | None = None) -> list[Any]:
+  """Inputs as a list.
+
+  Raises:
+    DataError: they are one text, or not as many as those of `second`.
+  """
+  for given in (inputs, second):
+    if isinstance(given, (str, bytes)):
+      raise DataError(f"inputs are lists: give [{given[:20]!r}] for {given[:20]!r}")
+  inputs = list(inputs)
+  if second is not None and len(second) != len(inputs):
+    raise DataError(f"{len(inputs)} inputs and {len(second)} second ones, of which each has one")
+  return inputs
 
 
 def predicted(head: Any, outputs: np.ndarray, labels: Sequence[str]) -> Prediction | Labels:

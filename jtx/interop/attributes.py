@@ -58,6 +58,10 @@ KINDS = {
                         "a whole number of 1 or more, or -1"),
     "layers": (lambda v: isinstance(v, list) and all(isinstance(k, str) for k in v),
                "a list of layer types"),
+    "sizes": (lambda v: isinstance(v, list) and bool(v) and all(map(KINDS["size"][0], v)),
+              "a list of whole numbers of 1 or more"),
+    "name": (lambda v: isinstance(v, str), "a name"),
+    "image_position": (lambda v: v in ("sine", "learned"), "'sine' or 'learned'"),
     "rope": (lambda v: isinstance(v, dict), "an object of RoPE parameters by layer type"),
     "square": (lambda v: _side(v) is not None, "a whole number of pixels, or two equal ones"),
     "pixels": (lambda v: isinstance(v, list) and bool(v) and all(

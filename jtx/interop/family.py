@@ -83,8 +83,8 @@ class Names:
 
 
 def matching(names: Iterable[str]) -> re.Pattern[str]:
-  """Matches names, in which "{i}" and "{e}" are the numbers of any layer and expert."""
-  number = lambda name: re.sub(r"\\{[ie]\\}", r"\\d+", re.escape(name))
+  """Matches names, in which "{i}" and the like are the numbers of any layer, expert or block."""
+  number = lambda name: re.sub(r"\\{[iesb]\\}", r"\\d+", re.escape(name))
   return re.compile("|".join(sorted({number(n) for n in names})))
 
 

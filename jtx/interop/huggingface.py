@@ -306,7 +306,8 @@ def head_candidates(source: Source, model: Any) -> Iterator[tuple[Heads, tuple[t
     theirs = {"transform": "none", "norm": False, "use_bias": True, **family.head(values, heads)}
     same_transform = all(getattr(model.head, k) == theirs[k]
                          for k in ("transform", "norm", "use_bias") if hasattr(model.head, k))
-    same = same_transform and heads == own and model.head.pool == theirs["pool"]
+    pool = getattr(model.head, "pool", None)  # a detector's has none
+    same = same_transform and heads == own and pool == theirs.get("pool")
     if same_transform:
       yield heads, tuple(row for row in names.rows_of(heads)
                          if same or all(p.startswith("task_head/transform/") for p in row.paths))

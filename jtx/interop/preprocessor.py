@@ -1,7 +1,8 @@
 """preprocessor_config.json of Hugging Face: how a file of an image becomes a model's array.
 
 Here that is a list of image ops without draws: decoding, a resize, a crop of the middle, and the
-layout. A folder that jtx writes has those of the run's evaluation.
+layout. A folder that jtx writes has those of the run's evaluation. A detector's images keep their
+shape: they are scaled by a side, or to fit, and padded.
 """
 
 import os
@@ -16,9 +17,10 @@ from jtx.data.op import ImageOp
 from jtx.data.ops.decode import DecodeImage
 from jtx.data.ops.image import CenterCrop, InceptionCrop, Resize
 from jtx.data.ops.image_layout import Images
+from jtx.data.ops.scale import ResizeShortest, ScaleJitter
 from jtx.errors import ConfigError
 from jtx.interop.attributes import need
-from jtx.models.patches import ImageConfig
+from jtx.models.patches import ImageConfig, PixelConfig
 
 PREPROCESSOR = "preprocessor_config.json"
 PIXELS = ("image_mean", "image_std")
@@ -27,14 +29,34 @@ RESAMPLE = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 SQUARE = {"do_resize": True, "size": 224, "resample": 2, "do_center_crop": False}
 CROPPED = {"do_resize": True, "size": {"shortest_edge": 224}, "resample": 3,
            "do_center_crop": True, "crop_size": 224}
+DETR = {"do_resize": True, "size": {"shortest_edge": 800, "longest_edge": 1333}, "resample": 2,
+        "do_pad": True}
 DEFAULTS = {"ViT": SQUARE, "DeiT": CROPPED | {"size": 256}, "Bit": CROPPED, "CLIP": CROPPED,
-            "Siglip": SQUARE | {"resample": 3}}
+            "Siglip": SQUARE | {"resample": 3}, "Detr": DETR}
 BOTH_SIDES = ("ViT", "DeiT", "Siglip")  # where a size of one number is the height and the width
 
 
-def resized(image: ImageConfig) -> Sequence[ImageOp]:
-  """Decoding, and a resize to the model's size: what is taken where nothing says more."""
-  return placed(image, Resize(size=image.size))
+STRIDE = 32  # pixels of which a padded side is a multiple, as a backbone's last stage divides them
+
+
+def resized(image: PixelConfig) -> Sequence[ImageOp]:
+  """Decoding, and a resize to the model's size: what is taken where nothing says more.
+
+  Of a model of images of any shape, it is the resize of DETR, by the shorter side.
+  """
+  if isinstance(image, ImageConfig):
+    return placed(image, Resize(size=image.size))
+  return padded(image, ResizeShortest())
+
+
+def padded(image: PixelConfig, op: ImageOp | None, size: tuple[int, int] | None = None,
+           ) -> Sequence[ImageOp]:
+  """Decoding, an op on pixels if any, and an array of a size; None is as large as images become."""
+  if size is None:
+    longest = op.longest if isinstance(op, ResizeShortest) else max(op.size, op.width or op.size)
+    size = (-(-longest // STRIDE) * STRIDE,) * 2
+  layout = Images(size=size[0], width=size[1], channels=image.channels, pad=True)
+  return (DecodeImage(channels=image.channels, labelled=False), *([op] if op else []), layout)
 
 
 def placed(image: ImageConfig, *ops: ImageOp) -> Sequence[ImageOp]:
@@ -88,7 +110,11 @@ def read_ops(directory: str, image: ImageConfig, kind: str = "ViT") -> Sequence[
            + ", ".join(f"{name}ImageProcessor" for name in DEFAULTS))
       break
   content = DEFAULTS[kind] | {key: x for key, x in content.items() if x is not None}
+  need(isinstance(image, ImageConfig) == (kind != "Detr"), f"{path}: a {kind}ImageProcessor is not"
+       " that of the model's images")
   try:
+    if kind == "Detr":
+      return _padded(image, content)
     ops = _ops(content, both=kind in BOTH_SIDES)
   except ConfigError as e:
     raise ConfigError(f"{path}: {e}") from None
@@ -118,6 +144,34 @@ def _ops(content: Mapping[str, Any], both: bool) -> list[ImageOp]:
   return [InceptionCrop(size=crop[0], eval_resize=size[0], interpolation=filter)]
 
 
+def _padded(image: PixelConfig, content: Mapping[str, Any]) -> Sequence[ImageOp]:
+  """The ops of a detector's images: a resize, if any, and padding."""
+  pad_size = content.get("pad_size")
+  room = None if pad_size is None else _sides("pad_size", pad_size, True)
+  need(content["do_resize"] or room is not None, "do_resize=false makes images of any size, and"
+       " there is no pad_size that they are padded to")
+  return padded(image, _scale(content) if content["do_resize"] else None, room)
+
+
+def _scale(content: Mapping[str, Any]) -> ImageOp:
+  resample, size = content["resample"], content["size"]
+  need(resample in RESAMPLE, f"resample={resample!r} is not what jtx computes, which is"
+       f" {' or '.join(f'{n} ({name})' for n, name in RESAMPLE.items())}")
+  if isinstance(size, int):  # as in older files
+    size = {"shortest_edge": size, "longest_edge": content.get("max_size", 1333)}
+  whole = isinstance(size, Mapping) and all(isinstance(x, int) and x > 0 for x in size.values())
+  keys = set(size) if whole else set()
+  filter = dict(interpolation=RESAMPLE[resample])
+  if keys == {"shortest_edge", "longest_edge"}:
+    return ResizeShortest((size["shortest_edge"],), size["longest_edge"], **filter)
+  if keys == {"max_height", "max_width"}:
+    return ScaleJitter(size["max_height"], size["max_width"], (1.0, 1.0), **filter)
+  if keys == {"height", "width"}:
+    return Resize(size=size["height"], width=size["width"], **filter)
+  raise ConfigError(f"size={size!r} is neither a shortest_edge and longest_edge, nor a max_height"
+                    " and max_width, nor a height and width")
+
+
 def _sides(key: str, value: Any, both: bool) -> tuple[int, ...]:
   """A height and width, or the shorter side alone."""
   is_size = lambda x: isinstance(x, int) and not isinstance(x, bool) and x > 0
@@ -134,14 +188,16 @@ def _sides(key: str, value: Any, both: bool) -> tuple[int, ...]:
 # ---------------------------------------------------------------------------------------- write
 
 
-def evaluated(ops: Sequence[ImageOp], image: ImageConfig) -> Sequence[ImageOp]:
+def evaluated(ops: Sequence[ImageOp], image: PixelConfig) -> Sequence[ImageOp]:
   """What ops do in evaluation, as ops that draw nothing.
 
   Raises:
     ConfigError: an op changes images there and does not declare it.
   """
   result = tuple(step for op in ops for step in op.evaluated)
-  shape = (image.size + 3, 3 * image.size) + (3,) * (image.channels == 3)
+  height, width = ops[-1].output_size
+  sides = (height // 2 + 1, width // 3 + 1) if ops[-1].pad else (height + 3, 3 * width)
+  shape = sides + (3,) * (image.channels == 3)
   picture = np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)
   if not np.array_equal(_run(ops, picture), _run(result, picture)):
     names = ", ".join(type(op).__name__ for op in ops if not op.evaluated)
@@ -152,7 +208,7 @@ def evaluated(ops: Sequence[ImageOp], image: ImageConfig) -> Sequence[ImageOp]:
 
 
 def _run(ops: Sequence[ImageOp], picture: np.ndarray) -> np.ndarray:
-  example = {"image": picture, "label": 0, "path": "a picture"}
+  example = {"image": picture, "label": 0, "path": "a picture", "boxes": [], "box_labels": []}
   for op in ops:
     example = op.augment(example, None)
   return np.asarray(example["image"])
@@ -175,9 +231,35 @@ def content(ops: Sequence[ImageOp], values: Mapping[str, Any]) -> dict[str, Any]
   for op in ops[1:-1]:
     if not steps or isinstance(op, Resize) or op.output_size != steps[-1].output_size:
       steps.append(op)
-  result = {**_steps(steps), "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
+  shown = _detector_steps(steps, ops[-1]) if ops[-1].pad else _steps(steps)
+  result = {**shown, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
             **{key: values[key] for key in PIXELS}}
   return result | ({"do_convert_rgb": True} if values["num_channels"] == 3 else {})
+
+
+def _detector_steps(steps: Sequence[ImageOp], layout: Images) -> dict[str, Any]:
+  """A resize, if any, and padding to the largest of a batch, or without a resize to one size."""
+  result = {"image_processor_type": "DetrImageProcessor", "format": "coco_detection",
+            "do_resize": bool(steps), "do_pad": True}
+  sides = lambda size, *names: dict(zip(names, size))
+  match steps:
+    case []:
+      return result | {"pad_size": sides(layout.output_size, "height", "width")}
+    case [ResizeShortest() as op]:
+      size = sides((op.shortest[-1], op.longest), "shortest_edge", "longest_edge")
+    case [ScaleJitter() as op]:
+      size = sides((op.size, op.width or op.size), "max_height", "max_width")
+    case [Resize() as op]:
+      size = sides(op.output_size, "height", "width")
+    case _:
+      raise _several(steps, "one resize of a detector's images")
+  codes = {name: number for number, name in RESAMPLE.items()}
+  return result | {"size": size, "resample": codes[op.interpolation]}
+
+
+def _several(steps: Sequence[ImageOp], valid: str) -> ConfigError:
+  names = ", ".join(type(op).__name__ for op in steps)
+  return ConfigError(f"data.ops: a folder of Hugging Face has {valid}, and evaluation does {names}")
 
 
 def _steps(steps: Sequence[ImageOp]) -> dict[str, Any]:
@@ -198,6 +280,4 @@ def _steps(steps: Sequence[ImageOp]) -> dict[str, Any]:
     case [Resize() as op] | [Resize() as op, CenterCrop()]:
       return {"image_processor_type": "DeiTImageProcessor" if cut else "ViTImageProcessor",
               "do_resize": True, "size": square(op), "resample": code[op.interpolation], **cut}
-  names = ", ".join(type(op).__name__ for op in steps)
-  raise ConfigError("data.ops: a folder of Hugging Face has one resize and then one crop of the"
-                    f" middle, and evaluation does {names}")
+  raise _several(steps, "one resize and then one crop of the middle")

@@ -18,9 +18,11 @@ from jtx import storage
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
 from jtx.interop import preprocessor
+from jtx.interop.attributes import need
 from jtx.interop.export import tokenizer_files
 from jtx.interop.files import NewDirectory
 from jtx.models.heads import TASKS
+from jtx.models.patches import ImageConfig
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 DTYPES = ("float32", "bfloat16")
@@ -116,6 +118,8 @@ def _exported(function: Callable, params: Any, inputs: Inputs) -> export.Exporte
 
 def _images(model: Any) -> tuple[Inputs, Callable, str]:
   image = model.image
+  need(isinstance(image, ImageConfig), f"a {type(model).__name__} takes images of several shapes, and"
+       " a StableHLO program those of one")
   inputs = {"image": ((image.size, image.size, image.channels), "uint8",
                       "pixels from 0 to 255, as preprocessor_config.json makes them before it"
                       " rescales and normalises, which the program does")}

@@ -5,6 +5,7 @@ number passes with its bits as they were.
 """
 
 import math
+import re
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
@@ -53,7 +54,8 @@ class Row(NamedTuple):
   `{i}` in the name is the number of a layer, for which `{layers}` in a path is the segment of the
   stack before it, such as `encoder/{layers}/ffn_norm/scale`; a path without it is of a stack of one
   segment. Where the name has no `{i}`, `{layers}` is the segment of the first layer. `{e}` is the
-  number of an expert of the layer, which the parameter has as its next axis. Several paths are
+  number of an expert of the layer, which the parameter has as its next axis. `{s}` and `{b}` are the
+  numbers of a stage and of a block in it, each with parameters of its own. Several paths are
   parameters that the file has as one tensor.
   """
   name: str
@@ -121,6 +123,10 @@ def expanded(row: Row, stacks: Mapping[str, Any], shapes: Mapping[str, Shape],
              ) -> Iterator[tuple[str, list[str], tuple[int, ...]]]:
   """The names of a row's tensors, the paths of their parameters, and the indices into these."""
   stack, has_segments, _ = row.paths[0].partition("/{layers}")
+  if "{s}" in row.name:
+    for s, b in blocks_of(row.paths[0], shapes):
+      yield row.name.format(s=s, b=b), [p.format(s=s, b=b) for p in row.paths], ()
+    return
   if "{i}" not in row.name and not has_segments:
     yield row.name, list(row.paths), ()
     return
@@ -137,6 +143,13 @@ def expanded(row: Row, stacks: Mapping[str, Any], shapes: Mapping[str, Shape],
     elif paths[0] in shapes:
       for e in range(shapes[paths[0]][1]):
         yield row.name.format(i=i, e=e), paths, (j, e)
+
+
+def blocks_of(path: str, shapes: Mapping[str, Shape]) -> list[tuple[int, int]]:
+  """The numbers `{s}` and `{b}` in a path of all parameters that there are, in order."""
+  pattern = re.escape(path).replace(r"\{s\}", r"(\d+)").replace(r"\{b\}", r"(\d+)")
+  found = (re.fullmatch(pattern, name) for name in shapes)
+  return sorted((int(m[1]), int(m[2])) for m in found if m)
 
 
 def layers_of(segments: Sequence[Any]) -> list[tuple[str, int]]:

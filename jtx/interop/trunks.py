@@ -12,13 +12,14 @@ from jtx.errors import ConfigError
 from jtx.interop.tables import Shape
 from jtx.models import MODELS
 from jtx.models.decoder import Decoder
+from jtx.models.detr import Detr
 from jtx.models.electra import Electra
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.heads import TASKS
 from jtx.models.image_head import ImageHeadConfig
 from jtx.models.mae_decoder import DecoderConfig
-from jtx.models.patches import ImageConfig
+from jtx.models.patches import PixelConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.two_towers import IMAGE, TwoTowers, image_tower
 from jtx.models.vit import Vit
@@ -74,7 +75,7 @@ def encdec_in_one_way(model: EncDec) -> EncDec:
                      src_vocab_size=model.src_vocab_size or model.vocab_size)
 
 
-def image_in_one_way(image: ImageConfig) -> ImageConfig:
+def image_in_one_way(image: PixelConfig) -> PixelConfig:
   one = lambda numbers: numbers[:1] if len(set(numbers)) == 1 else numbers
   return dataclasses.replace(image, mean=one(image.mean), std=one(image.std))
 
@@ -82,6 +83,12 @@ def image_in_one_way(image: ImageConfig) -> ImageConfig:
 def towers_in_one_way(model: TwoTowers) -> TwoTowers:
   return model.clone(image=image_in_one_way(model.image),
                      text_stack=stack_in_one_way(model.text_stack))
+
+
+def detr_in_one_way(model: Detr) -> Detr:
+  return model.clone(image=image_in_one_way(model.image),
+                     encoder=stack_in_one_way(model.encoder),
+                     decoder=stack_in_one_way(model.decoder))
 
 
 def vit_in_one_way(model: Vit) -> Vit:
@@ -138,6 +145,7 @@ def resized_towers(model: TwoTowers, params: Mapping[str, jax.Array],
 OF_TEXT = "mlm", "head", "features"
 KINDS: dict[type, Kind] = {
     Decoder: Kind(text_in_one_way, ("lm", "head")),
+    Detr: Kind(detr_in_one_way, ("head",)),
     Encoder: Kind(text_in_one_way, OF_TEXT),
     Electra: Kind(text_in_one_way, (*OF_TEXT, "generator", "disentangled")),
     EncDec: Kind(encdec_in_one_way, ("seq2seq", "head", "head_start")),

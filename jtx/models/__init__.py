@@ -1,6 +1,7 @@
 """Model families, one a file. A config's `model.name` is a key of `MODELS`."""
 
 from jtx.models.decoder import Decoder
+from jtx.models.detr import Detr
 from jtx.models.electra import Electra
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
@@ -10,6 +11,7 @@ from jtx.models.xlnet import Xlnet
 
 MODELS = {
     "decoder": Decoder,
+    "detr": Detr,
     "electra": Electra,
     "encdec": EncDec,
     "encoder": Encoder,

@@ -10,10 +10,9 @@ from jtx.parallel.sharding import platform
 from jtx.ranges import Pixels, Positive, Size
 
 
-@dataclasses.dataclass(frozen=True)
-class ImageConfig:
-  """The images that the model takes. Pixels are scaled to 0 .. 1, then become (x - mean) / std."""
-  size: Pixels = 224  # height and width
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PixelConfig:
+  """The pixels that the model takes. They are scaled to 0 .. 1, then become (x - mean) / std."""
   channels: Size = 3  # 3 is RGB, 1 is grey
   mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # one a channel, or one for all
   std: tuple[Positive, ...] = (0.5, 0.5, 0.5)  # one a channel, or one for all
@@ -33,6 +32,12 @@ class ImageConfig:
       by_channel = lambda x: x * (image.shape[-1] // len(x))
       mean, std = by_channel(mean), by_channel(std)
     return (image.astype(jnp.float32) / 255 - jnp.array(mean)) / jnp.array(std)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageConfig(PixelConfig):
+  """The images that the model takes, which are of one size."""
+  size: Pixels = 224  # height and width
 
   def patches(self, image: jax.Array, size: int) -> jax.Array:
     """Images [B, H, W, C] to their patches [B, N, size, size, C], normalised."""

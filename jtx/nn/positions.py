@@ -31,6 +31,7 @@ class Places:
   types: jax.Array | None = None  # [B, T] int, token types
   local: jax.Array | bool = False  # scalar: of a layer that sees a window only
   causal: bool = flax.struct.field(pytree_node=False, default=False)  # later keys are hidden
+  vectors: jax.Array | None = None  # [B, T, D], of `Given`
 
 
 class Sizes(NamedTuple):
@@ -44,7 +45,7 @@ class Table(NamedTuple):
   """A parameter of a position encoding."""
   shape: tuple[int, ...]
   init: float | Callable[..., jax.Array]  # standard deviation, or an initializer
-  axes: tuple[str, ...]  # logical names; the optimiser leaves one of "fixed_positions" as it is
+  axes: tuple[str, ...]  # logical names; the optimiser leaves those of `sharding.FIXED` alone
 
 
 def make_params(module: nn.Module, tables: Mapping[str, Table], prefix: str = "") -> Params:
@@ -188,6 +189,23 @@ class Attached(Sinusoidal):
 
   def add(self, x, places, params):
     return Sinusoidal.embed(self, x, places, params)
+
+
+@dataclasses.dataclass(frozen=True)
+class Given(Position):
+  """Vectors of places, which the model made, added to the inputs of queries and keys in each layer.
+
+  A model that has positions of its own binds a stack to them: no config names it. Places without
+  vectors have no position (DETR, appendix A.4).
+  """
+  cross: bool = False  # in cross-attention, too, to queries and keys by the vectors of each
+
+  @property
+  def crosses(self):
+    return self.cross
+
+  def add(self, x, places, params):
+    return x if places.vectors is None else x + places.vectors.astype(x.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from jtx.objectives.classify import Classify
 from jtx.objectives.contrastive import Contrastive
 from jtx.objectives.cosine import Cosine
+from jtx.objectives.detection import Detection
 from jtx.objectives.distill import Distill
 from jtx.objectives.distill_classes import DistillClasses
 from jtx.objectives.dpo import Dpo
@@ -22,6 +23,7 @@ OBJECTIVES = {
     "classify": Classify,
     "contrastive": Contrastive,
     "cosine": Cosine,
+    "detection": Detection,
     "distill": Distill,
     "distill_classes": DistillClasses,
     "dpo": Dpo,

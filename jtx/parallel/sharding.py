@@ -38,6 +38,7 @@ TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "norm": (),
     "positions": (),
     "fixed_positions": (),
+    "fixed_norm": (),
     "prefix": (),
     "patch": (),
     "channels": (),
@@ -52,6 +53,9 @@ TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "gates": (),
     "lstm": (),
 }
+
+# Axes of parameters that no run trains: they are read from files, or keep their first values.
+FIXED = frozenset({"fixed_positions", "fixed_norm"})
 
 
 def make_mesh(shape: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -266,7 +266,8 @@ class Run(Workdir):
     return {field: self.data.tokenizers[field] for field in self.data.fields}
 
   def image_ops(self, model):
-    return [op for op in self.data.recipe.augment if not op.tokenizer_fields]  # of texts
+    first, *others, layout = (op for op in self.data.recipe.augment if not op.tokenizer_fields)
+    return [*first.evaluated, *others, *layout.evaluated]  # which ask for no labels and boxes
 
   def told(self):
     return card.told(self.directory, self.config, self.step, self.average)

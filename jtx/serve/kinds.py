@@ -61,7 +61,7 @@ def open_kinds(directory: str, *, step: int | str | None = None, max_length: int
     found = translations(translate, max_batch)
   elif opened.takes_images:
     writing |= {} if max_length is None else {"max_length": max_length}
-    found = [images(opened, max_batch)]
+    found = [(objects if "boxes" in opened.model.heads else images)(opened, max_batch)]
   else:
     writes, task = "lm" in opened.model.heads, tasks.task_of(opened.model)
     found = [predictions(opened, task, max_batch)] if task != "none" or not writes else []
@@ -127,6 +127,19 @@ def images(opened: api.Opened, max_batch: int) -> Kind:
 
   return Kind(name="predict", does="The classes of an image." if by_class else
               "The vector of an image.", fields={"image": Field(kind="image")}, call=call)
+
+
+def objects(opened: api.Opened, max_batch: int) -> Kind:
+  """The objects in images."""
+  detector = api.Detector(opened)
+
+  def call(inputs):
+    detector.detect.predictor.batch_size = rows(len(inputs), max_batch)
+    return [{"objects": [x._asdict() for x in found]}
+            for found in detector([x["image"] for x in inputs])]
+
+  return Kind(name="predict", fields={"image": Field(kind="image")}, call=call,
+              does="The objects in an image, with boxes (left, top, width and height in pixels).")
 
 
 def vectors(embed: api.Embedder, max_batch: int) -> Kind:

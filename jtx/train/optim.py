@@ -14,6 +14,7 @@ import optax
 
 from jtx.config import ConfigDict, build
 from jtx.errors import ConfigError
+from jtx.parallel.sharding import FIXED
 from jtx.train.multipliers import frozen_between, multipliers, scale_by, stretches
 from jtx.train.optimizers import OPTIMIZERS
 from jtx.train.paths import join
@@ -49,7 +50,7 @@ def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any, *,
   parts = [per_layer(core, stacked), optax.scale_by_learning_rate(schedule)]
   if optim.clip_norm:
     parts = [optax.clip_by_global_norm(optim.clip_norm), *parts]
-  fixed = {path for path, names in axes.items() if "fixed_positions" in names}
+  fixed = {path for path, names in axes.items() if not FIXED.isdisjoint(names)}
   if optim.lr_mults or fixed:
     mults = multipliers(optim.lr_mults, params, stacked, fixed)
     trained = jax.tree.map(lambda m: (m != 0).astype(np.float32), mults)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
-from jtx.ranges import Count, NotNegative, Share
+from jtx.ranges import Count, NotNegative, Positive, Share
 
 Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
 
@@ -26,6 +26,24 @@ def constant(lr: float, total_steps: int, width: int | None = None, *,
   """
   warm = _warm(_updates(warmup, total_steps))
   return lambda step: lr * warm(step)
+
+
+def step(lr: float, total_steps: int, width: int | None = None, *, warmup: NotNegative = 0.0,
+         drops: tuple[Share, ...] = (2 / 3,), factor: Positive = 0.1) -> Schedule:
+  """`lr`, and after each of `drops` a `factor` of what it was (He et al. 2015, section 3.4).
+
+  Args:
+    lr: the highest rate.
+    total_steps: updates in the run.
+    width: not needed.
+    warmup: updates of the linear warm-up, or below 1 a share of the run.
+    drops: shares of the run.
+    factor: of the learning rate, at each drop.
+  """
+  warm = _warm(_updates(warmup, total_steps))
+  ends = [round(share * total_steps) for share in drops]
+  return lambda step: lr * warm(step) * factor ** sum(
+      jnp.asarray(step >= end, jnp.float32) for end in ends)
 
 
 def linear(lr: float, total_steps: int, width: int | None = None, *, warmup: NotNegative = 1000.0,
@@ -136,6 +154,7 @@ def _progress(start: int, stop: int) -> Schedule:
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": constant,
+    "step": step,
     "linear": linear,
     "cosine": cosine,
     "wsd": wsd,

@@ -10,6 +10,9 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.models import MODELS
+from jtx.models.backbone import BackboneConfig
+from jtx.models.box_head import BoxHeadConfig
+from jtx.models.detr import STACK, Detr
 from jtx.models.electra import Electra, GeneratorConfig
 from jtx.models.heads import TASKS
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
@@ -72,6 +75,12 @@ CASES = {
         vit(**IMAGE, prefix=PrefixConfig(distillation=True),
             head=ImageHeadConfig(task="classes", outputs=3, distilled=True)),
         {"classes", "distilled"}),
+    "detr": (Detr(  # which has as many queries as its images have places
+        backbone=BackboneConfig(stages=(1,), width=4, kind="basic", stem="strided", groups=2),
+        num_queries=3,
+        encoder=dataclasses.replace(STACK, width=D, num_layers=2, block=SIZE["block"]),
+        decoder=dataclasses.replace(STACK, width=D, num_layers=3, block=SIZE["block"]),
+        head=BoxHeadConfig(outputs=3)), {"boxes"}),
     "mae": (vit(**IMAGE, decoder=DecoderConfig(num_layers=1, width=8, num_heads=2, ffn_dim=8)),
             {"mae"}),
     "two towers": (TwoTowers(  # whose rows are as long as an image has tokens
@@ -93,6 +102,10 @@ def drawn(model):
 def of_length(model, length):
   """The example with rows of `length` tokens; an image has as many patches of one row more."""
   batch = model.example()
+  if "size" in batch:  # with its padding; any number of places in a row
+    _, side, _, channels = batch["image"].shape
+    return {"image": jnp.zeros((1, side, length * side, channels), jnp.uint8),
+            "size": jnp.array([[side, length * side]])}
   if "text" in batch or "image" not in batch:
     return {key: x if key == "image" else jnp.zeros((1, length), x.dtype)
             for key, x in batch.items()}
@@ -173,7 +186,7 @@ def test_the_shorter_of_two_tables_is_the_limit():
 @all_cases
 def test_hidden_states_and_weights(name):
   model, _ = CASES[name]
-  T = model.longest if "image" in model.example() else 3
+  T = model.longest if "image" in model.example() and model.longest else 3
   batch = jax.tree.map(lambda x: jnp.concatenate([x, x]), of_length(model, T))
   batch |= {key: jnp.ones_like(x) for key, x in batch.items() if key.endswith("segment_ids")}
   run = jax.jit(lambda params: (model.apply({"params": params}, batch), model.apply(

@@ -26,7 +26,8 @@ MODES = {1: "L", 3: "RGB"}  # channels -> what Pillow calls them
 class DecodeImage(ImageOp):
   """The first op: an "image" of bytes or of an array becomes a Pillow image, a "label" a number.
 
-  An example may have "boxes" [N, 4] and "box_labels" [N], ints; see `jtx.data.ops.boxes`.
+  An example may have "boxes" [N, 4] and "box_labels" [N]; see `jtx.data.sources.boxes`. With
+  `boxes` the classes are those of the boxes, and without, `box_labels` are numbers already.
 
   Files are converted to RGB or to grey (16 bits to their upper 8); of several frames the first
   is taken. Arrays must have `channels`: [H, W, 3], or for one channel [H, W] or [H, W, 1], uint8.
@@ -40,6 +41,7 @@ class DecodeImage(ImageOp):
   min_side: CountOrNone = 0
   multi_label: bool = False  # an image may have any number of labels; see the op of this name
   labelled: bool = True  # False: images have no labels, or none that are asked for
+  boxes: bool = False  # names are the classes of boxes in the images, which have no labels else
 
   opens = True
 
@@ -49,6 +51,9 @@ class DecodeImage(ImageOp):
       raise ConfigError(f"op decode_image: min_side={self.min_side} must not be negative")
     if not self.labelled and (self.names or self.multi_label):
       raise ConfigError("op decode_image: names and multi_label are of labels, and labelled=False")
+    if self.boxes and (self.multi_label or not self.labelled):
+      raise ConfigError("op decode_image: boxes=True has a label for each box, so multi_label and"
+                        " labelled stay as they are")
 
   @property
   def named(self) -> bool:
@@ -57,7 +62,7 @@ class DecodeImage(ImageOp):
   @property
   def columns(self) -> dict[str, Column]:
     real = {"real": Column("example")}
-    if not self.labelled:
+    if not self.labelled or self.boxes:
       return real
     several = Column("example", "int8", (len(self.names),))
     return {"label": several if self.multi_label else Column("example"), **real}
@@ -65,13 +70,15 @@ class DecodeImage(ImageOp):
   @property
   def evaluated(self) -> tuple[ImageOp, ...]:
     # Without its classes: what is predicted has none.
+    if self.boxes:
+      return (dataclasses.replace(self, names=(), boxes=False, labelled=False),)
     return (dataclasses.replace(self, names=("image",), multi_label=False, labelled=True),)
 
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
     del ops  # it is the first
     tables = [source for source in sources if hasattr(source, "column")]
     if any(source.classes is None for source in tables):
-      return collected_names("decode_image", "label", sources)
+      return collected_names("decode_image", "box_labels" if self.boxes else "label", sources)
     names = class_names(sources)
     logging.info("%d classes: %s", len(names), listed(names))
     return names
@@ -79,14 +86,16 @@ class DecodeImage(ImageOp):
   def augment(self, example: Example, generator: np.random.Generator | None) -> Example:
     """The example with a Pillow image, with `label` as int32, or [C] int8, and `real`, which is 1.
 
-    Without `labelled` there is no `label`.
+    Without `labelled`, and with `boxes`, there is no `label`. `original_size` [2] int32 is the
+    height and width of the file.
 
     Raises:
       BadExample: the image can't be decoded.
       DataError: there is no image or label, or one or boxes that do not fit.
     """
     del generator  # nothing is drawn
-    for key in ("image", "label") if self.labelled else ("image",):
+    labels = ("boxes", "box_labels") if self.boxes else ("label",) if self.labelled else ()
+    for key in ("image", *labels):
       if key not in example:
         keys = ", ".join(k for k in example if k not in ("id", "path"))
         raise DataError(f"op decode_image: {example['path']} has no {key!r}; it has {keys}")
@@ -96,13 +105,17 @@ class DecodeImage(ImageOp):
     else:
       image = self._of_array(image, example["path"])
       size = image.size
-    example = {**example, "image": image, "real": np.int32(1)}
-    if self.labelled:
+    example = {**example, "image": image, "real": np.int32(1),
+               "original_size": np.array(size[::-1], np.int32)}
+    if self.boxes:
+      example["box_labels"] = np.array([self._number(label, example["path"])
+                                        for label in example["box_labels"]], np.int32)
+    elif self.labelled:
       example["label"] = self.label_of(example["label"], example["path"])
     if "boxes" not in example:
       return example
     # Boxes are in pixels of the file, of which a JPEG may be decoded at a fraction.
-    return boxes.move_example(boxes.checked(example), boxes.Move((0, 0, *size), image.size))
+    return boxes.move_example(boxes.checked(example, size), boxes.Move((0, 0, *size), image.size))
 
   def _decoded(self, data: bytes, path: str) -> tuple[Image.Image, tuple[int, int]]:
     """An image, and the width and height of its file."""

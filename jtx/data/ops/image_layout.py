@@ -7,9 +7,10 @@ import numpy as np
 
 from jtx.data.example import Example
 from jtx.data.op import Column, ImageOp, LayoutOp, Stage
+from jtx.data.ops import boxes
 from jtx.data.ops.image import Generator
 from jtx.errors import ConfigError, DataError
-from jtx.ranges import Pixels, SizeOrNone
+from jtx.ranges import Pixels, Positive, Share, SizeOrNone
 
 
 def told_size(size: tuple[int, int]) -> str:
@@ -20,12 +21,20 @@ def told_size(size: tuple[int, int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Images(LayoutOp, ImageOp):
-  """An example a row: `image [R, size, width, channels]` uint8.
+  """An example a row: `image [R, size, width, channels]`, uint8, or float32 where it is normalised.
 
-  Beside it a row has `label [R, 1]` and `real [R, 1]` int32; `real` is 1 where there is an image,
-  and 0 in padding. With `pad` there is `image_size [R, 2]` int32, the height and width of what is
-  not padding. With `max_boxes` = N there are `boxes [R, N, 4]` float32 (left, top, right, bottom,
-  in pixels), `box_labels [R, N]` int32, and `num_boxes [R, 1]` int32, how many of them are there.
+  Beside it a row has `real [R, 1]` int32, which is 1 where there is an image and 0 in padding, and
+  where images have labels `label [R, 1]`. With `pad` there is `size [R, 2]` int32, the height and
+  width of what is not padding. With `max_boxes` = N there are
+
+    boxes          [R, N, 4] float32  centre x, centre y, width and height, from 0 to 1 of `size`;
+                                      zeros where there is none
+    box_classes    [R, N] int32       their classes; -1 where there is none
+    box_areas      [R, N] float32     in pixels of the file
+    crowd          [R, N] bool        around many objects; left out of training
+    size           [R, 2] int32       as with `pad`
+    original_size  [R, 2] int32       height and width of the file
+
   Tokens that an op makes beside the image are laid out as by `jtx.data.packing.assemble`.
   """
   size: Pixels = 224  # pixels: the height, and the width unless that is given
@@ -33,6 +42,8 @@ class Images(LayoutOp, ImageOp):
   width: Pixels | None = None  # pixels; None is size
   pad: bool = False  # smaller images have zeros on their right and below
   max_boxes: SizeOrNone = 0  # N, boxes that a row has room for; 0: rows have none
+  mean: tuple[Share, ...] = ()  # one a channel, of pixels from 0 to 1; () leaves bytes as they are
+  std: tuple[Positive, ...] = ()  # likewise: a pixel becomes (x - mean) / std
   # Of tokens beside the image, which follow from the op that makes them.
   fields: tuple[str, ...] = dataclasses.field(default=(), metadata={"config": False})
   lengths: tuple[int, ...] = dataclasses.field(default=(), metadata={"config": False})
@@ -40,6 +51,11 @@ class Images(LayoutOp, ImageOp):
   stage = Stage.LAYOUT
   group = False
   max_segments = 1
+
+  def __post_init__(self):
+    if not len(self.mean) == len(self.std) == (self.channels if self.mean else 0):
+      raise ConfigError(f"op images: mean={self.mean} and std={self.std} must have a number for"
+                        f" each of the {self.channels} channels, or none")
 
   @property
   def output_size(self) -> tuple[int, int]:
@@ -51,13 +67,16 @@ class Images(LayoutOp, ImageOp):
 
   @property
   def columns(self) -> dict[str, Column]:
-    columns = {"image": Column("array", "uint8", (*self.output_size, self.channels))}
-    if self.pad:
-      columns["image_size"] = Column("array", "int32", (2,))
-    if self.max_boxes:
-      columns |= {"boxes": Column("array", "float32", (self.max_boxes, 4)),
-                  "box_labels": Column("array", "int32", (self.max_boxes,)),
-                  "num_boxes": Column("example")}
+    kind, n = "float32" if self.mean else "uint8", self.max_boxes
+    columns = {"image": Column("array", kind, (*self.output_size, self.channels))}
+    if self.pad or n:
+      columns["size"] = Column("array", "int32", (2,))
+    if n:
+      columns |= {"boxes": Column("array", "float32", (n, 4)),
+                  "box_classes": Column("array", "int32", (n,), fill=-1),
+                  "box_areas": Column("array", "float32", (n,)),
+                  "crowd": Column("array", "bool", (n,)),
+                  "original_size": Column("array", "int32", (2,))}
     return columns
 
   def fit(self, longest: int) -> "Images":
@@ -73,6 +92,10 @@ class Images(LayoutOp, ImageOp):
       return all(side <= most for side, most in zip(size, self.output_size))
     return size == self.output_size
 
+  def shown(self, image: np.ndarray) -> np.ndarray:
+    """Pixels of a batch, [..., channels], as numbers from 0 to 1."""
+    return image * np.float32(self.std) + np.float32(self.mean) if self.mean else image / 255
+
   def augment(self, example: Example, generator: Generator | None) -> Example:
     """The example with its image as an array.
 
@@ -80,31 +103,37 @@ class Images(LayoutOp, ImageOp):
       ConfigError: the image is of another size.
       DataError: it has more boxes than a row.
     """
-    del generator  # nothing is drawn
     width, height = example["image"].size
     if not self.takes((height, width)):
       told = told_size(self.output_size)
       raise ConfigError(f"data.ops: {example['path']} is of {width} x {height} pixels after all ops"
                         f" and 'images' has {told}; one of 'inception_crop', 'pad_crop'"
-                        " and 'resize', with the same size, makes it of that size")
+                        " and 'resize', with the same size, makes it of that size"
+                        + ", and 'resize_shortest' no larger than its longest" * self.pad)
     pixels = np.asarray(example["image"]).reshape(height, width, self.channels)
+    pixels = pixels if not self.mean else (
+        (pixels / np.float32(255) - np.float32(self.mean)) / np.float32(self.std))
     room = [(0, most - side) for side, most in zip((height, width), self.output_size)]
-    made = {"image": np.pad(pixels, (*room, (0, 0))) if self.pad else pixels}
-    if self.pad:
-      made["image_size"] = np.array([height, width], np.int32)
-    return {**example, **made, **self._boxes(example)}
+    made = {"image": np.pad(pixels, (*room, (0, 0))) if self.pad else pixels,
+            "size": np.array([height, width], np.int32)}
+    return {**example, **made, **self._boxes(example, (width, height), generator)}
 
-  def _boxes(self, example: Example) -> Example:
-    """The boxes of an example, padded with zeros to `max_boxes`."""
-    number = len(example.get("boxes", ()))
-    if number > self.max_boxes:
-      raise DataError(f"op images: {example['path']} has {number} boxes, which is more than"
-                      f" max_boxes={self.max_boxes}")
+  def _boxes(self, example: Example, size: tuple[int, int],
+             generator: Generator | None) -> Example:
+    """The boxes of an example, in training without crowds, padded to `max_boxes`."""
     if not self.max_boxes:
       return {}
     if "boxes" not in example:
       raise DataError(f"op images: {example['path']} has no 'boxes', and max_boxes="
                       f"{self.max_boxes} asks for them")
+    if generator is not None:
+      example = boxes.only(example, ~example["crowd"])
+    number = len(example["boxes"])
+    if number > self.max_boxes:
+      raise DataError(f"op images: {example['path']} has {number} boxes, which is more than"
+                      f" max_boxes={self.max_boxes}")
     room = (0, self.max_boxes - number)
-    return {"boxes": np.pad(example["boxes"], (room, (0, 0))),
-            "box_labels": np.pad(example["box_labels"], room), "num_boxes": np.int32(number)}
+    padded = lambda values, fill: np.pad(values, room, constant_values=fill)
+    return {"boxes": np.pad(boxes.relative(example["boxes"], size), (room, (0, 0))),
+            "box_classes": padded(example["box_labels"], -1),
+            "box_areas": padded(example["box_areas"], 0), "crowd": padded(example["crowd"], False)}

@@ -10,11 +10,13 @@ from typing import Any, Callable, Protocol
 
 from jtx import config
 from jtx.data.sources import (
+    boxes,
     captions,
     documents,
     images,
     instructions,
     number_words,
+    scattered,
     sentences,
     specs,
 )
@@ -27,6 +29,7 @@ from jtx.data.sources.tagged import ConllSource, ConlluSource
 from jtx.data.sources.text import JsonlSource, TextSource
 from jtx.data.sources.tfds import TfdsSource
 from jtx.data.sources.views import View
+from jtx.data.sources.voc import voc
 from jtx.data.sources.webdataset import WebDatasetSource
 from jtx.errors import DataError
 from jtx.storage import join
@@ -71,15 +74,22 @@ def open_source(spec: str, path: str = "") -> Source:
                                          "text" of a TSV or CSV with a header, or of JSONL
       wds:train-{00..99}.tar             WebDataset: KEY.jpg and KEY.cls in tar archives
       npz:train.npz[:rows[:90%]]         arrays "images" and "labels"; here, of their first 90 %
+      coco:instances.json[:images[F]]    boxes in COCO's format; the images are in the folder F, or
+                                         beside the file; takes :rows[:90%], too
+      voc:FOLDER[:SPLIT]                 boxes as PASCAL VOC has them, in a folder or a zip archive
+      boxes:train.jsonl[:rows[:90%]]     boxes, a line an image: "image", "boxes", "classes"
+      scattered:mnist.npz[:rows[:90%]]   digits of such an npz, one to four an image, with boxes
       prepared:FOLDER                    in data.train only: what experiments.prepare made of others
       tfds:wmt14_translate/de-en:train[:1%]      NAME[/CONFIG][:SPLIT]
       embedded:number_words/cardinal:train       NAME[/SUBSET][:SPLIT]; of text: number_words,
                                          sentences, pydocs, instructions,
-                                         preferences; of images: digits, scenes
-      where SPLIT is "train" if absent. jsonl, csv, tsv, table, captions, parquet, arrow and wds
-      take :rows[:90%], and all of these but wds :columns[text=review+label+task='mine'], which are
-      the columns "review", as "text", and "label", and "mine" as each example's "task". So do
-      squad, text, tfds and embedded. Files and folders may be in a bucket, gs://BUCKET/....
+                                         preferences; of images: digits, scenes; with
+                                         boxes: scattered
+      where SPLIT is "train" if absent, but of voc all. jsonl, csv, tsv, table, captions, parquet,
+      arrow and wds take :rows[:90%], and all of these but wds
+      :columns[text=review+label+task='mine'], which are the columns "review", as "text", and
+      "label", and "mine" as each example's "task". So do squad, text, tfds and embedded. Files
+      and folders may be in a bucket, gs://BUCKET/....
     path: the folder that relative file names are relative to; TFDS's data_dir, if given.
 
   Raises:
@@ -106,6 +116,7 @@ EMBEDDED: dict[str, Callable[[str, str], Source]] = {
     "pydocs": documents.pydocs_source,
     "digits": images.digits_source,
     "scenes": captions.scenes,
+    "scattered": scattered.small,
 }
 
 
@@ -180,6 +191,22 @@ def _open_captions(spec: str, rest: str, path: str) -> Source:
   return captions.CaptionsSource(spec, rows, os.path.dirname(file))
 
 
+def _open_coco(spec: str, file: str, options: specs.Options) -> Source:
+  folder = os.path.dirname(file) if options.images is None else options.images
+  return boxes.coco(spec, file, folder)
+
+
+def _open_voc(spec: str, rest: str, path: str) -> Source:
+  file, _, split = specs.split(rest)
+  return voc(spec, join(path, file), split)
+
+
+def _open_scattered(spec: str, rest: str, path: str) -> Source:
+  file, colon, part = specs.split(rest)
+  return scattered.of_file(spec, join(path, file),
+                           Part.parse(spec, part, "rows") if colon else None)
+
+
 def _open_npz(spec: str, rest: str, path: str) -> Source:
   file, colon, part = specs.split(rest)
   return images.NpzSource(spec, join(path, file),
@@ -225,6 +252,10 @@ KINDS: dict[str, Callable[[str, str, str], Source]] = {
     "captions": _open_captions,
     "wds": _of_rows(lambda spec, file, options: WebDatasetSource(spec, file), ("rows",)),
     "npz": _open_npz,
+    "coco": _of_rows(_open_coco, ("rows", "images")),
+    "voc": _open_voc,
+    "boxes": _of_rows(lambda spec, file, options: boxes.json_lines(spec, file), ("rows",)),
+    "scattered": _open_scattered,
     "prepared": _open_prepared,
     "tfds": _with_columns(_open_tfds),
     "embedded": _with_columns(_open_embedded),

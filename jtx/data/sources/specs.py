@@ -18,6 +18,7 @@ EXAMPLES = {
     "columns": "columns[text=review+label]",
     "delimiter": "delimiter[;]",
     "header": "header[no]",
+    "images": "images[FOLDER]",
 }
 
 
@@ -36,6 +37,7 @@ class Options(NamedTuple):
   columns: Mapping[str, str] | None = None  # the new name of each -> the source's; None is all
   delimiter: str = ","
   header: bool = True
+  images: str | None = None  # their folder
 
   @property
   def paths(self) -> tuple[str, ...] | None:
@@ -102,6 +104,8 @@ def options(spec: str, rest: str, path: str, valid: Sequence[str]) -> tuple[str,
     if found["header"] not in ("yes", "no"):
       raise ConfigError(f"source: {spec!r} has header[{found['header']}]; valid are yes and no")
     result = result._replace(header=found["header"] == "yes")
+  if "images" in found:
+    result = result._replace(images=storage.join(path, found["images"]))
   return storage.join(path, file), result
 
 

@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any
 
+from jtx.data.sources import boxes
 from jtx.errors import DataError
 
 
@@ -48,7 +49,9 @@ def _plain(value: Any) -> Any:
 class TfdsSource:
   """A split of a TFDS dataset that was prepared as ArrayRecord; needs no TensorFlow.
 
-  Images come as the bytes of their files. `classes` are the names of the feature "label", or None.
+  Images come as the bytes of their files, and their objects with boxes as of
+  `jtx.data.sources.boxes`. `classes` are the names of the feature "label", or of that of objects,
+  or None.
   """
 
   def __init__(self, name: str, dataset: str, split: str, data_dir: str | None):
@@ -82,6 +85,14 @@ class TfdsSource:
     self._names = {key: tuple(feature.names) for key, feature in features.items()
                    if isinstance(feature, tfds.features.ClassLabel)}
     self.classes = self.names_of("label")
+    self._objects: str | None = None  # the feature with an image's boxes
+    for key, feature in features.items() if "image" in self._images else ():
+      inner = getattr(feature, "feature", None)  # of a Sequence
+      if isinstance(inner, tfds.features.FeaturesDict):
+        parts = dict(inner.items())
+        if isinstance(parts.get("bbox"), tfds.features.BBoxFeature) and (
+            isinstance(parts.get("label"), tfds.features.ClassLabel)):
+          self._objects, self.classes = key, tuple(parts["label"].names)
     try:
       self._data = builder.as_data_source(
           split=split, decoders={key: tfds.decode.SkipDecoding() for key in self._images} or None)
@@ -100,8 +111,12 @@ class TfdsSource:
     return len(self._data)
 
   def __getitem__(self, i: int) -> dict[str, Any]:
-    return {key: value if key in self._images else _plain(value)
-            for key, value in self._data[i].items()}
+    example = {key: value if key in self._images else _plain(value)
+               for key, value in self._data[i].items()}
+    if self._objects:
+      example |= boxes.of_objects(example["image"], example.pop(self._objects), self.classes,
+                                  f"{self.name}, example {i}")
+    return example
 
 
 def _needs(name: str, error: ImportError) -> DataError:

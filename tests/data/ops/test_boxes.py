@@ -1,5 +1,6 @@
 """Boxes of images: exact geometry, ops that move or refuse them, and batches of several sizes."""
 
+import dataclasses
 import io
 
 import numpy as np
@@ -15,6 +16,7 @@ from jtx.data.ops.decode import DecodeImage
 from jtx.data.ops.image import Flip, InceptionCrop, PadCrop, Resize
 from jtx.data.ops.image_layout import Images
 from jtx.data.ops.registry import OPS
+from jtx.data.ops.scale import RandomSizeCrop, ResizeShortest, ScaleJitter, scaled
 from jtx.data.pipeline import eval_batches
 from jtx.data.recipes import build_ops
 from jtx.errors import ConfigError, DataError
@@ -30,7 +32,9 @@ def example(width=12, height=8, boxes=BOXES, **edits):
     pixels[top:bottom, left:right] = 255
   return {"image": Image.fromarray(pixels), "path": "p.x", "label": np.int32(0),
           "boxes": np.array(boxes, np.float32).reshape(-1, 4),
-          "box_labels": np.arange(len(boxes), dtype=np.int32)} | edits
+          "box_labels": np.arange(len(boxes), dtype=np.int32),
+          "box_areas": np.arange(len(boxes), dtype=np.float32),
+          "crowd": np.arange(len(boxes)) == 1} | edits
 
 
 def white(image):
@@ -40,6 +44,11 @@ def white(image):
 
 
 def found(result):
+  """Boxes and labels; what else a box has goes with it."""
+  if "crowd" in result and len(result["boxes"]):
+    assert result["crowd"].tolist() == (result["box_labels"] == 1).tolist() or (
+        not result["crowd"].any())
+    assert len(result["box_areas"]) == len(result["boxes"])
   return result["boxes"].tolist(), result["box_labels"].tolist()
 
 
@@ -151,7 +160,7 @@ def test_boxes_of_a_jpeg_that_is_decoded_at_a_fraction():
      " [N] of integers"),
     ([[1, 2, 3, 4]], [0.5], "has boxes [1, 4] and box_labels [1] float64; they must be [N, 4], and"
      " [N] of integers"),
-    ([[1, 2, 3, 4], [3, 2, 1, 4]], [0, 0], "has the box [3.0, 2.0, 1.0, 4.0]; a box is left, top,"
+    ([[1, 2, 3, 4], [3, 2, 1, 4]], [0, 0], "has the box [3, 2, 1, 4]; a box is left, top,"
      " right and bottom, the lower first"),
 ])
 def test_boxes_that_are_none_are_refused(boxes, labels, message):
@@ -191,21 +200,25 @@ def test_a_batch_of_two_sizes_is_padded_to_the_layouts_size():
   expected = np.zeros((3, 5, 7, 1), np.uint8)
   expected[0, :4, :6, 0], expected[1, :5, :3, 0] = pixels
   np.testing.assert_array_equal(batch["image"], expected)
-  assert batch["image_size"].tolist() == [[4, 6], [5, 3], [0, 0]]
-  assert batch["num_boxes"].tolist() == [[2], [0], [0]]
-  assert batch["boxes"].dtype == np.float32
-  assert batch["boxes"][0].tolist() == [[1, 0, 6, 4], [0, 0, 1, 2], [0, 0, 0, 0]]
-  assert not batch["boxes"][1:].any()
-  assert batch["box_labels"].tolist() == [[4, 5, 0], [0, 0, 0], [0, 0, 0]]
+  assert batch["size"].tolist() == batch["original_size"].tolist() == [[4, 6], [5, 3], [0, 0]]
+  assert batch["boxes"].dtype == batch["box_areas"].dtype == np.float32
+  np.testing.assert_allclose(batch["boxes"][0], [[3.5 / 6, .5, 5 / 6, 1], [.5 / 6, .25, 1 / 6, .5],
+                                                 [0, 0, 0, 0]], rtol=1e-6)
+  assert not batch["boxes"][1:].any() and not batch["crowd"].any()
+  assert batch["box_classes"].tolist() == [[4, 5, -1], [-1, -1, -1], [-1, -1, -1]]
+  assert batch["box_areas"].tolist() == [[20, 2, 0], [0, 0, 0], [0, 0, 0]]
   assert batch["real"].tolist() == [[1], [1], [0]]
 
 
 def test_the_columns_of_a_layout():
   assert Images(5, 1, width=7).columns == {"image": Column("array", "uint8", (5, 7, 1))}
-  assert Images(5, 1, pad=True, max_boxes=2).columns == {
-      "image": Column("array", "uint8", (5, 5, 1)), "image_size": Column("array", "int32", (2,)),
-      "boxes": Column("array", "float32", (2, 4)), "box_labels": Column("array", "int32", (2,)),
-      "num_boxes": Column("example")}
+  assert Images(5, 1, pad=True).columns.keys() == {"image", "size"}
+  assert Images(5, 1, max_boxes=2, mean=(0.5,), std=(0.5,)).columns == {
+      "image": Column("array", "float32", (5, 5, 1)), "size": Column("array", "int32", (2,)),
+      "boxes": Column("array", "float32", (2, 4)),
+      "box_classes": Column("array", "int32", (2,), fill=-1),
+      "box_areas": Column("array", "float32", (2,)), "crowd": Column("array", "bool", (2,)),
+      "original_size": Column("array", "int32", (2,))}
 
 
 def test_a_layout_refuses_other_sizes_and_more_boxes():
@@ -247,3 +260,105 @@ def test_sections_of_earlier_versions_build(name, keys, op):
   for key in set(c) - {"name", *keys}:
     del c[key]
   assert build(OPS, c) == op
+
+
+# -------------------------------------------------------------------------------- scales
+
+
+@pytest.mark.parametrize("size, shortest, longest, expected", [
+    ((640, 480), 800, 1333, (1066, 800)), ((480, 640), 800, 1333, (800, 1066)),
+    ((1000, 400), 800, 1333, (1333, 533)), ((500, 500), 800, 1333, (800, 800)),
+    ((3, 100), 800, 90, (3, 90)),
+])
+def test_the_shorter_side_tells_the_size(size, shortest, longest, expected):
+  assert scaled(size, shortest, longest) == expected
+
+
+def test_the_size_in_evaluation_is_the_last_and_training_draws_all():
+  op = ResizeShortest((4, 6, 16), longest=20)
+  result = op.augment(example(), None)
+  assert result["image"].size == (20, 13)  # 16 x 24 is too long
+  np.testing.assert_allclose(result["boxes"], BOXES * np.array([20 / 12, 13 / 8] * 2),
+                             rtol=1e-6)
+  sizes = {op.augment(example(), np.random.default_rng(seed))["image"].size for seed in range(20)}
+  assert sizes == {(6, 4), (9, 6), (20, 13)}
+
+
+@pytest.mark.parametrize("keep", ["centre", "part"])
+@pytest.mark.parametrize("op", [RandomSizeCrop(1.0, (16,), 6, 12),
+                                ScaleJitter(12, factor=(1.5, 1.5))],
+                         ids=lambda op: type(op).__name__)
+def test_crops_keep_boxes_by_their_centre_or_by_a_part(op, keep):
+  """Beside pixels that are moved by the same crop."""
+  op = dataclasses.replace(op, keep=keep)
+  for seed in range(20):
+    whole = example()
+    move = op.move(whole["image"].size, np.random.default_rng(seed))
+    result = op.augment(whole, np.random.default_rng(seed))
+    left, top, right, bottom = move.part
+    inside = []
+    for label, (x1, y1, x2, y2) in enumerate(BOXES):
+      x, y = (x1 + x2) / 2, (y1 + y2) / 2
+      part = min(x2, right) > max(x1, left) and min(y2, bottom) > max(y1, top)
+      inside += [label] if part and (
+          keep == "part" or left <= x < right and top <= y < bottom) else []
+    assert result["box_labels"].tolist() == inside
+    scale = move.size[0] / (right - left)
+    np.testing.assert_allclose(move.size[1] / (bottom - top), scale, rtol=0.05)
+    if 0 in inside:
+      white_box = np.array(white(np.where(np.asarray(result["image"]) > 127, 255, 0)))
+      np.testing.assert_allclose(white_box, result["boxes"][0], atol=0.51)
+
+
+def test_jitter_of_a_factor_below_one_makes_an_image_smaller_than_the_layout():
+  result = ScaleJitter(24, width=18, factor=(0.5, 0.5)).augment(example(), np.random.default_rng(0))
+  assert result["image"].size == (9, 6)
+  assert ScaleJitter(24, width=18).augment(example(), None)["image"].size == (18, 12)
+
+
+def test_crowds_are_in_evaluation_and_not_in_training():
+  layout = Images(8, 1, width=12, max_boxes=3)
+  train, evaluated = (layout.augment(example(), generator)
+                      for generator in (np.random.default_rng(0), None))
+  assert train["box_classes"].tolist() == [0, 2, -1] and not train["crowd"].any()
+  assert evaluated["box_classes"].tolist() == [0, 1, 2]
+  assert evaluated["crowd"].tolist() == [False, True, False]
+
+
+def test_pixels_are_normalised_and_padding_is_zero():
+  layout = Images(3, 1, width=4, pad=True, mean=(0.2,), std=(0.4,))
+  result = layout.augment({"image": Image.fromarray(np.array([[0, 255, 51]], np.uint8)),
+                           "path": "p.x"}, None)
+  assert result["image"].dtype == np.float32 and result["size"].tolist() == [1, 3]
+  expected = np.zeros((3, 4, 1))
+  expected[0, :3, 0] = -0.5, 2, 0
+  np.testing.assert_allclose(result["image"], expected, atol=1e-6)
+
+
+def test_boxes_that_are_none_are_left_out_and_named_once(caplog):
+  boxes = [[1, 1, 4, 4], [2, 2, 2, 5], [12, 0, 20, 4], [-3, -3, 0, 2]]
+  for _ in range(2):
+    result = decode(boxes, [0, 1, 2, 3])
+    assert found(result) == ([[1, 1, 4, 4]], [0])
+  said = [record.getMessage() for record in caplog.records]
+  assert said == [
+      "p.x: box 1, [2, 2, 2, 5], has no width or no height; it is left out",
+      "p.x: box 2, [12, 0, 20, 4], lies outside of the image of 12 x 8 pixels; it is left out",
+      "p.x: box 3, [-3, -3, 0, 2], lies outside of the image of 12 x 8 pixels; it is left out"]
+
+
+def test_classes_of_boxes_are_by_name_and_areas_those_of_masks():
+  op = DecodeImage(channels=1, names=("cat", "dog"), boxes=True)
+  given = {"image": np.zeros((8, 12), np.uint8), "path": "p.x", "boxes": [[2, 1, 6, 20]] * 2,
+           "box_labels": ["dog", "cat"], "box_areas": [7.5, np.nan], "crowd": [True, False]}
+  result = op.augment(given, None)
+  assert result["box_labels"].tolist() == [1, 0] and result["box_areas"].tolist() == [7.5, 28]
+  assert result["crowd"].tolist() == [True, False] and result["original_size"].tolist() == [8, 12]
+  with pytest.raises(DataError) as e:
+    op.augment({**given, "box_labels": ["dog", "cow"]}, None)
+  assert str(e.value) == ("op decode_image: p.x has the label 'cow'; valid are cat, dog, or their"
+                          " numbers 0 to 1")
+  with pytest.raises(DataError) as e:
+    op.augment({**given, "crowd": [True]}, None)
+  assert str(e.value) == ("op decode_image: p.x has box_areas [2] and crowd [1]; they must be [2],"
+                          " one for each box")

@@ -11,9 +11,10 @@ from jtx.data.op import Column
 from jtx.data.ops.augment import ColorJitter, RandAugment, RandomErasing, ThreeAugment
 from jtx.data.ops.captions import Caption
 from jtx.data.ops.decode import DecodeImage
-from jtx.data.ops.image import CenterCrop, Flip, InceptionCrop, PadCrop, Resize
+from jtx.data.ops.image import CenterCrop, Flip, InceptionCrop, MoveOp, PadCrop, Resize
 from jtx.data.ops.image_layout import Images
 from jtx.data.ops.registry import OPS
+from jtx.data.ops.scale import RandomSizeCrop, ResizeShortest, ScaleJitter
 from jtx.data.tokenizers.kinds import characters
 from jtx.errors import ConfigError
 from tests.data.ops.pictures import TEN, bytes_of, noise, same, smooth
@@ -35,10 +36,12 @@ def test_images_become_arrays_of_the_layout():
       " 'inception_crop', 'pad_crop' and 'resize', with the same size, makes it of that size")
 
 
+PIXELS = {"mean": (0.5,), "std": (0.5,)}
 # op -> field -> other fields by which it comes to matter, and another value
 CHANGES = {
     DecodeImage: {"channels": ({}, 1), "names": ({}, TEN[::-1]), "min_side": ({}, 4),
-                  "multi_label": ({}, True), "labelled": ({"names": ()}, False)},
+                  "multi_label": ({}, True), "labelled": ({"names": ()}, False),
+                  "boxes": ({"names": TEN[::-1]}, True)},
     Caption: {"length": ({}, 5)},
     InceptionCrop: {"size": ({}, 9), "area": ({}, (0.1, 0.2)), "ratio": ({}, (1.0, 1.0)),
                     "eval_resize": ({}, 20), "interpolation": ({}, "bicubic")},
@@ -52,18 +55,38 @@ CHANGES = {
     RandomErasing: {"probability": ({}, 1.0), "area": ({}, (0.02, 0.03)),
                     "ratio": ({}, (1.0, 1.0))},
     Images: {"size": ({}, 15), "channels": ({}, 3), "width": ({}, 15), "pad": ({}, True),
-             "max_boxes": ({}, 2)},
+             "max_boxes": ({}, 16), "mean": (PIXELS, (0.4,)),
+             "std": (PIXELS, (0.4,))},
+    ResizeShortest: {"shortest": ({}, (9,)), "longest": ({}, 9), "interpolation": ({}, "bicubic")},
+    RandomSizeCrop: {"probability": ({}, 0.0), "shortest": ({}, (9,)), "least": ({}, 4),
+                     "most": ({}, 12), "keep": ({}, "part"), "interpolation": ({}, "bicubic")},
+    ScaleJitter: {"size": ({}, 9), "width": ({}, 9), "factor": ({}, (0.5, 0.6)),
+                  "keep": ({}, "part"), "interpolation": ({}, "bicubic")},
 }
 REQUIRED = {DecodeImage: {"names": TEN}, InceptionCrop: {"size": 8, "eval_resize": 12},
             PadCrop: {"size": 16}, CenterCrop: {"size": 16}, Resize: {"size": 8},
             RandomErasing: {"probability": 0.5},
+            ResizeShortest: {"shortest": (6, 8), "longest": 10},
+            RandomSizeCrop: {"shortest": (12, 16), "least": 8, "most": 10},
+            ScaleJitter: {"size": 16},
             Images: {"size": 16, "channels": 1}}
 EXEMPT = {(DecodeImage, "max_bad"): "what makes the examples reads it: see test_lazy.py"}
 
 
+def boxes_of(seed):
+  """Keys of an example with sixteen boxes of 3 x 3 pixels."""
+  corners = np.random.default_rng(seed).integers(15, size=(16, 2)).astype(np.float32)
+  return {"boxes": np.concatenate([corners, corners + 3], 1), "crowd": np.zeros(16, bool),
+          "box_labels": np.arange(16) % 10, "box_areas": np.full(16, 9, np.float32)}
+
+
 def outcome(op):
   """What an op makes of some images, in training and in evaluation; or what it has for a batch."""
-  if isinstance(op, Images) or not getattr(op, "names", True):  # no labels, or none that it knows
+  if isinstance(op, Images):
+    height, width = op.output_size
+    example = {"image": noise(width, height, op.channels), "path": "", **boxes_of(0)}
+    return str(op.columns), op.augment(example, None)["image"].tobytes()
+  if not getattr(op, "names", True):  # no labels, or none that it knows
     return str(op.columns)
   if isinstance(op, Caption):
     return op.bind({"text": characters(iter(["a cat"]))}).encode("a cat").tolist()
@@ -73,9 +96,11 @@ def outcome(op):
       image = smooth(24, 18) if seed % 2 else noise(18, 20, seed=seed)
       if isinstance(op, DecodeImage):
         image = bytes_of(image, "JPEG")
-      example = op.augment({"image": image, "label": "4", "path": "", "id": 0}, generator)
+      example = {"image": image, "label": "4", "path": "", "id": 0}
+      moves = isinstance(op, (DecodeImage, MoveOp))
+      example = op.augment(example | (boxes_of(seed) if moves else {}), generator)
       results.append((example["image"].mode, example["image"].size, example["image"].tobytes(),
-                      str(example["label"])))
+                      str(example["label"]), str(example.get("box_labels"))))
   return results
 
 
@@ -98,7 +123,8 @@ def test_every_op_is_covered():
 
 
 @pytest.mark.parametrize("op", [InceptionCrop(size=8, eval_resize=8), PadCrop(size=16), Flip(),
-                                RandAugment(), ColorJitter(), ThreeAugment(), RandomErasing(0.9)],
+                                RandAugment(), ColorJitter(), ThreeAugment(), RandomErasing(0.9),
+                                RandomSizeCrop(1.0, (16,), 8, 12), ScaleJitter(16)],
                          ids=lambda op: type(op).__name__)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_ops_are_a_function_of_the_generator_and_draw_nothing_without(op, channels):
@@ -127,6 +153,14 @@ def test_ops_are_a_function_of_the_generator_and_draw_nothing_without(op, channe
      " size=224"),
     (InceptionCrop, {"interpolation": "bicubc"}, "op inception_crop: interpolation='bicubc' is"
      " none; did you mean 'bicubic'?"),
+    (DecodeImage, {"boxes": True, "labelled": False}, "op decode_image: boxes=True has a label for"
+     " each box, so multi_label and labelled stay as they are"),
+    (ResizeShortest, {"shortest": (800, 1400)}, "op resize_shortest: shortest=(800, 1400) must be"
+     " numbers of pixels, up to longest=1333"),
+    (RandomSizeCrop, {"least": 700}, "op random_size_crop: shortest=(400, 500, 600) must be numbers"
+     " of pixels, and least=700 not more than most=600"),
+    (Images, {"mean": (0.5,)}, "op images: mean=(0.5,) and std=() must have a number for each of"
+     " the 3 channels, or none"),
     (Resize, {"interpolation": "none"}, "op resize: interpolation='none' is none; valid are:"
      " bilinear, bicubic"),
     (RandomErasing, {"area": (0.1, 2.0)}, "op random_erasing: area=(0.1, 2.0) must be two numbers,"

@@ -1,0 +1,100 @@
+"""The source of images with boxes of PASCAL VOC, whose annotations are XML."""
+
+import os
+from typing import Any
+import xml.etree.ElementTree as ET
+
+from jtx.data.sources import files
+from jtx.data.sources.boxes import (
+    Annotated,
+    BoxesSource,
+    Folder,
+    Object,
+    Place,
+    four_numbers,
+    kept,
+)
+from jtx.data.sources.images import Archive
+from jtx.errors import BadExample, DataError
+
+IMAGES, ANNOTATIONS, SETS = "JPEGImages/", "Annotations/", "ImageSets/Main/"
+LEVELS = 5  # of folders that are listed: VOCdevkit/VOC2012/ImageSets/Main, and what is in it
+
+
+def voc(name: str, path: str, split: str) -> BoxesSource:
+  """The images and boxes of PASCAL VOC, in a folder or a zip archive; classes are those of a split.
+
+  It has the folders JPEGImages and Annotations, maybe inside of others, and a list of a split's
+  images as ImageSets/Main/SPLIT.txt, or as SPLIT.txt beside them. Corners are pixels that belong to
+  the box, counted from 1 (Everingham et al. 2010), so the left one is at x - 1 here.
+
+  Args:
+    name: the spec.
+    path: of the folder or the archive.
+    split: such as "train"; "" is all annotations.
+
+  Raises:
+    DataError: a file is missing, or of another form.
+  """
+  place: Any = Folder(path) if files.is_folder(path) else Archive(path)
+  names = set(files.walked(path, LEVELS) if isinstance(place, Folder) else place.files)
+  roots = sorted({n.partition(ANNOTATIONS)[0] for n in names if f"/{ANNOTATIONS}" in f"/{n}"},
+                 key=lambda root: (len(root), root))
+  if not roots:
+    raise DataError(f"{path}: has no folder Annotations; PASCAL VOC has Annotations/ID.xml,"
+                    " JPEGImages/ID.jpg and ImageSets/Main/SPLIT.txt")
+  root = roots[0]
+  stems = {os.path.splitext(n)[0].removeprefix(root + IMAGES): n for n in sorted(names)
+           if n.startswith(root + IMAGES) and not n.endswith("/")}
+  images = []
+  for identity in _identities(path, place, names, root, split):
+    file = f"{root}{ANNOTATIONS}{identity}.xml"
+    for missing in [file] * (file not in names) + [f"{root}{IMAGES}{identity}.jpg"] * (
+        identity not in stems):
+      raise DataError(f"{path}: has no {missing}, and {split or 'Annotations'} has {identity}")
+    images.append(Annotated(stems[identity], voc_objects(place, file)))
+  return BoxesSource(name, place, images)
+
+
+def _identities(path: str, place: Place, names: set[str], root: str, split: str) -> list[str]:
+  """The images of a split by their names, in the order of its list."""
+  if not split:
+    own = (n.removeprefix(root + ANNOTATIONS) for n in names
+           if n.startswith(root + ANNOTATIONS) and n.endswith(".xml"))
+    return sorted(n.removesuffix(".xml") for n in own)
+  for folder in (SETS, ""):
+    if f"{root}{folder}{split}.txt" in names:
+      lines = place.read(f"{root}{folder}{split}.txt").decode("utf-8", "replace").splitlines()
+      return [line.split()[0] for line in lines if line.strip()]
+  known = sorted({os.path.basename(n).removesuffix(".txt") for n in names if n.endswith(".txt")
+                  and os.path.dirname(n) + "/" in (root + SETS, root or "/")})
+  raise DataError(f"{path}: has no list {split}.txt of images, in {SETS} or beside it; it has"
+                  f" {', '.join(known) or 'none'}")
+
+
+def voc_objects(place: Place, file: str) -> list[Object]:
+  """The objects of an annotation.
+
+  Raises:
+    DataError: it is no XML, or an object lacks something.
+  """
+  where = os.path.join(place.path, file)
+  try:
+    found = ET.fromstring(place.read(file)).iter("object")
+  except (ET.ParseError, BadExample) as e:
+    raise DataError(f"{where}: not valid XML ({e})") from e
+  objects = []
+  for number, item in enumerate(found):
+    label = (item.findtext("name") or "").strip()
+    if not label:
+      raise DataError(f"{where}: object {number} has no name")
+    corners = [item.findtext(f"bndbox/{key}") for key in ("xmin", "ymin", "xmax", "ymax")]
+    try:
+      left, top, right, bottom = map(float, corners)
+      box = four_numbers((left, top, right, bottom), f"{where}: object {number}", "xmin to ymax")
+    except (TypeError, ValueError) as e:
+      raise DataError(f"{where}: object {number} has the bndbox {corners}; it needs the numbers"
+                      " xmin, ymin, xmax and ymax") from e
+    if kept(box, f"{where}: object {number}", label):
+      objects.append(Object((left - 1, top - 1, right, bottom), label))
+  return objects

@@ -1,0 +1,133 @@
+"""Detection on a split of images: COCO's average precision and recall of boxes."""
+
+import dataclasses
+import math
+from typing import Any, Iterator, NamedTuple, Sequence
+
+from absl import logging
+import numpy as np
+
+from jtx.evals import coco
+from jtx.evals.table import Table
+from jtx.evals.task import Record, Task
+from jtx.figures.boxes import Drawn, boxed
+from jtx.figures.curves import curve
+from jtx.inference.boxes import KEYS, Queries, corners, detect, objects, with_sides
+from jtx.parallel import processes, sharding
+from jtx.ranges import CountOrNone, Share
+
+TRUE = ("boxes", "box_classes", "box_areas", "crowd", "original_size")  # keys of a batch
+LINES = 10  # classes of which the curves are drawn, the first
+
+
+class Split(NamedTuple):
+  """The images of a split: what a model says of them, and what is true."""
+  ids: list[int]  # numbers of the images
+  queries: list[Queries]  # of each image
+  truths: list[coco.Truth]
+  sizes: list[np.ndarray]  # height and width of each file, [2]
+  pictures: list[np.ndarray]  # [h, w, 3], from 0 to 1, of the first images
+
+
+@dataclasses.dataclass(frozen=True)
+class Detection:
+  """Boxes and classes of all queries are scored, each by the probability of its likeliest class.
+
+  `ap` is the mean of average precision over IoUs of 0.5 to 0.95 and over classes, `ap50` and `ap75`
+  are those of one IoU, `ap_small`, `ap_medium` and `ap_large` of objects of up to 32², up to 96²
+  and more pixels of the file; `ar1`, `ar10` and `ar100` are recalls of so many detections an image.
+  What is not defined, since no object is of the size, is left out.
+  """
+  source: tuple[str, ...]  # the split: sources, as data.train has them
+  every: CountOrNone = 0  # steps; 0 is at the end only
+  report: bool = False  # a table of the classes, and their curves of precision over recall
+  pictures: CountOrNone = 0  # images that are drawn with their boxes, those found and the true ones
+  threshold: Share = 0.5  # the least score of what is drawn
+
+  heads = frozenset({"boxes"})  # of the model
+  keys = (*KEYS, *TRUE)  # of a batch
+
+  def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, Any]]:
+    split = detected(task, params, self.source, self.pictures)
+    names = task.data.labels
+    found = [coco.Detections(corners(q.boxes, size), q.scores, q.classes)
+             for q, size in zip(split.queries, split.sizes)]
+    curves = coco.curves(found, split.truths, names)
+    for name, value in curves.summary().items():
+      if math.isfinite(value):
+        yield name, value
+    yield "examples", len(split.truths)
+    if not any(len(truth.boxes) for truth in split.truths):
+      logging.warning("%s: no image has a box, so nothing is scored", ", ".join(self.source))
+    if self.report:
+      yield from reported(curves, split.truths)
+    if split.pictures:
+      yield "boxes", self.drawn(split, names)
+    yield "predictions", records(split, names)
+
+  def drawn(self, split: Split, names: Sequence[str]) -> Any:
+    """A figure of images with the boxes that were found, and dashed those that are true."""
+    rows = []
+    for picture, queries, truth, size in zip(split.pictures, split.queries, split.truths,
+                                             split.sizes):
+      shown = picture.shape[:2]
+      found = objects(queries, shown, names, self.threshold)
+      scale = np.array([shown[1] / size[1], shown[0] / size[0]] * 2)
+      rows.append([Drawn(x.label, x.box, x.score) for x in found] + [
+          Drawn(names[c], with_sides(box * scale), true=True)
+          for c, box in zip(truth.classes, truth.boxes)])
+    return boxed(split.pictures, rows, names)
+
+
+def reported(curves: coco.Curves, truths: Sequence[coco.Truth]) -> Iterator[tuple[str, Any]]:
+  """A table of the classes that are there, and the precision at each recall by an IoU of 0.5."""
+  counts = np.bincount(np.concatenate([t.classes[~t.crowd] for t in truths]).astype(int),
+                       minlength=len(curves.names))
+  rows = {name: (curves.ap(number=k), curves.ap(threshold=0.5, number=k),
+                 curves.ap(threshold=0.75, number=k), curves.ar(number=k), int(counts[k]))
+          for k, name in enumerate(curves.names) if counts[k]}
+  if rows:
+    yield "report", Table(("ap", "ap50", "ap75", "ar100", "objects"), rows)
+    first = [k for k in range(len(curves.names)) if counts[k]][:LINES]
+    yield "precision_recall", curve(coco.RECALLS, {curves.names[k]: curves.at(0.5)[:, k]
+                                                   for k in first}, "recall", "precision, IoU 0.5")
+
+
+def detected(task: Task, params: Any, source: Sequence[str], pictures: int = 0) -> Split:
+  """What a model says of the images of a split; one that can't be decoded is left out."""
+  size = sharding.padded_batch(task.config.batch_size, task.mesh)
+  rows = sharding.batch_sharding(task.mesh)
+  split = Split(ids=[], queries=[], truths=[], sizes=[], pictures=[])
+  for batch in task.data.eval_batches(tuple(source), size, sharding.local_rows(size, rows)):
+    arrays = {key: batch[key] for key in (*KEYS, *TRUE, "real")}
+    arrays["ids"] = batch["ids"].astype(np.int32)  # there are no others on devices
+    batch = sharding.to_device(arrays, size, rows)
+    queries = detect(task.model, params, {key: batch[key] for key in KEYS})
+    wanted = len(split.pictures) < pictures
+    images = processes.to_host(batch["image"]) if wanted else None
+    queries, batch = processes.to_host(
+        (tuple(queries), {k: v for k, v in batch.items() if k != "image"}))
+    for i in np.flatnonzero(batch["real"][:, 0]):
+      split.ids.append(int(batch["ids"][i, 0]))
+      split.queries.append(Queries(*(x[i] for x in queries)))
+      split.truths.append(truth_of({key: batch[key][i] for key in TRUE}))
+      split.sizes.append(batch["original_size"][i])
+      if len(split.pictures) < pictures:
+        height, width = batch["size"][i]
+        split.pictures.append(task.data.recipe.layout.shown(images[i, :height, :width]))
+  return split
+
+
+def truth_of(row: dict[str, np.ndarray]) -> coco.Truth:
+  """The true boxes of an image, in pixels of its file."""
+  there = row["box_classes"] >= 0
+  return coco.Truth(corners(row["boxes"][there], row["original_size"]), row["box_classes"][there],
+                    row["box_areas"][there].astype(np.float64), row["crowd"][there])
+
+
+def records(split: Split, names: Sequence[str]) -> Iterator[Record]:
+  """A record of each image: the true boxes (left, top, width, height) and those of all queries."""
+  for number, queries, truth, size in zip(split.ids, split.queries, split.truths, split.sizes):
+    yield {"id": number, "gold": [{"label": names[c], "box": with_sides(box)}
+                             for c, box in zip(truth.classes, truth.boxes)],
+           "prediction": [x._asdict() for x in objects(queries, size, names, threshold=0)]}

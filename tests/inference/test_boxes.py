@@ -1,0 +1,113 @@
+"""Objects in images: pixels of files of any size, thresholds, and the commands that give them."""
+
+import json
+import types
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jtx import api
+from jtx.data.ops.decode import DecodeImage
+from jtx.data.ops.image_layout import Images
+from jtx.data.ops.scale import ResizeShortest
+from jtx.errors import ConfigError, DataError
+from jtx.inference.boxes import Detector, Found, Queries, corners, detect, objects
+from jtx.saved import folder
+from jtx.serve.kinds import open_kinds
+from tests.data.image_files import png
+from tests.detectors import NAMES, Given, said
+from tests.helpers import run_command
+
+SIZES = [(40, 20), (8, 16), (20, 20)]  # width and height
+ROWS = [[(1, 0.4, [.5, .5, .5, 1]), (0, 0.9, [.25, .25, .5, .1])], [],
+        [(1, 0.75, [.9, .5, .4, .2]), (1, 0.5, [.5, .5, .1, .1])]]
+# Of those whose score is half or more, in pixels; what sticks out is cut off.
+EXPECTED = [[("cat", 0.9, (0, 4, 20, 2))], [],
+            [("dog", 0.75, (14, 8, 6, 4)), ("dog", 0.5, (9, 9, 2, 2))]]
+OPS = [DecodeImage(labelled=False), ResizeShortest((10,), longest=20),
+       Images(20, pad=True, mean=(0.5,) * 3, std=(0.25,) * 3)]
+
+
+@pytest.fixture
+def images(tmp_path):
+  for i, size in enumerate(SIZES):
+    (tmp_path / f"{i}.png").write_bytes(png(i, size))
+  return [str(tmp_path / f"{i}.png") for i in range(3)]
+
+
+def told(found):
+  return [[(x.label, pytest.approx(x.score, abs=1e-5), pytest.approx(x.box, abs=1e-4)) for x in row]
+          for row in found]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+def test_objects_are_in_pixels_of_files_and_batches_change_nothing(images, batch_size):
+  detector = Detector(Given(), said(ROWS), OPS, NAMES, batch_size=batch_size)
+  assert told(detector(images)) == EXPECTED
+  assert list(detector([])) == []
+  with open(images[2], "rb") as f:
+    assert told(detector([f.read()])) == EXPECTED[2:]
+  assert [len(row) for row in detector(images, 0.3)] == [2, 0, 2]
+  assert [len(row) for row in detector(images, 0)] == [3, 3, 3]
+  assert [x.label for x in next(detector(images, 0.3))] == ["cat", "dog"]  # best first
+
+
+def test_the_last_layers_queries_have_the_likeliest_class():
+  batch = {"image": (jnp.arange(3) / 255 - 0.5)[:, None, None, None] / 0.25}
+  found = detect(Given(), said(ROWS), batch)
+  assert found.scores.shape == found.classes.shape == (3, 3) and found.boxes.shape == (3, 3, 4)
+  np.testing.assert_allclose(found.scores[0, :2], [0.4, 0.9], rtol=1e-5)
+  assert found.classes[:, 0].tolist() == [1, 0, 1]
+
+
+def test_corners_are_within_the_image():
+  np.testing.assert_allclose(corners(np.array([[.5, .5, .2, .4], [0, 1, 1, 1]]), (100, 200)),
+                             [[80, 30, 120, 70], [0, 50, 100, 100]])
+  with pytest.raises(DataError, match="NaN or infinite"):
+    objects(Queries(np.array([np.nan]), np.array([0]), np.zeros((1, 4))), (8, 8), NAMES)
+
+
+@pytest.fixture
+def opened(monkeypatch):
+  """A folder that holds the toy detector."""
+  saved = types.SimpleNamespace(load=lambda step=None: (Given(), said(ROWS)), labels=lambda: NAMES,
+                                image_ops=lambda model: OPS)
+  monkeypatch.setattr(folder, "open_saved", lambda path: saved)
+  monkeypatch.setattr(api, "open_saved", lambda path: saved)
+
+
+def test_the_command_writes_objects_and_pictures(opened, images, tmp_path):
+  output, pictures = tmp_path / "o.jsonl", tmp_path / "pictures"
+  run_command("predict", "--workdir=w", f"--input={tmp_path}", f"--output={output}",
+              "--threshold=0.5", f"--pictures={pictures}")
+  lines = [json.loads(line) for line in output.read_text().splitlines()]
+  assert [line["path"] for line in lines] == images
+  assert told([[Found(**x) for x in line["objects"]] for line in lines]) == EXPECTED
+  assert sorted(path.name for path in pictures.iterdir()) == [
+      f"{i:05d}_{i}.png" for i in range(3)]
+
+
+def test_python_and_the_server_give_the_same(opened, images):
+  detector = api.Detector("w", batch_size=2)
+  assert told(detector(images)) == EXPECTED and detector.labels == NAMES
+  with pytest.raises(ConfigError) as e:
+    api.Classifier("w")
+  assert "jtx.Detector takes it" in str(e.value)
+  kind = open_kinds("w")["predict"]
+  answers = kind.call([{"image": path} for path in images])
+  assert told([[Found(**x) for x in answer["objects"]] for answer in answers]) == EXPECTED
+
+
+def test_flags_of_detectors_are_refused_of_others(monkeypatch, tmp_path):
+  class Classes(Given):
+    @property
+    def heads(self):
+      return frozenset({"classes"})
+
+  saved = types.SimpleNamespace(load=lambda step=None: (Classes(), {}))
+  monkeypatch.setattr(folder, "open_saved", lambda path: saved)
+  with pytest.raises(ConfigError) as e:
+    run_command("predict", "--workdir=w", f"--input={tmp_path}", "--threshold=0.1")
+  assert str(e.value) == ("--threshold is of detectors, and --workdir=w holds a Classes without a"
+                          " head for boxes")
