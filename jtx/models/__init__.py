@@ -4,6 +4,8 @@ from jtx.models.decoder import Decoder
 from jtx.models.electra import Electra
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
+from jtx.models.rnn import Rnn
+from jtx.models.rnn_encdec import RnnEncDec
 from jtx.models.two_towers import TwoTowers
 from jtx.models.vit import Vit
 from jtx.models.xlnet import Xlnet
@@ -13,6 +15,8 @@ MODELS = {
     "electra": Electra,
     "encdec": EncDec,
     "encoder": Encoder,
+    "rnn": Rnn,
+    "rnn_encdec": RnnEncDec,
     "two_towers": TwoTowers,
     "vit": Vit,
     "xlnet": Xlnet,

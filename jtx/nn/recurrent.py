@@ -1,4 +1,4 @@
-"""Recurrent layers: LSTM and GRU over rows of tokens, each a pure function of a step and a scan.
+"""Recurrent layers: LSTM and GRU over rows of tokens, each a pure function of a step, and a scan.
 
 A state goes through padding unchanged, and begins anew in every segment, so that rows may hold
 several texts. Parameters of a direction of a layer, with D inputs, H units, G gates and R outputs:
@@ -230,10 +230,10 @@ class Recurrent(nn.Module):
       found["reset_bias"] = self.reset_bias
     return found
 
-  def gates(self, x: jax.Array) -> jax.Array:
-    """Of the layer's input [..., D]: float32 [..., G, H]."""
+  def reader(self) -> Callable[[jax.Array], jax.Array]:
+    """A function of the layer's input [..., D] to its gates, float32 [..., G, H], for a loop."""
     kernel, bias = (p.astype(self.dtype) for p in (self.input.kernel, self.input.bias))
-    return product(x.astype(self.dtype), kernel, bias, 1).astype(jnp.float32)
+    return lambda x: product(x.astype(self.dtype), kernel, bias, 1).astype(jnp.float32)
 
   def stepper(self) -> Callable[[jax.Array, State], State]:
     """A function of the gates [B, G, H] of a token and the state before it, for a loop."""
@@ -245,7 +245,7 @@ class Recurrent(nn.Module):
     step = self.stepper()
     states, _, last = over_time(
         lambda state, gates: (step(gates, state), None), self.config.zeros(len(x), self.dim),
-        self.gates(x), segment_ids=segment_ids, starts=starts, reverse=self.reverse)
+        self.reader()(x), segment_ids=segment_ids, starts=starts, reverse=self.reverse)
     return states, last
 
 
