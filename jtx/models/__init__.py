@@ -2,6 +2,7 @@
 
 from jtx.models.decoder import Decoder
 from jtx.models.electra import Electra
+from jtx.models.elmo import Elmo
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.rnn import Rnn
@@ -13,6 +14,7 @@ from jtx.models.xlnet import Xlnet
 MODELS = {
     "decoder": Decoder,
     "electra": Electra,
+    "elmo": Elmo,
     "encdec": EncDec,
     "encoder": Encoder,
     "rnn": Rnn,
