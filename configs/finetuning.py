@@ -61,6 +61,7 @@ FEATURES = {
     "sum_last_four": dict(layers=(-4, -3, -2, -1), combine="sum"),
     "concat_last_four": dict(layers=(-4, -3, -2, -1)),
     "sum_all": dict(layers=None, combine="sum"),
+    "mix": dict(layers=None, combine="scalar_mix"),  # with the embeddings (ELMo, equation 1)
 }
 
 
@@ -75,7 +76,7 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
     task: what the head is for.
   """
   open_trained(c, args, task)
-  decodes, recurrent = (c.model.name == name for name in ("decoder", "rnn"))
+  decodes, recurrent = c.model.name == "decoder", "recurrent" in c.model
   c.optim.optimizer = common.optimizer("adamw", weight_decay=0.01)
   c.optim.schedule = common.schedule("linear", warmup=0.002 if decodes else 0.1)
   rate = 6.25e-5 if decodes else 1e-3 if recurrent else 5e-5
@@ -93,7 +94,8 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
       raise ConfigError("config arguments freeze and decay have no place beside features, for which"
                         " the encoder is not trained at all")
     edits = choose(FEATURES, args.features, "features")
-    layers = edits["layers"] or tuple(range(1, c.model.stack.num_layers + 1))
+    depth = (c.model.stack if "stack" in c.model else c.model.recurrent).num_layers
+    layers = edits["layers"] or tuple(range(args.features != "mix", depth + 1))
     common.apply(c, {"model.features": {**edits, "layers": layers}})
     c.optim.lr_mults = ((r"^(?!extractor|task_head)", 0.0),)  # nor does it decay
   if args.lora:
@@ -139,8 +141,8 @@ def open_trained(c: ConfigDict, args: ConfigDict, task: str) -> None:
   if args.tiny:
     if kind == "encdec":
       raise ConfigError("config argument tiny is of one stack, and the model of init has two")
-    if kind == "rnn":
-      common.apply(c, {"model.recurrent.dim": 32, "model.embedding.width": 32})
+    if "recurrent" in c.model:
+      common.apply(c, {"model.recurrent.dim": 32})
       return
     common.apply(c, {"model.stack": common.TINY_STACK})
     if c.model.stack.block.attention.num_kv_heads:
@@ -165,7 +167,7 @@ def recurrent_fields(name: str, task: str, lm: bool) -> tuple[str, dict[str, Any
 def kind_of(model: ConfigDict) -> str:
   """What a model is, for a sentence."""
   return {"decoder": "a decoder", "encdec": "an encoder-decoder",
-          "rnn": "a recurrent network"}[model.name]
+          "rnn": "a recurrent network", "elmo": "ELMo"}[model.name]
 
 
 def padded(args: ConfigDict, *fields: str) -> ConfigDict:
