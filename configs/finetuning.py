@@ -50,7 +50,8 @@ RECURRENT = {
     "lstm": dict(recurrent=dict(dim=512), head=ONE_WAY),
     "lstm_2048": dict(recurrent=dict(dim=2048), embedding=dict(width=768), head=ONE_WAY),
     "gru": dict(recurrent=dict(dim=512, cell=dict(kind="gru")), head=ONE_WAY),
-    "bilstm": dict(recurrent=dict(dim=256, bidirectional=True), head=dict(pool="mean", dropout=0.3)),
+    "bilstm": dict(recurrent=dict(dim=256, bidirectional=True),
+                   head=dict(pool="mean", dropout=0.3)),
 }
 
 # Of the layers -1, the last, to 0, the embeddings (Devlin et al. 2019, table 7). None is all.

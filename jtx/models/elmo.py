@@ -1,8 +1,8 @@
 """ELMo (Peters et al. 2018): language models of both directions over words made of characters.
 
-The vocabulary of inputs is open: a row is bytes, and words are what white space parts. Two stacks of
-LSTMs read the words, one forward and one backward, and each predicts the word that comes next to
-it. Hidden states are given at every byte, those of its word, so that heads, evaluators and
+The vocabulary of inputs is open: a row is bytes, and words are what white space parts. Two stacks
+of LSTMs read the words, one forward and one backward, and each predicts the word that comes next
+to it. Hidden states are given at every byte, those of its word, so that heads, evaluators and
 predictions are those of other encoders; tags stand at a word's first token.
 """
 
@@ -32,8 +32,8 @@ class Elmo(nn.Module):
   """Bytes to hidden states of words in both directions, and these to what heads make of them.
 
   Batch keys, all int32 [B, T]: `text`, ids of the tokenizer "bytes"; `text_segment_ids`, 0 for
-  padding; `text_positions`; and for the objective "bilm" `text_targets`, at the first byte of a word
-  its number in the output's vocabulary, which the op "word_targets" makes.
+  padding; `text_positions`; and for the objective "bilm" `text_targets`, at the first byte of a
+  word its number in the output's vocabulary, which the op "word_targets" makes.
 
   With `features.layers` the head reads the states of the layers as they are: 0 the words' vectors,
   1 and 2 the LSTMs'. `features.combine='scalar_mix'` is gamma sum_j s_j h_j, with s a softmax
@@ -70,8 +70,8 @@ class Elmo(nn.Module):
       raise ConfigError(f"vocab_size={self.vocab_size}: model.name='elmo' reads the"
                         f" {FIRST_BYTE_ID + 256} tokens of config.tokenizer.kind 'bytes'")
     if self.recurrent.bidirectional:
-      raise ConfigError("recurrent.bidirectional=True: model.name='elmo' has its own two directions,"
-                        " which do not see each other; leave it False")
+      raise ConfigError("recurrent.bidirectional=True: model.name='elmo' has two directions of its"
+                        " own, which do not see each other; leave it False")
     if self.bilm and self.output_vocab_size is None:
       raise ConfigError("bilm=True needs output_vocab_size, which the op 'word_targets' gives")
     if self.features.layers:

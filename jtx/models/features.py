@@ -68,7 +68,8 @@ class Features(nn.Module):
       x = jnp.moveaxis(states, 0, 2).reshape(*states.shape[1:3], -1)
     for i in range(c.lstm_layers):
       part = lambda way, i=i, x=x: Recurrent(
-          CellConfig(), x.shape[-1], width // 2, way == "backward", self.dtype, name=f"{way}_{i}")
+          CellConfig(), x.shape[-1], width // 2, reverse=way == "backward", dtype=self.dtype,
+          name=f"{way}_{i}")
       x = jnp.concatenate([part(way)(x, segment_ids)[0].hidden.astype(self.dtype)
                            for way in ("forward", "backward")], -1)
     return x

@@ -289,7 +289,7 @@ class RecurrentStack(nn.Module):
     names = [f"{way}_{i}" for i in range(c.num_layers) for way in c.directions]
     self.parts = [
         Recurrent(c.cell, c.width if i >= len(c.directions) else self.inputs, c.dim,
-                  self.reverse or name.startswith("backward"), self.dtype, name=name)
+                  reverse=self.reverse or name.startswith("backward"), dtype=self.dtype, name=name)
         for i, name in enumerate(names)]
     self.dropout = Dropout(c.dropout)
 

@@ -62,6 +62,13 @@ def test_words_of_bytes():
   assert second == [4, 5, *[6] * 5, *[7] * 10, 8, 8, 9]
 
 
+def test_the_published_size_is_that_of_the_defaults():
+  """93.6 M parameters, as the authors give for the original model."""
+  model = Elmo(vocab_size=260)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  assert sum(x.size for x in jax.tree.leaves(shapes)) == 93_600_848
+
+
 def test_fewer_words_are_read_where_it_says():
   batch = rows_of(TEXTS)
   whole, part = (words_of(batch["text"], batch["text_segment_ids"], n, 7) for n in (12, 5))
@@ -122,7 +129,7 @@ def test_a_head_reads_the_mix_of_layers():
 @pytest.mark.parametrize("fields, message", [
     (dict(vocab_size=300), "tokenizer.kind 'bytes'"),
     (dict(output_vocab_size=None), "bilm=True needs output_vocab_size"),
-    (dict(recurrent=RecurrentConfig(bidirectional=True)), "its own two directions"),
+    (dict(recurrent=RecurrentConfig(bidirectional=True)), "two directions of its own"),
     (dict(features=FeatureConfig((0, 1))), "and head.task is 'none'"),
 ])
 def test_refusals(fields, message):

@@ -73,7 +73,8 @@ def test_no_gradient_and_no_dropout_in_the_encoder():
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: FeatureConfig((1,), "mean"), "features.combine='mean': valid are concat, sum, scalar_mix"),
+    (lambda: FeatureConfig((1,), "mean"),
+     "features.combine='mean': valid are concat, sum, scalar_mix"),
     (lambda: FeatureConfig((1,), lstm_layers=-1), "features.lstm_layers=-1 must not be negative"),
     (lambda: drawn(with_features((4,)), batch_of(A)), "there is no 4; the embeddings are 0 and the"
      " layers 1 to 3"),

@@ -1,4 +1,4 @@
-"""The words that a language model over characters predicts, for texts and documents of any length."""
+"""The words that a language model over characters predicts, of texts of any length."""
 
 import collections
 import dataclasses
@@ -22,12 +22,12 @@ class WordTargets(ExampleOp):
   """Bytes of up to `max_words` words, between begin and end: `text` and `text_targets` [T].
 
   White space parts words. A longer text or document becomes several examples, in its order. The
-  target of a word, the number that it has in the vocabulary, is at its first byte, and -1 elsewhere;
-  begin and end are words, too. A word that is longer than a row is cut.
+  target of a word, the number that it has in the vocabulary, is at its first byte, and -1 is
+  elsewhere; begin and end are words, too. A word that is longer than a row is cut.
   """
   max_words: Size = 30  # of an example, begin and end not counted
   max_length: Size = 256  # bytes of an example, begin and end counted
-  vocab_size: Size = 8000  # words that are told apart, the most frequent; begin, end and unknown too
+  vocab_size: Size = 8000  # the most frequent words, and begin, end and unknown, are told apart
   names: tuple[str, ...] = ()  # these words; () is those of the training sources
 
   named = True
