@@ -71,9 +71,6 @@ CASES = {
                     stack=encoder(**SIZE, position=TransformerXl()).stack), {"plm", "choice"}),
     "rnn": (Rnn(vocab_size=V, recurrent=RecurrentConfig(dim=D), lm=True,
                 head=HeadConfig(task="classes", outputs=3, pool="last")), {"lm", "classes"}),
-    "rnn of two directions": (
-        Rnn(vocab_size=V, head=HeadConfig(task="tags", outputs=3, pool="none"),
-            recurrent=RecurrentConfig(dim=D // 2, bidirectional=True)), {"tags"}),
     "recurrent encdec": (RnnEncDec(vocab_size=V, readout=D), {"seq2seq"}),
     "elmo": (Elmo(vocab_size=260, output_vocab_size=9, bilm=True,
                   characters=CharacterConfig(filters=((1, 3),)),

@@ -39,6 +39,11 @@ def rows_of(*rows):
   return {"text": tokens, "text_segment_ids": segments, "text_positions": tokens * 0}
 
 
+def split(batch, number):
+  return jax.jit(words_of, static_argnums=(2, 3))(batch["text"], batch["text_segment_ids"], number,
+                                                  7)
+
+
 def characters_of(word, length=7):
   """As a list: begin, bytes, end, padding."""
   own = word if isinstance(word, list) else [*word.encode("utf-8")]
@@ -48,7 +53,7 @@ def characters_of(word, length=7):
 
 def test_words_of_bytes():
   batch = rows_of(TEXTS)
-  words = words_of(batch["text"], batch["text_segment_ids"], 12, 7)
+  words = split(batch, 12)
   expected = [w for text in TEXTS for w in ([TEXT_BEGIN], *text.split(), [TEXT_END])]
   n = len(expected)
   assert words.characters[0, :n].tolist() == [characters_of(w) for w in expected]
@@ -71,7 +76,7 @@ def test_the_published_size_is_that_of_the_defaults():
 
 def test_fewer_words_are_read_where_it_says():
   batch = rows_of(TEXTS)
-  whole, part = (words_of(batch["text"], batch["text_segment_ids"], n, 7) for n in (12, 5))
+  whole, part = (split(batch, n) for n in (12, 5))
   np.testing.assert_array_equal(part.characters, whole.characters[:, :5])
   assert part.of_place.max() == 4
 
@@ -95,14 +100,15 @@ def test_packed_texts_are_those_alone_and_directions_are_blind():
 def test_loss_is_that_of_both_directions():
   """Of words by number, in float64, over the model's own states."""
   params, batch = drawn(MODEL), rows_of(TEXTS)
-  words = words_of(batch["text"], batch["text_segment_ids"], 12, 7)
+  words = split(batch, 12)
   numbers = np.random.default_rng(0).integers(0, 9, 10)
   targets = np.full(batch["text"].shape, -1)
   targets[0, np.asarray(words.first[0, :10])] = numbers
   batch["text_targets"] = jnp.asarray(targets)
   objective = BiLm()
-  sums = objective(MODEL, params, batch, train=False)
-  states = MODEL.apply({"params": params}, batch, method="hidden_states")[-1, 0]
+  sums, states = jax.jit(lambda: (
+      objective(MODEL, params, batch, train=False),
+      MODEL.apply({"params": params}, batch, method="hidden_states")[-1, 0]))()
   states = np.asarray(states[words.first[0, :10]], np.float64)
   total = 0
   for start, stop in ((0, 4), (4, 10)):
@@ -115,15 +121,17 @@ def test_loss_is_that_of_both_directions():
   np.testing.assert_allclose(sums["loss"][0], total, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_head_reads_the_mix_of_layers():
   model = MODEL.clone(bilm=False, head=HeadConfig(task="tags", outputs=2, pool="none", dropout=0),
                       features=FeatureConfig((0, 1, 2), "scalar_mix", lstm_layers=0))
   params, batch = drawn(model), rows_of(TEXTS)
-  states = model.apply({"params": params}, batch, method="hidden_states")
+  run = jax.jit(lambda method: model.apply({"params": params}, batch, method=method),
+                static_argnums=0)
+  states = run("hidden_states")
   s, own = np.exp(params["extractor"]["weights"]), params["task_head"]["output"]
   mix = params["extractor"]["scale"] * np.einsum("l,lbtd->btd", s / s.sum(), states)
-  found = model.apply({"params": params}, batch, method="predict")
-  np.testing.assert_allclose(found, mix @ own["kernel"] + own["bias"], atol=1e-5)
+  np.testing.assert_allclose(run("predict"), mix @ own["kernel"] + own["bias"], atol=1e-5)
 
 
 @pytest.mark.parametrize("fields, message", [
@@ -185,14 +193,14 @@ def test_published_states_which_go_on_from_batch_to_batch():
   assert jax.tree.structure(params) == jax.tree.structure(
       jax.tree.map(lambda x: x.value, shapes, is_leaf=lambda x: hasattr(x, "value")))
   starts, length = (None, None), max(len(s.split()) for row in rows for s in row) + 2
+  read = jax.jit(lambda *args: model.apply({"params": params}, *args, method="read"))
   for step in range(5):
     words = [[[TEXT_BEGIN], *row[step].split(), [TEXT_END]] for row in rows]
     table = np.full((3, length, 50), PAD)
     for i, row in enumerate(words):
       table[i, :len(row)] = [characters_of(word, 50) for word in row]
     segments = np.arange(length) < np.array([[len(row)] for row in words])
-    _, ways, carried = model.apply({"params": params}, table, segments.astype(int), starts,
-                                   method="read")
+    _, ways, carried = read(table, segments.astype(int), starts)
     starts = tuple(c.last for c in carried)
     for i, row in enumerate(words):
       for way in range(2):

@@ -12,8 +12,9 @@ import pytest
 from jtx.errors import ConfigError
 from jtx.inference.decode import Beam, Ends
 from jtx.inference.generate import generate
+from jtx.models.rnn_decoding import RecurrentState
 from jtx.models.rnn_encdec import RnnEmbeddingConfig, RnnEncDec
-from jtx.nn.recurrent import CellConfig, RecurrentConfig
+from jtx.nn.recurrent import CellConfig, RecurrentConfig, State
 from tests.helpers import one_fast
 from tests.models.test_contract import drawn, field, greedy
 
@@ -65,7 +66,7 @@ def logits(model, params, batch):
   return np.asarray(run(params, batch))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", one_fast("deep", "attention", "fixed"))
 def test_decoding_by_steps_is_the_full_pass_and_rows_do_not_matter(name):
   """Rows of several lengths, each alone, and all in one row."""
   model = MODELS[name]
@@ -80,6 +81,17 @@ def test_decoding_by_steps_is_the_full_pass_and_rows_do_not_matter(name):
       np.testing.assert_allclose(found[2 * i + h], full[i, len(prompt) - 1:len(target)], atol=1e-5)
     np.testing.assert_allclose(together[at:at + len(target)], full[i, :len(target)], atol=1e-5)
     at += len(target)
+
+
+def test_hypotheses_are_put_in_order_and_sources_are_left_out():
+  rows = jnp.arange(6) * 10  # of three sources, two hypotheses each
+  state = RecurrentState((State(rows[:, None]),), rows[:, None], rows=2)
+  ordered = state.reorder(jnp.array([1, 1, 2, 3, 5, 4]))
+  assert ordered.layers[0].hidden[:, 0].tolist() == [10, 10, 20, 30, 50, 40]
+  assert ordered.source is state.source
+  part = ordered.take(jnp.array([2, 0]))
+  assert part.layers[0].hidden[:, 0].tolist() == [50, 40, 10, 10]
+  assert part.source[:, 0].tolist() == [40, 50, 0, 10]
 
 
 def test_a_step_with_attention_is_its_equations():
@@ -173,6 +185,7 @@ def g2p():
   return model, jax.tree.map(jnp.asarray, params), told["cases"], sources, targets
 
 
+@pytest.mark.slow
 def test_published_phonemes(g2p):
   model, params, _, sources, targets = g2p
   prompt = jnp.full((len(sources), 1), START)
@@ -186,15 +199,16 @@ def test_published_log_probabilities_and_encodings(g2p):
   model, params, cases, sources, targets = g2p
   batch = batch_of(sources, [[START, *target[:-1]] for target in targets])
   log_p = jax.nn.log_softmax(logits(model, params, batch))
-  _, starts = model.apply({"params": params}, field("src", sources), jnp.ones((14, 1), int),
-                          method="encode")
+  _, starts = jax.jit(lambda params: model.apply(
+      {"params": params}, field("src", sources), jnp.ones((14, 1), int), method="encode"))(params)
   for i, (case, target) in enumerate(zip(cases, targets)):
     ours = log_p[i, np.arange(len(target)), np.array(target)]
     np.testing.assert_allclose(ours[:len(case["log_probs"])], case["log_probs"], atol=1e-5)
     np.testing.assert_allclose(starts[0].hidden[i, 0, :4], case["encoding_first4"], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", one_fast("deep", "attention"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["deep", "attention"])
 def test_beams_are_those_of_all_hypotheses(name):
   """A beam as wide as all continuations finds the likeliest target of two tokens and an end."""
   model = MODELS[name]

@@ -19,7 +19,6 @@ CELLS = {
     "gru": CellConfig(kind="gru"),
     "gru, reset before": CellConfig(kind="gru", reset_after=False),
 }
-all_cells = pytest.mark.parametrize("name", CELLS)
 
 
 def sigmoid(a):
@@ -55,8 +54,9 @@ def drawn(module, *args, scale=0.7):
   return jax.tree.map(lambda s: rng.normal(0, scale, s.shape).astype(np.float32), shapes)
 
 
-@all_cells
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name, reverse", [
+    ("lstm", False), ("projected", True), ("gru", False), ("gru, reset before", True),
+    *(pytest.param(name, name in ("lstm", "gru"), marks=pytest.mark.slow) for name in CELLS)])
 def test_layers_are_their_recurrence_in_every_text(name, reverse):
   config, rng = CELLS[name], np.random.default_rng(0)
   x = rng.normal(size=(2, 7, D)).astype(np.float32)
