@@ -56,7 +56,8 @@ def layers(size: Size, width: int) -> dict[str, tuple[Callable[[Any, jax.Array],
   half = size.restricted // 2
   return {
       "self-attention": (attention(FULL), None),
-      "recurrent": (lambda p, x: lstm.apply(p, x, ones(x))[0].hidden, lstm.init(key, one, ones(one))),
+      "recurrent": (lambda p, x: lstm.apply(p, x, ones(x))[0].hidden,
+                    lstm.init(key, one, ones(one))),
       "convolutional": (convolution.apply, convolution.init(key, one)),
       "restricted self-attention": (attention(window(half, half)), None),
   }

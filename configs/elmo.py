@@ -6,8 +6,8 @@ BOOKS is a folder of .txt or .md files, or a zip archive of one; without `val` t
 its folders is held out, and without a corpus it is the documentation of Python's library. White
 space parts words. The model is small: convolutions of 240 filters, two layers of LSTMs of 512 units
 projected to 128 in each direction, which tell 8,000 words apart. size=original is the paper's, of
-93,600,848 parameters beside the output, which was trained for 10 epochs on the 1 B Word Benchmark to
-a perplexity of 39.7 on average of both directions (section 3.1); this was not reproduced here.
+93,600,848 parameters beside the output, which was trained for 10 epochs on the 1 B Word Benchmark
+to a perplexity of 39.7 on average of both directions (section 3.1); this was not reproduced here.
 
 Its states as features of a tagger or classifier, the layers mixed by learnt weights (equation 1):
 

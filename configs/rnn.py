@@ -36,7 +36,7 @@ def get_config(arg: str = ""):
   # A pair a row, of similar lengths in a batch: a scan takes as long as its rows are.
   layout = common.op("pad", lengths=(args.length,) * 2, trim=True, group=True)
   c.data.ops = (*c.data.ops[:-1], layout)
-  c.batch_size, c.steps = 128, 4000
+  c.batch_size, c.steps = 128, 3000
   c.checkpoint.every = 250
   c.evals.val_loss.every = 250
   c.decode.method = common.method("beam", beam=5, alpha=0.6)

@@ -1,4 +1,4 @@
-"""What a layer costs by its kind: table 1 of Vaswani et al. 2017, for numbers."""
+"""Costs of a layer by its kind: table 1 of Vaswani et al. 2017, for numbers."""
 
 import math
 from typing import NamedTuple

@@ -10,8 +10,8 @@ from jtx.figures.scaling import exponent, scaling
 def test_an_exponent_is_that_of_a_power():
   xs = np.array([2.0, 5.0, 11.0])
   assert exponent(xs, 3 * xs**1.7) == pytest.approx(1.7)
-  noisy = exponent([1, 2, 4, 8], [1.1, 1.9, 4.2, 7.8])
-  assert noisy == pytest.approx(np.polyfit(np.log([1, 2, 4, 8]), np.log([1.1, 1.9, 4.2, 7.8]), 1)[0])
+  xs, ys = [1, 2, 4, 8], [1.1, 1.9, 4.2, 7.8]
+  assert exponent(xs, ys) == pytest.approx(np.polyfit(np.log(xs), np.log(ys), 1)[0])
   for xs, ys in (([1, 1], [1, 2]), ([1, 2], [0, 1]), ([-1, 2], [1, 2]), ([1], [1])):
     with pytest.raises(ValueError, match="an exponent needs positive numbers"):
       exponent(xs, ys)
