@@ -254,7 +254,7 @@ class RecurrentConfig:
   """The fields of recurrent layers, one on another."""
   cell: CellConfig = CellConfig()  # LSTM or GRU
   dim: Size = 256  # H, units of a layer in each direction
-  num_layers: Layers = 1
+  num_layers: Layers = 1  # one on another
   bidirectional: bool = False  # a layer gives what both directions do, [h forward; h backward]
   residual: bool = False  # from the second layer on a layer's input is added to what it gives
   dropout: Rate = 0.0  # of the input of every layer but the first
