@@ -220,10 +220,10 @@ def ratio(values: dict[str, list[float]], ours: str, theirs: str) -> dict[str, f
           "max": max(pairs)}
 
 
-def fastest(call: Callable[[], Any]) -> float:
-  """Seconds of the fastest of ten calls, after one to warm up."""
+def fastest(call: Callable[[], Any], number: int = 10) -> float:
+  """Seconds of the fastest of so many calls, after one to warm up."""
   times = []
-  for _ in range(11):
+  for _ in range(1 + number):
     start = time.perf_counter()
     call()
     times.append(time.perf_counter() - start)

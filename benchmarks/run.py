@@ -7,13 +7,15 @@
   python -m benchmarks.run --suite=vit_b16
   python -m benchmarks.run --suite=lm
   python -m benchmarks.run --suite=seq2seq
+  python -m benchmarks.run --suite=complexity
   python -m benchmarks.run --suite=saving --workdir=runs/saving
   python -m benchmarks.run --suite=serving --workdir=WORKDIR
   python -m benchmarks.run --suite=accelerator --workdir=runs/accelerator
 
 The systems take turns on an otherwise idle machine. The last line is one JSON object. accelerator
 is for one GPU or TPU, ends after --minutes and also writes rows for RESULTS.md. Needs the extra
-`parity` (PyTorch and transformers), but for saving and serving: pip install -e ".[parity]".
+`parity` (PyTorch and transformers), but for complexity, saving and serving: pip install -e
+".[parity]".
 """
 
 import json
@@ -21,11 +23,23 @@ from typing import Any, Collection, Mapping, Sequence
 
 from absl import flags
 
-from benchmarks import accelerator, bert, finetune, lm, nmt, prepare, saving, seq2seq, serving, vit
+from benchmarks import (
+    accelerator,
+    bert,
+    complexity,
+    finetune,
+    lm,
+    nmt,
+    prepare,
+    saving,
+    seq2seq,
+    serving,
+    vit,
+)
 from experiments import cli
 
-SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "lm", "seq2seq", "saving", "serving",
-          "accelerator")
+SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "lm", "seq2seq", "complexity",
+          "saving", "serving", "accelerator")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
@@ -60,8 +74,8 @@ MINUTES = flags.DEFINE_float("minutes", accelerator.MINUTES, "accelerator: after
                              lower_bound=0.1)
 SENTENCES = flags.DEFINE_integer("sentences", 1000, "nmt: to translate in a turn.", lower_bound=1)
 SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
-                         "nmt, bert, vit_b16, lm, seq2seq, accelerator: of the model; tiny tries"
-                         " things out.")
+                         "nmt, bert, vit_b16, lm, seq2seq, accelerator: of the model;"
+                         " complexity: of the layers; tiny tries things out.")
 STATE_MIB = flags.DEFINE_integer("state_mib", 1024, "saving: the state's size.", lower_bound=3)
 CLIENTS = flags.DEFINE_integer("clients", 200, "serving: that ask at once.", lower_bound=1)
 SECONDS = flags.DEFINE_float("seconds", 120, "serving: for which they ask.", lower_bound=1)
@@ -125,6 +139,8 @@ def main() -> int:
       raise cli.UsageError("--suite=prepare needs --workers of 1 or more")
     result = prepare.run(WORKDIR.value, DATA.value or "embedded:pydocs:train", TOKENIZER.value,
                          WORKERS.value, ROUNDS.value)
+  elif SUITE.value == "complexity":
+    result = complexity.run(size(complexity.SIZES))
   elif SUITE.value == "saving":
     need(WORKDIR)
     result = saving.run(WORKDIR.value, ROUNDS.value, STATE_MIB.value << 20)

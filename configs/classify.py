@@ -4,13 +4,14 @@
     --config.data.path=DATA --workdir=runs/mine
 
 FOLDER is a Hugging Face model or the workdir of a run; without `init` a small BERT with fresh
-parameters is trained. Arguments: text, and second for pairs, the columns of the texts, and label,
-that of the class: names ("text" and "label" without them), or in a .tsv, which has no header unless
-`header` says so, numbers ("0" and "1"); names, the classes joined by "+", in order, which else are
-those of the training data, and "" for a number to be predicted; multi, for any number of labels a
-text; both_orders, for pairs of which neither text is the first, then read in either order;
-weights, a number a class joined by "+", or balanced; focal, the gamma of the focal loss;
-scores, joined by "+", such as accuracy+macro_f1+auc, or of numbers pearson+spearman
+parameters is trained, or what `model` names, such as bilstm, or lstm_2048, the recurrent network
+that GPT is compared with (Radford et al. 2018, table 5). Arguments: text, and second for pairs, the
+columns of the texts, and label, that of the class: names ("text" and "label" without them), or in a
+.tsv, which has no header unless `header` says so, numbers ("0" and "1"); names, the classes joined
+by "+", in order, which else are those of the training data, and "" for a number to be predicted;
+multi, for any number of labels a text; both_orders, for pairs of which neither text is the first,
+then read in either order; weights, a number a class joined by "+", or balanced; focal, the gamma of
+the focal loss; scores, joined by "+", such as accuracy+macro_f1+auc, or of numbers pearson+spearman
 (docs/classification.md has all); train and dev, the files, whose endings say what they are, or
 sources (docs/data.md); others, more files to evaluate, joined by "+", such as the texts in other
 languages; and those of FINETUNE_ARGS in finetuning.py.
@@ -27,7 +28,8 @@ PRESETS = ("", "tiny", "tiny,names=,scores=pearson+spearman,features=last",
            "text=a,second=b,label=c,header,names=x+y+z,scores=matthews,train=t,dev=d,others=de.tsv",
            "max_length=64,batch=16,lr=2e-5,model=bert_small,epochs=4,freeze=1,decay=0.9,group,"
            "focal=2", "tiny,model=gpt1,lm=0.5",
-           "second=b,both_orders,names=,scores=pearson,model=gpt2,lm=0.5")
+           "second=b,both_orders,names=,scores=pearson,model=gpt2,lm=0.5",
+           "tiny,model=bilstm", "model=lstm_2048,lm=0.5")
 
 
 def get_config(arg: str = ""):

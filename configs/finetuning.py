@@ -14,6 +14,7 @@ from jtx import hub
 from jtx.errors import ConfigError
 from jtx.interop import huggingface, presets
 from jtx.interop.presets import DECODERS, ENCODERS
+from jtx.models.heads import TASKS
 from jtx.saved.folder import open_saved
 
 from . import common
@@ -24,10 +25,10 @@ from .teaching import TEACHER_ARGS, teach
 FINETUNE_ARGS = dict(
     # A Hugging Face folder, a name of its Hub, or a workdir; "" is fresh parameters and tokenizer
     init="",
-    model="",  # these are for: a key of ENCODERS or DECODERS; "" is bert_mini
+    model="",  # these are for: a key of ENCODERS, DECODERS or RECURRENT; "" is bert_mini
     max_length=128,  # tokens
     batch=32,
-    lr=0.0,  # 0 is 5e-5, and of decoders 6.25e-5
+    lr=0.0,  # 0 is 5e-5, of decoders 6.25e-5 and of recurrent networks 1e-3
     lm=0.0,  # of a decoder, the weight of predicting the texts' tokens, too: 0.5 in the paper
     epochs=3.0,
     freeze=0,  # layers, from the first, that stay as they are, the embeddings with them
@@ -42,6 +43,17 @@ FINETUNE_ARGS = dict(
 FILE_ARGS = FINETUNE_ARGS | dict(train="train.tsv", dev="dev.tsv", others="")
 
 
+# Recurrent networks, from fresh parameters. Of one direction, which predict the next token beside
+# the task where `lm` says so, as GPT-1's comparison does with 2,048 units (Radford et al. 2018).
+ONE_WAY = dict(pool="last", dropout=0.3)
+RECURRENT = {
+    "lstm": dict(recurrent=dict(dim=512), head=ONE_WAY),
+    "lstm_2048": dict(recurrent=dict(dim=2048), embedding=dict(width=768), head=ONE_WAY),
+    "gru": dict(recurrent=dict(dim=512, cell=dict(kind="gru")), head=ONE_WAY),
+    "bilstm": dict(recurrent=dict(dim=256, bidirectional=True),
+                   head=dict(pool="mean", dropout=0.3)),
+}
+
 # Of the layers -1, the last, to 0, the embeddings (Devlin et al. 2019, table 7). None is all.
 FEATURES = {
     "embeddings": dict(layers=(0,)),
@@ -50,6 +62,7 @@ FEATURES = {
     "sum_last_four": dict(layers=(-4, -3, -2, -1), combine="sum"),
     "concat_last_four": dict(layers=(-4, -3, -2, -1)),
     "sum_all": dict(layers=None, combine="sum"),
+    "mix": dict(layers=None, combine="scalar_mix"),  # with the embeddings (ELMo, equation 1)
 }
 
 
@@ -64,10 +77,11 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
     task: what the head is for.
   """
   open_trained(c, args, task)
-  decodes = c.model.name == "decoder"
+  decodes, recurrent = c.model.name == "decoder", "recurrent" in c.model
   c.optim.optimizer = common.optimizer("adamw", weight_decay=0.01)
   c.optim.schedule = common.schedule("linear", warmup=0.002 if decodes else 0.1)
-  c.optim.lr, c.optim.clip_norm = args.lr or (6.25e-5 if decodes else 5e-5), 1.0
+  rate = 6.25e-5 if decodes else 1e-3 if recurrent else 5e-5
+  c.optim.lr, c.optim.clip_norm = args.lr or rate, 1.0
   if decodes:
     common.apply(c, {"model.stack.block.dropout": 0.1, "model.stack.block.attention.dropout": 0.1})
     # Adapters leave the embedding as it is, so there it gets no rows.
@@ -76,12 +90,13 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
   if args.features:
     if "features" not in c.model:
       raise ConfigError("config argument features is of encoders, and the model is"
-                        f" {'a decoder' if decodes else 'an encoder-decoder'}")
+                        f" {kind_of(c.model)}")
     if c.optim.lr_mults:
       raise ConfigError("config arguments freeze and decay have no place beside features, for which"
                         " the encoder is not trained at all")
     edits = choose(FEATURES, args.features, "features")
-    layers = edits["layers"] or tuple(range(1, c.model.stack.num_layers + 1))
+    depth = (c.model.stack if "stack" in c.model else c.model.recurrent).num_layers
+    layers = edits["layers"] or tuple(range(args.features != "mix", depth + 1))
     common.apply(c, {"model.features": {**edits, "layers": layers}})
     c.optim.lr_mults = ((r"^(?!extractor|task_head)", 0.0),)  # nor does it decay
   if args.lora:
@@ -108,10 +123,9 @@ def open_trained(c: ConfigDict, args: ConfigDict, task: str) -> None:
     c.tokenizer.kind = common.tokenizer("file", path=c.init_from)
   else:
     name = args.model or "bert_mini"
-    choose(ENCODERS | DECODERS, name, "model")
-    source = huggingface.identify(presets.fresh(name), name)
-    kind, fields = ((source.family.model, huggingface.base_fields(source)) if task == "embedding"
-                    else huggingface.finetuned_fields(source, task, bool(args.lm)))
+    choose(ENCODERS | DECODERS | RECURRENT, name, "model")
+    kind, fields = (recurrent_fields(name, task, bool(args.lm)) if name in RECURRENT else
+                    fresh_fields(name, task, bool(args.lm)))
     decodes = kind == "decoder"
     size = (500 if decodes else 200) if args.tiny else 8000
     c.tokenizer.kind = common.tokenizer("byte_bpe" if decodes else "wordpiece", vocab_size=size)
@@ -128,9 +142,33 @@ def open_trained(c: ConfigDict, args: ConfigDict, task: str) -> None:
   if args.tiny:
     if kind == "encdec":
       raise ConfigError("config argument tiny is of one stack, and the model of init has two")
+    if "recurrent" in c.model:
+      common.apply(c, {"model.recurrent.dim": 32})
+      return
     common.apply(c, {"model.stack": common.TINY_STACK})
     if c.model.stack.block.attention.num_kv_heads:
       c.model.stack.block.attention.num_kv_heads = 1
+
+
+def fresh_fields(name: str, task: str, lm: bool) -> tuple[str, dict[str, Any]]:
+  """The family and the fields of a model of ENCODERS or DECODERS."""
+  source = huggingface.identify(presets.fresh(name), name)
+  if task == "embedding":
+    return source.family.model, huggingface.base_fields(source)
+  return huggingface.finetuned_fields(source, task, lm)
+
+
+def recurrent_fields(name: str, task: str, lm: bool) -> tuple[str, dict[str, Any]]:
+  """The same of a model of RECURRENT."""
+  fields = RECURRENT[name]
+  pool = "none" if TASKS[task].by_token else fields["head"]["pool"]
+  return "rnn", {**fields, "lm": lm, "head": {**fields["head"], "task": task, "pool": pool}}
+
+
+def kind_of(model: ConfigDict) -> str:
+  """What a model is, for a sentence."""
+  return {"decoder": "a decoder", "encdec": "an encoder-decoder",
+          "rnn": "a recurrent network", "elmo": "ELMo"}[model.name]
 
 
 def padded(args: ConfigDict, *fields: str) -> ConfigDict:
@@ -165,8 +203,9 @@ def layer_mults(model: ConfigDict, freeze: int, decay: float) -> tuple[tuple[str
   """
   if not freeze and decay == 1:
     return ()
-  if model.name == "encdec":
-    raise ConfigError("config arguments freeze and decay are of one stack, and the model has two")
+  if "stack" not in model:
+    raise ConfigError("config arguments freeze and decay are of one stack of layers, and the model"
+                      f" is {kind_of(model)}")
   L = model.stack.num_layers
   if model.stack.share:
     raise ConfigError("freeze and decay are for layers of their own, and these are shared")

@@ -89,6 +89,11 @@ def follow(section: common.ConfigDict, other: common.ConfigDict) -> None:
 def shrink(c) -> None:
   """Makes a config step in seconds, on embedded data."""
   common.apply(c, {"model.encoder": TINY})
+  shrink_run(c)
+
+
+def shrink_run(c) -> None:
+  """All but the model of it."""
   c.steps, c.batch_size, c.log_every = 4, 8, 2
   c.checkpoint.every = c.checkpoint.keep = c.checkpoint.average = 2
   c.tokenizer.kind = common.tokenizer(c.tokenizer.kind.name, vocab_size=300)

@@ -15,6 +15,7 @@ from jtx.objectives import OBJECTIVES
 # Keys of a config's model that give it a head. Others are of head.task.
 HEAD_EDITS = {
     "boxes": {"name": "detr"},
+    "bilm": {"name": "elmo", "bilm": True},
     "generator": {"name": "electra"}, "image_text": {"name": "two_towers"},
     "lm": {"name": "decoder", "lm": True},
     "mae": {"name": "vit", "decoder.num_layers": 8},

@@ -23,6 +23,7 @@ from jtx.models.decoder import Decoder
 from jtx.models.detr import STACK as DETR_STACK
 from jtx.models.detr import Detr, PlacesConfig
 from jtx.models.electra import Electra, GeneratorConfig
+from jtx.models.elmo import Elmo
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.features import FeatureConfig
@@ -30,6 +31,8 @@ from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.patches import PixelConfig
 from jtx.models.resnet import ResnetConfig
+from jtx.models.rnn import Rnn
+from jtx.models.rnn_encdec import RnnEmbeddingConfig, RnnEncDec
 from jtx.models.text_head import HeadConfig
 from jtx.models.two_towers import ProjectionConfig, SimilarityConfig, TowerConfig, TwoTowers
 from jtx.models.vit import GridStackConfig, ImageConfig, Vit
@@ -37,6 +40,7 @@ from jtx.models.xlnet import Xlnet
 from jtx.nn.activations import ACTIVATIONS
 from jtx.nn.attention import PROJECTIONS, QK_NORMS, Attention, AttentionConfig, LayerKind
 from jtx.nn.block import PARALLEL, POSITION_AT, BlockConfig, Context, Memory, ResidualConfig
+from jtx.nn.characters import CharacterConfig
 from jtx.nn.convolution import ConvolutionConfig
 from jtx.nn.disentangled import Disentangled
 from jtx.nn.grid_positions import (
@@ -46,11 +50,13 @@ from jtx.nn.lora import LoraConfig
 from jtx.nn.mixture import ExpertsConfig
 from jtx.nn.masks import CAUSAL
 from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sinusoidal
+from jtx.nn.recurrent import CellConfig, RecurrentConfig
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import SCALINGS, Linear, Llama3, Ntk, Rope, Scaling, Yarn
 from jtx.nn.stack import Segment, Stack, StackConfig
 from jtx.nn.transformer_xl import TransformerXl
 from jtx.objectives import OBJECTIVES
+from jtx.objectives.bilm import BiLm
 from jtx.objectives.classify import Classify
 from jtx.objectives.contrastive import Contrastive
 from jtx.objectives.cosine import Cosine
@@ -103,6 +109,15 @@ GENERATOR = dict(num_layers=1, width=8, num_heads=2, ffn_dim=8)
 ELECTRA = {**MODEL, "head": HeadConfig(**REPLACED), "generator": GeneratorConfig(**GENERATOR)}
 ENCODER = {**MODEL, "head": HeadConfig(**HEAD)}
 XLNET = {**ENCODER, "stack": StackConfig(**STACK, position=TransformerXl())}
+GRU = CellConfig(kind="gru")
+RECURRENT = RecurrentConfig(dim=8)
+PROJECTED = RecurrentConfig(dim=8, cell=CellConfig(projection=4))
+RNN = dict(vocab_size=11, recurrent=RECURRENT, lm=True)
+RNN_ENCDEC = dict(vocab_size=11, encoder=RECURRENT, decoder=RECURRENT, attention=4, readout=8,
+                  embedding=RnnEmbeddingConfig(width=8))
+CHARACTERS = dict(dim=2, filters=((1, 3),), highways=1, max_length=5)
+ELMO = dict(vocab_size=260, characters=CharacterConfig(**CHARACTERS), recurrent=PROJECTED,
+            bilm=True, output_vocab_size=11)
 SINUSOIDAL = {"layout": ({}, "concatenated"), "inclusive": ({}, True), "base": ({}, 100.0),
               "first_position": ({}, 1)}
 STACK_CHANGES = {
@@ -339,6 +354,69 @@ CHANGES = {
     Sincos2d: {"base": ({}, 100.0), "order": ({}, "column_row")},
     RelativeBias: {"init_std": ({}, 0.5)},
     Rope2d: {"base": ({}, 50.0), "pairing": ({}, "interleaved")},
+    Rnn: {
+        "vocab_size": ({}, 12),
+        "recurrent": ({}, RecurrentConfig(dim=6)),
+        "embedding": ({}, RnnEmbeddingConfig(width=8)),
+        "dropout": ({}, 0.5),
+        "lm": ({}, False),
+        "head": ({}, HeadConfig(**HEAD)),
+        "dtype": ({}, "bfloat16"),
+    },
+    RnnEncDec: {
+        "vocab_size": ({}, 12),
+        "src_vocab_size": ({}, 13),
+        "encoder": ({}, RecurrentConfig(dim=8, bidirectional=True)),
+        "decoder": ({}, RecurrentConfig(dim=6)),
+        "attention": ({}, 0),
+        "bridge": ({}, "copy"),
+        "readout": ({}, 0),
+        "readout_dropout": ({}, 0.5),
+        "embedding": ({}, RnnEmbeddingConfig(width=6)),
+        "dtype": ({}, "bfloat16"),
+    },
+    RnnEmbeddingConfig: {
+        "width": ({}, 4),
+        "tie": ({}, ("source",)),
+        "output_bias": ({}, False),
+        "init_std": ({}, 0.5),
+        "dropout": ({}, 0.5),
+    },
+    RecurrentConfig: {
+        "cell": ({}, GRU),
+        "dim": ({}, 6),
+        "num_layers": ({}, 2),
+        "bidirectional": ({}, True),
+        "residual": (dict(num_layers=2), True),
+        "dropout": (dict(num_layers=2), 0.5),
+    },
+    CellConfig: {
+        "kind": ({}, "gru"),
+        "projection": ({}, 4),
+        "forget_bias": ({}, 1.0),
+        "cell_clip": ({}, 0.5),
+        "projection_clip": (dict(projection=4), 0.5),
+        "reset_after": (dict(kind="gru"), False),
+    },
+    Elmo: {
+        "characters": ({}, CharacterConfig(**{**CHARACTERS, "dim": 3})),
+        "recurrent": ({}, dataclasses.replace(PROJECTED, num_layers=2)),
+        "max_words": ({}, 3),
+        "output_vocab_size": ({}, 12),
+        "bilm": ({}, False),
+        "features": (dict(head=HeadConfig(**HEAD)), FeatureConfig((1,))),
+        "head": ({}, HeadConfig(**HEAD)),
+        "dropout": ({}, 0.5),
+        "dtype": ({}, "bfloat16"),
+    },
+    CharacterConfig: {
+        "dim": ({}, 3),
+        "filters": ({}, ((2, 3),)),
+        "highways": ({}, 2),
+        "max_length": ({}, 6),
+        "activation": ({}, "tanh"),
+    },
+    BiLm: {"logits_chunk": ({}, 4)},
     FeatureConfig: {
         "layers": ({}, (2,)),
         "combine": (dict(layers=(1, 2)), "sum"),
@@ -481,6 +559,12 @@ REQUIRED = {
     GeneratorConfig: GENERATOR,
     FeatureConfig: dict(layers=(1,)),
     LoraConfig: dict(rank=2),
+    Rnn: RNN,
+    RnnEncDec: RNN_ENCDEC,
+    RnnEmbeddingConfig: dict(width=8),
+    RecurrentConfig: dict(dim=8),
+    Elmo: ELMO,
+    CharacterConfig: CHARACTERS,
     Vit: VIT,
     Detr: DETR,
     BackboneConfig: dict(stages=(1, 1), width=4, kind="basic", stem="strided"),
@@ -512,6 +596,7 @@ EXEMPT = {
     (DistillClasses, "lm_weight"): "refused: see test_with_lm.py",
     (Classify, "mixup"): "of images: see DistillClasses",
     (Classify, "cutmix"): "of images: see DistillClasses",
+    (Elmo, "vocab_size"): "one number alone: see test_elmo.py",
     (Electra, "mlm"): "refused: see REFUSED",
     (Electra, "features"): "refused: see REFUSED",
     (Xlnet, "mlm"): "refused: see REFUSED",
@@ -643,7 +728,25 @@ def program(instance) -> Programs:
     case Plm():
       model = Xlnet(**XLNET, plm=True)
       return text_program(model, Total(instance, model))
-    case Decoder():
+    case Elmo() if instance.head.task == "none":
+      return text_program(instance, Total(BiLm(), instance) if instance.bilm else Hidden(),
+                          text_targets=jnp.arange(12).reshape(2, 6) % 7)
+    case Elmo():
+      return text_program(instance, Probe())
+    case CharacterConfig():
+      return program(Elmo(**{**ELMO, "characters": instance}))
+    case BiLm():
+      return text_program(Elmo(**ELMO), Total(instance, Elmo(**ELMO)),
+                          text_targets=jnp.arange(12).reshape(2, 6) % 7)
+    case RnnEncDec():
+      return model_program(instance, Seq2Seq(1))
+    case RnnEmbeddingConfig():
+      return model_program(RnnEncDec(**{**RNN_ENCDEC, "embedding": instance}), Seq2Seq(1))
+    case RecurrentConfig():
+      return text_program(Rnn(vocab_size=11, recurrent=instance), Hidden())
+    case CellConfig():
+      return program(RecurrentConfig(dim=8, cell=instance))
+    case Decoder() | Rnn():
       return text_program(instance, Probe() if instance.head.task != "none" else Scores())
     case decoder.EmbeddingConfig():
       return text_program(Decoder(**GPT, embedding=instance), Scores())

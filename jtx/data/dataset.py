@@ -132,7 +132,7 @@ class Dataset:
       if self.recipe.form is not None and self.recipe.form.start_role == "eos":
         info["bos_id"] = target.eos_id
     if labels := self.labels:
-      info["head.outputs"] = len(labels)
+      info[self.recipe.namer.names_key] = len(labels)
     return info | recipes.orders(self.ops)
 
   @property

@@ -43,6 +43,7 @@ class Op:
   counted: ClassVar[tuple[str, ...]] = ()  # fields whose tokens it counts
   both_orders = False  # makes a pair of texts in both orders: `swapped` beside `text`
   named = False  # has `names` of classes or tags; () is for those of the training sources
+  names_key: ClassVar[str] = "head.outputs"  # the model's field that is the number of these
 
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
     """The `names` that training sources have.

@@ -62,7 +62,12 @@ class Recipe(NamedTuple):
   @property
   def names(self) -> tuple[str, ...] | None:
     """The classes or tags, where an op has them."""
-    return next((op.names for op in (*self.prepare, *self.augment) if op.named), None)
+    return None if self.namer is None else self.namer.names
+
+  @property
+  def namer(self) -> ExampleOp | ImageOp | None:
+    """The op that has names of classes or tags."""
+    return next((op for op in (*self.prepare, *self.augment) if op.named), None)
 
   def with_names(self, names: Sequence[str]) -> "Recipe":
     """The recipe with names of classes or tags, where an op has none yet."""

@@ -28,8 +28,10 @@ def of_text(model: nn.Module, params: Any, tokenizer: Tokenizer, text: str,
               special=tokenizer.mask_id is not None)
   tokens = tokenizer.tokens(e["text"])
   batch = {**_row("text", e["text"]), "text_types": jnp.asarray(e["text_types"])[None]}
-  (weights,) = _weights(model, params, batch).values()
-  return Weights(weights, tokens, tokens)
+  found = [*_weights(model, params, batch).values()]
+  if not found:
+    raise ConfigError("the model has no attention: its layers are recurrent")
+  return Weights(found[0], tokens, tokens)
 
 
 def of_translation(model: nn.Module, params: Any, tokenizers: Mapping[str, Tokenizer], source: str,
@@ -51,7 +53,11 @@ def of_translation(model: nn.Module, params: Any, tokenizers: Mapping[str, Token
   batch["tgt_in"] = jnp.asarray(np.append(tokenizers["tgt"].bos_id, ids["tgt"][:-1]))[None]
   queries, keys = {"encoder": ("src", "src"), "decoder": ("tgt", "tgt"), "cross": ("tgt", "src")
                    }[kind]
-  return Weights(_weights(model, params, batch)[kind], names[queries], names[keys])
+  found = _weights(model, params, batch)
+  if kind not in found:
+    raise ConfigError(f"kind={kind!r}: the model has no such attention; it has"
+                      f" {', '.join(found) or 'none'}")
+  return Weights(found[kind], names[queries], names[keys])
 
 
 def _row(field: str, ids: np.ndarray) -> dict[str, jax.Array]:

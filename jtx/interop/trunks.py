@@ -14,12 +14,15 @@ from jtx.models import MODELS
 from jtx.models.decoder import Decoder
 from jtx.models.detr import Detr
 from jtx.models.electra import Electra
+from jtx.models.elmo import Elmo
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.heads import TASKS
 from jtx.models.image_head import ImageHeadConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.patches import PixelConfig
+from jtx.models.rnn import Rnn
+from jtx.models.rnn_encdec import RnnEncDec
 from jtx.models.text_head import HeadConfig
 from jtx.models.two_towers import IMAGE, TwoTowers, image_tower
 from jtx.models.vit import Vit
@@ -39,7 +42,9 @@ TRAINING_FIELDS = (
     "block.residual.init_std", "block.residual.drop_path", "block.residual.uniform",
     "position.init", "position.init_std", "position.trained", "head.dropout", "head.zero",
     "head.threshold", "embedding.init_std", "embedding.final_dropout", "similarity.log_scale",
-    "similarity.bias")
+    "similarity.bias",
+    "dropout", "embedding.dropout", "readout_dropout",  # of recurrent models, and of their layers
+    *(f"{layers}.dropout" for layers in ("recurrent", "encoder", "decoder")))
 
 
 def stack_in_one_way(stack: StackConfig) -> StackConfig:
@@ -73,6 +78,11 @@ def encdec_in_one_way(model: EncDec) -> EncDec:
                      encoder=stack_in_one_way(model.encoder),
                      decoder=stack_in_one_way(model.decoder),
                      src_vocab_size=model.src_vocab_size or model.vocab_size)
+
+
+def recurrent_in_one_way(model: Elmo | Rnn) -> Elmo | Rnn:
+  head = model.head if model.head.task != "none" else HeadConfig()
+  return model.clone(head=dataclasses.replace(head, both_orders=bool(head.both_orders)))
 
 
 def image_in_one_way(image: PixelConfig) -> PixelConfig:
@@ -146,9 +156,14 @@ OF_TEXT = "mlm", "head", "features"
 KINDS: dict[type, Kind] = {
     Decoder: Kind(text_in_one_way, ("lm", "head")),
     Detr: Kind(detr_in_one_way, ("head",)),
+    Elmo: Kind(recurrent_in_one_way, (
+        "bilm", "output_vocab_size", "max_words", "features", "head")),
     Encoder: Kind(text_in_one_way, OF_TEXT),
     Electra: Kind(text_in_one_way, (*OF_TEXT, "generator", "disentangled")),
     EncDec: Kind(encdec_in_one_way, ("seq2seq", "head", "head_start")),
+    Rnn: Kind(recurrent_in_one_way, ("lm", "head")),
+    RnnEncDec: Kind(lambda model: model.clone(
+        src_vocab_size=model.src_vocab_size or model.vocab_size)),
     TwoTowers: Kind(towers_in_one_way, (), ("image",), resized_towers),
     Vit: Kind(vit_in_one_way, ("head", "decoder"), ("image",), resized_vit),
     Xlnet: Kind(text_in_one_way, (*OF_TEXT, "plm")),

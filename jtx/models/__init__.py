@@ -3,8 +3,11 @@
 from jtx.models.decoder import Decoder
 from jtx.models.detr import Detr
 from jtx.models.electra import Electra
+from jtx.models.elmo import Elmo
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
+from jtx.models.rnn import Rnn
+from jtx.models.rnn_encdec import RnnEncDec
 from jtx.models.two_towers import TwoTowers
 from jtx.models.vit import Vit
 from jtx.models.xlnet import Xlnet
@@ -13,8 +16,11 @@ MODELS = {
     "decoder": Decoder,
     "detr": Detr,
     "electra": Electra,
+    "elmo": Elmo,
     "encdec": EncDec,
     "encoder": Encoder,
+    "rnn": Rnn,
+    "rnn_encdec": RnnEncDec,
     "two_towers": TwoTowers,
     "vit": Vit,
     "xlnet": Xlnet,

@@ -1,4 +1,7 @@
-"""Hidden states of an encoder as fixed features of another network (Devlin et al. 2019, 5.3)."""
+"""Hidden states of an encoder as fixed features of another network.
+
+Devlin et al. 2019, section 5.3; Peters et al. 2018, equation 1, of ELMo.
+"""
 
 import dataclasses
 
@@ -8,9 +11,10 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.nn import layers
+from jtx.nn.recurrent import CellConfig, Recurrent
 from jtx.ranges import LayersOrNone
 
-COMBINATIONS = ("concat", "sum")
+COMBINATIONS = ("concat", "sum", "scalar_mix")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +25,8 @@ class FeatureConfig:
   `lstm_layers` bidirectional LSTMs of half the encoder's width in each direction.
   """
   layers: tuple[int, ...] = ()  # 0 is the embeddings, 1 the first layer, -1 the last
-  combine: str = "concat"  # of several layers; or a weighted "sum"
+  # Of several layers; or a weighted "sum"; or "scalar_mix", that sum times a learnt number (ELMo)
+  combine: str = "concat"
   lstm_layers: LayersOrNone = 2  # bidirectional LSTMs on the features; 0 is none
 
   def __post_init__(self):
@@ -54,47 +59,17 @@ class Features(nn.Module):
     """
     c, width = self.config, states.shape[-1]
     states = jax.lax.stop_gradient(states[jnp.array(c.layers)])
-    if c.combine == "sum":
+    if c.combine in ("sum", "scalar_mix"):
       weights = layers.param(self, "weights", nn.initializers.zeros, (len(c.layers),), ("states",))
       x = jnp.einsum("l,lbtd->btd", nn.softmax(weights).astype(states.dtype), states)
+      if c.combine == "scalar_mix":
+        x *= layers.param(self, "scale", nn.initializers.ones, (), ()).astype(x.dtype)
     else:
       x = jnp.moveaxis(states, 0, 2).reshape(*states.shape[1:3], -1)
     for i in range(c.lstm_layers):
-      x = jnp.concatenate([
-          Lstm(width // 2, reverse, self.dtype, name=f"{name}_{i}")(x, segment_ids)
-          for name, reverse in (("forward", False), ("backward", True))], -1)
+      part = lambda way, i=i, x=x: Recurrent(
+          CellConfig(), x.shape[-1], width // 2, reverse=way == "backward", dtype=self.dtype,
+          name=f"{way}_{i}")
+      x = jnp.concatenate([part(way)(x, segment_ids)[0].hidden.astype(self.dtype)
+                           for way in ("forward", "backward")], -1)
     return x
-
-
-class Lstm(nn.Module):
-  """A long short-term memory (Hochreiter and Schmidhuber 1997, with forget gates).
-
-  Its state starts from zeros in every segment, so rows may hold several texts.
-  """
-  features: int  # H
-  reverse: bool = False  # from the last place to the first
-  dtype: jnp.dtype = jnp.float32
-
-  @nn.compact
-  def __call__(self, x: jax.Array, segment_ids: jax.Array) -> jax.Array:  # [B, T, D] -> [B, T, H]
-    H = self.features
-    gates = layers.Dense((4, H), ("embed", "gates", "lstm"), dtype=self.dtype, name="input")(x)
-    kernel = layers.param(self, "recurrent", nn.initializers.orthogonal(), (H, 4 * H),
-                          ("lstm", "gates")).astype(self.dtype)
-    before = jnp.roll(segment_ids, -1 if self.reverse else 1, 1)
-    goes_on = (segment_ids == before).at[:, -1 if self.reverse else 0].set(False)
-
-    def step(state, inputs):
-      gates, goes_on = inputs
-      hidden, cell = (jnp.where(goes_on[:, None], s, 0) for s in state)
-      gates = gates + (hidden @ kernel).reshape(gates.shape)
-      i, f, g, o = jnp.moveaxis(gates, 1, 0)
-      cell = nn.sigmoid(f) * cell + nn.sigmoid(i) * jnp.tanh(g)
-      hidden = nn.sigmoid(o) * jnp.tanh(cell)
-      return (hidden, cell), hidden
-
-    zeros = jnp.zeros((x.shape[0], H), gates.dtype)
-    _, hidden = jax.lax.scan(step, (zeros, zeros),
-                             (jnp.moveaxis(gates, 1, 0), jnp.moveaxis(goes_on, 1, 0)),
-                             reverse=self.reverse)
-    return jnp.moveaxis(hidden, 0, 1)

@@ -1,5 +1,6 @@
 """Losses, each a key of `OBJECTIVES`, as `objective.name` of a config; see `contract.py`."""
 
+from jtx.objectives.bilm import BiLm
 from jtx.objectives.classify import Classify
 from jtx.objectives.contrastive import Contrastive
 from jtx.objectives.cosine import Cosine
@@ -20,6 +21,7 @@ from jtx.objectives.span import Span
 from jtx.objectives.tag import Tag
 
 OBJECTIVES = {
+    "bilm": BiLm,
     "classify": Classify,
     "contrastive": Contrastive,
     "cosine": Cosine,

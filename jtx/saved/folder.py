@@ -19,8 +19,10 @@ from jtx.errors import ConfigError, DataError
 from jtx.interop import configs, files, huggingface, originals, preprocessor, trunks
 from jtx.interop.originals import Originals
 from jtx.models import MODELS, electra
+from jtx.models.elmo import Elmo
 from jtx.models.encoder import Encoder
 from jtx.models.heads import TASKS
+from jtx.models.rnn import Rnn
 from jtx.nn import lora
 from jtx.saved import base, card, workdir
 from jtx.saved.checkpoint import Checkpointer
@@ -225,8 +227,9 @@ class Workdir(Saved):
     # After pretraining without a second task [CLS] is not trained: texts are pooled by their mean,
     # and the head is one linear layer.
     head = {"task": task, "pool": "none" if TASKS[task].by_token else "mean"}
-    kind = name if issubclass(MODELS[name], Encoder) else "encoder"
-    return kind, self.trunk_fields(kind) | {"head": head}
+    kind = name if issubclass(MODELS[name], (Encoder, Elmo, Rnn)) else "encoder"
+    more = {"lm": lm} if "lm" in trunks.KINDS[MODELS[kind]].head_fields else {}
+    return kind, self.trunk_fields(kind) | more | {"head": head}
 
 
 class Run(Workdir):

@@ -14,16 +14,21 @@ from jtx.models.backbone import BackboneConfig
 from jtx.models.box_head import BoxHeadConfig
 from jtx.models.detr import STACK, Detr
 from jtx.models.electra import Electra, GeneratorConfig
+from jtx.models.elmo import Elmo
 from jtx.models.heads import TASKS
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
+from jtx.models.rnn import Rnn
+from jtx.models.rnn_encdec import RnnEncDec
 from jtx.models.text_head import HeadConfig
 from jtx.models.two_towers import TEXT_STACK, TwoTowers
 from jtx.models.vit import VIT_STACK, ImageConfig
 from jtx.models.xlnet import Xlnet
 from jtx.nn import cache
+from jtx.nn.characters import CharacterConfig
 from jtx.nn.grid_positions import Sincos2d
 from jtx.nn.positions import Learned, Sinusoidal
+from jtx.nn.recurrent import RecurrentConfig
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import Rope
 from jtx.nn.transformer_xl import TransformerXl
@@ -67,6 +72,12 @@ CASES = {
             num_layers=1, width=D, num_heads=2, ffn_dim=6)), {"replaced", "generator"}),
     "xlnet": (Xlnet(vocab_size=V, plm=True, head=HeadConfig(task="choice", pool="last"),
                     stack=encoder(**SIZE, position=TransformerXl()).stack), {"plm", "choice"}),
+    "rnn": (Rnn(vocab_size=V, recurrent=RecurrentConfig(dim=D), lm=True,
+                head=HeadConfig(task="classes", outputs=3, pool="last")), {"lm", "classes"}),
+    "recurrent encdec": (RnnEncDec(vocab_size=V, readout=D), {"seq2seq"}),
+    "elmo": (Elmo(vocab_size=260, output_vocab_size=9, bilm=True,
+                  characters=CharacterConfig(filters=((1, 3),)),
+                  recurrent=RecurrentConfig(dim=D // 2, num_layers=2)), {"bilm"}),
     "vit": (vit(**IMAGE), set()),
     "vit with a head": (vit(**IMAGE, head=CLASSES), {"classes"}),
     "vit of two segments": (
@@ -142,7 +153,7 @@ def test_shared_layers_are_one():
 def test_its_heads_are_named(name):
   model, heads = CASES[name]
   assert model.heads == heads
-  others = {"seq2seq", "lm", "mlm", "plm", "mae", "distilled", "generator", "image_text"}
+  others = {"seq2seq", "lm", "mlm", "plm", "mae", "distilled", "generator", "image_text", "bilm"}
   assert heads <= {*TASKS} - {"none"} | others
   params = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   assert ("mlm_head" in params) == ("mlm" in heads)
@@ -157,7 +168,7 @@ def test_its_heads_are_named(name):
 LIMITS = {"decoder": 1024, "decoder with a head": None,
           "encdec of tables": 5, "encoder with heads": 4, "encoder": 512, "vit": 5,
           "vit with a distilled head": 6, "encdec": None, "encoder of two segments": None,
-          "two towers": 5}
+          "two towers": 5, "rnn": None, "recurrent encdec": None, "elmo": None}
 
 
 @pytest.mark.parametrize("name", LIMITS)

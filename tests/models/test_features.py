@@ -1,4 +1,4 @@
-"""Frozen features: the LSTM against its equations, the layers taken, and what is trained."""
+"""Frozen features: the layers taken, how they are combined, and what is trained."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.models.features import FeatureConfig, Features, Lstm
+from jtx.models.features import FeatureConfig, Features
 from jtx.models.text_head import HeadConfig
 from jtx.parallel.sharding import unbox
 from tests.helpers import encoder
@@ -23,47 +23,21 @@ def with_features(*args, **kwargs):
   return dataclasses.replace(MODEL, features=FeatureConfig(*args, **kwargs))
 
 
-def lstm(x, p):
-  """Float64 recurrence of one text [T, D]."""
-  sigmoid = lambda a: 1 / (1 + np.exp(-a))
-  H = p["recurrent"].shape[0]
-  hidden, cell, out = np.zeros(H), np.zeros(H), []
-  for row in np.asarray(x, np.float64):
-    gates = np.einsum("d,dgh->gh", row, p["input"]["kernel"]) + p["input"]["bias"]
-    gates += (hidden @ np.asarray(p["recurrent"], np.float64)).reshape(4, H)
-    i, f, g, o = gates
-    cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
-    hidden = sigmoid(o) * np.tanh(cell)
-    out.append(hidden)
-  return np.array(out)
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_lstm_is_its_recurrence_in_every_segment(reverse):
-  rng = np.random.default_rng(0)
-  x = rng.normal(size=(2, 7, 5)).astype(np.float32)
-  segments = np.array([[1, 1, 1, 2, 2, 0, 0], [0, 1, 1, 1, 1, 1, 2]])
-  module = Lstm(6, reverse)
-  shapes = unbox(jax.eval_shape(module.init, jax.random.key(0), x, segments))["params"]
-  p = jax.tree.map(lambda s: rng.normal(0, 0.7, s.shape).astype(np.float32), shapes)
-  y = module.apply({"params": p}, x, segments)
-  turn = (lambda a: a[::-1]) if reverse else (lambda a: a)
-  for row, start, stop in ((0, 0, 3), (0, 3, 5), (1, 1, 6), (1, 6, 7)):
-    close(y[row, start:stop], turn(lstm(turn(x[row, start:stop]), p)), 1e-6)
-
-
 @pytest.mark.parametrize("layers, combine, expected", [
     ((0,), "concat", lambda h: h[0]),
     ((-2,), "concat", lambda h: h[2]),
     ((1, 2, 3), "concat", lambda h: np.concatenate([h[1], h[2], h[3]], -1)),
     ((1, -1), "sum", lambda h: 0.25 * h[1] + 0.75 * h[3]),
+    ((1, -1), "scalar_mix", lambda h: 3 * (0.25 * h[1] + 0.75 * h[3])),
 ])
 def test_layers_and_their_combination(layers, combine, expected):
   model = with_features(layers, combine, lstm_layers=0)
   batch = batch_of(A, B)
   params = drawn(model, batch)
-  if combine == "sum":
+  if combine != "concat":
     params["extractor"]["weights"] = np.log([1.0, 3.0]).astype(np.float32)
+  if combine == "scalar_mix":
+    params["extractor"]["scale"] = np.float32(3)
   states = model.apply({"params": params}, batch, method="hidden_states")
   features = expected(np.asarray(states))
   close(model.apply({"params": params}, batch, method="extract"), features)
@@ -99,7 +73,8 @@ def test_no_gradient_and_no_dropout_in_the_encoder():
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: FeatureConfig((1,), "mean"), "features.combine='mean': valid are concat, sum"),
+    (lambda: FeatureConfig((1,), "mean"),
+     "features.combine='mean': valid are concat, sum, scalar_mix"),
     (lambda: FeatureConfig((1,), lstm_layers=-1), "features.lstm_layers=-1 must not be negative"),
     (lambda: drawn(with_features((4,)), batch_of(A)), "there is no 4; the embeddings are 0 and the"
      " layers 1 to 3"),

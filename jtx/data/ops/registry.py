@@ -26,6 +26,7 @@ from jtx.data.ops import (
     text,
     text_pairs,
     windows,
+    words,
 )
 
 OPS: dict[str, Callable[..., Op]] = {
@@ -43,6 +44,7 @@ OPS: dict[str, Callable[..., Op]] = {
     "encode_each": finetune.EncodeEach,
     "encode_words": finetune.EncodeWords,
     "encode_windows": windows.EncodeWindows,
+    "word_targets": words.WordTargets,
     "encode_choices": finetune.EncodeChoices,
     "encode_messages": messages.EncodeMessages,
     "encode_preferences": preferences.EncodePreferences,
