@@ -1,5 +1,6 @@
 """Model families, one a file. A config's `model.name` is a key of `MODELS`."""
 
+from jtx.models.coatnet import CoAtNet
 from jtx.models.decoder import Decoder
 from jtx.models.electra import Electra
 from jtx.models.encdec import EncDec
@@ -9,6 +10,7 @@ from jtx.models.vit import Vit
 from jtx.models.xlnet import Xlnet
 
 MODELS = {
+    "coatnet": CoAtNet,
     "decoder": Decoder,
     "electra": Electra,
     "encdec": EncDec,

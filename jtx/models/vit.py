@@ -207,9 +207,7 @@ class Vit(Adapted):
       ConfigError: the image is not of the size or channels of the config.
     """
     config = self.image
-    if image.shape[1:] != (config.size, config.size, config.channels):
-      raise ConfigError(f"images of {' x '.join(map(str, image.shape[1:]))} do not fit the model's"
-                        f" image.size={config.size} and image.channels={config.channels}")
+    config.check(image)
     if self.stem.stages:
       return self.patches(split(self.resnet(config.normalize(image)), self.patch_size))
     return self.patches(config.patches(image, self.patch_size))
