@@ -66,6 +66,14 @@ def read_pixels(directory: str) -> dict[str, Any]:
   return {key: content[key] for key in PIXELS if key in content}
 
 
+def side(content: Mapping[str, Any], kind: str) -> int | None:
+  """Pixels on a side of the images that the file's processor makes, if it says them."""
+  content = DEFAULTS[kind] | {key: x for key, x in content.items() if x is not None}
+  if content["do_center_crop"]:
+    return _sides("crop_size", content["crop_size"], True)[0]
+  return _sides("size", content["size"], True)[0] if content["do_resize"] else None
+
+
 def read_ops(directory: str, image: ImageConfig, kind: str = "ViT") -> Sequence[ImageOp]:
   """The ops of a directory's preprocessor_config.json; `resized` where there is none.
 

@@ -122,9 +122,10 @@ class CoAtNet(Adapted):
                         " product of stem.stride and stages.strides")
     if self.norm.position != "pre" or not self.norm.attention:
       raise ConfigError("norm: a CoAtNet has norm.position='pre' and norm.attention=True")
-    if self.head.task != "none" and (self.head.pool == "first" or self.head.distilled):
-      raise ConfigError("head.pool='first' and head.distilled=True need tokens before the patches,"
-                        " which a CoAtNet does not have; use head.pool='mean' or 'attention'")
+    if self.head.task != "none" and ("first" in self.head.pool or self.head.distilled):
+      raise ConfigError(f"head.pool={self.head.pool!r} and head.distilled={self.head.distilled}: a"
+                        " CoAtNet has no tokens before the patches; use head.pool='mean' or"
+                        " 'attention', and head.distilled=False")
     for width in (w for k, w in zip(self.stages.kinds, self.stages.widths) if k == "T"):
       if width % self.attention.head_dim:
         raise ConfigError(f"stages.widths={self.stages.widths}: attention.head_dim="

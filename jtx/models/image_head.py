@@ -17,7 +17,8 @@ from jtx.nn.positions import Places
 from jtx.ranges import Fraction, Rate, Size, SizeOrNone
 
 IMAGE_TASKS = ("none", "embedding", "classes", "multi_label")  # of `heads.TASKS`
-POOLS = ("first", "mean", "attention")
+ONE_VECTOR = ("first", "mean", "attention")  # poolings to the width of the layers
+POOLS = (*ONE_VECTOR, "first_mean")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,9 @@ class ImageHeadConfig:
   """The fields of an image model's head."""
   task: str = "none"  # "classes", "multi_label": a score each; "embedding": the pooled vector
   outputs: Size | None = None  # classes
-  pool: str = "first"  # token, "mean" of the patches, or "attention" (Zhai et al. 2021)
+  # "first" token, "mean" of the patches, "attention" (Zhai et al. 2021), or "first_mean", the first
+  # two one behind the other (DINOv2)
+  pool: str = "first"
   norm: bool = False  # after pooling; the layers then have none at their end
   transform: str = "none"  # activation of a dense layer; tanh is of ViT's pretraining
   distilled: bool = False  # scores of the distillation token too; the answer is their mean
@@ -93,12 +96,12 @@ class ImageHead(nn.Module):
         for name, value in named.items()], 1).astype(jnp.float32)
 
   def pool(self, hidden: jax.Array, train: bool) -> jax.Array:
-    """[B, T, D] to [B, D]."""
-    if self.config.pool == "first":
-      return hidden[:, 0]
-    if self.config.pool == "mean":
-      return hidden[:, self.prefix.number:].mean(1)
-    return AttentionPool(self.block, self.dtype, name="pool")(hidden, train)
+    """[B, T, D] to [B, D], or [B, 2 D] of two poolings."""
+    if self.config.pool == "attention":
+      return AttentionPool(self.block, self.dtype, name="pool")(hidden, train)
+    first, mean = hidden[:, 0], hidden[:, self.prefix.number:].mean(1)
+    return {"first": first, "mean": mean,
+            "first_mean": jnp.concatenate([first, mean], -1)}[self.config.pool]
 
 
 class AttentionPool(nn.Module):

@@ -16,7 +16,7 @@ from jtx.errors import ConfigError
 from jtx.nn.encodings import resize_grid, sinusoidal_2d
 from jtx.nn.positions import Places, Position, Table
 from jtx.nn.rope import rope_frequencies, turn
-from jtx.ranges import NotNegative, Positive
+from jtx.ranges import NotNegative, Positive, SizeOrNone
 
 
 class Grid(NamedTuple):
@@ -24,6 +24,7 @@ class Grid(NamedTuple):
   height: int = 0
   width: int = 0
   prefix: int = 0  # P, tokens before those of the grid
+  registers: int = 0  # of the prefix, its last ones
 
   @property
   def tokens(self) -> int:
@@ -56,39 +57,61 @@ class GridPosition(Position):
 class LearnedGrid(GridPosition):
   """A vector a token, as if the patches were a sequence (ViT; Dosovitskiy et al. 2020, 3.1).
 
-  A table that is not trained keeps its first values, as in MAE (He et al. 2021, appendix A.1).
+  A table that is not trained keeps its first values, as in MAE (He et al. 2021, appendix A.1). One
+  of another grid is interpolated in every call, so that its own numbers stay as they are.
   """
   init: Literal["normal", "sincos"] = "normal"  # first values: drawn, or those of sincos_2d
   init_std: NotNegative = 0.02  # standard deviation of those that are drawn
   of_prefix: bool = True  # the prefix has vectors too; those of "sincos" are zeros
+  of_registers: bool = True  # as the others of the prefix (False: DINOv2)
   trained: bool = True  # False: the first values stay (MAE)
+  side: SizeOrNone = 0  # rows and columns of the table's own grid; 0 is those of the patches
 
   def __post_init__(self):
     if self.init != "normal" and self.init_std != LearnedGrid.init_std:
       raise ConfigError(f"position.init_std={self.init_std} goes with position.init='normal'")
+    if not (self.of_prefix or self.of_registers):
+      raise ConfigError("position.of_registers=False goes with position.of_prefix=True; without"
+                        " it no token of the prefix has a vector")
+
+  @property
+  def own(self) -> Grid:
+    """The grid of the table."""
+    return self.grid._replace(height=self.side, width=self.side) if self.side else self.grid
+
+  def first(self, grid: Grid) -> int:
+    """Tokens of the prefix that have vectors: the first ones."""
+    return 0 if not self.of_prefix else grid.prefix - (
+        0 if self.of_registers else grid.registers)
 
   def model_tables(self, width):
-    first = 0 if self.of_prefix else self.grid.prefix
+    own, first = self.own, self.first(self.grid)
 
     def sincos(key, shape, dtype):
-      positions = jnp.arange(first, self.grid.tokens)
-      return Sincos2d(order="column_row", grid=self.grid).embed(
+      positions = jnp.concatenate([jnp.arange(first), jnp.arange(own.prefix, own.tokens)])
+      return Sincos2d(order="column_row", grid=own).embed(
           jnp.zeros(shape, dtype), Places(positions), {})
 
     return {"position_embedding": Table(
-        (self.grid.tokens - first, width), sincos if self.init == "sincos" else self.init_std,
+        (first + own.height * own.width, width),
+        sincos if self.init == "sincos" else self.init_std,
         ("positions" if self.trained else "fixed_positions", "embed"))}
 
   def embed(self, x, places, params):
     table, positions = params["position_embedding"], places.positions
-    if self.of_prefix:
+    if self.own != self.grid:
+      table = self.resized(table, self.own)
+    first = self.first(self.grid)
+    bare = self.grid.prefix - first  # tokens without vectors
+    if not bare:
       return x + table[positions].astype(x.dtype)
-    rows = table[jnp.maximum(positions - self.grid.prefix, 0)].astype(x.dtype)
-    return x + self.real(positions, rows)
+    rows = table[jnp.where(positions < first, positions, jnp.maximum(positions - bare, 0))]
+    has_one = (positions < first) | (positions >= self.grid.prefix)
+    return x + jnp.where(has_one[..., None], rows.astype(x.dtype), 0)
 
   def resized(self, table: jax.Array, old: Grid) -> jax.Array:
     """A table [T, D] of another grid for this one; the prefix keeps its vectors."""
-    first = old.prefix if self.of_prefix else 0
+    first = self.first(old)
     return jnp.concatenate(
         [table[:first], resize_grid(table[first:], old[:2], self.grid[:2])])
 
@@ -150,7 +173,7 @@ class RelativeBias(GridPosition):
     return {"bias": self._table(sizes)} if self.per_layer else {}
 
   def bias(self, q, k, q_places, k_places, *, params, project, scale):
-    height, width, prefix = self.grid
+    height, width, prefix = self.grid[:3]
     table, q_positions, k_positions = (
         params["bias" if self.per_layer else "position_bias"], q_places.positions,
         k_places.positions)

@@ -138,11 +138,19 @@ def head_of_deit(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
 
 def values(model: Vit) -> dict[str, Any]:
   """The inverse of `trunk` and `head`."""
+  position, has_pooler = model.stack.position, model.head.task == "embedding"
+  need(isinstance(position, LearnedGrid),
+       f"has learned positions, not {type(position).__name__}")
+  return plain_values(model) | {
+      "pooler_output_size": model.stack.width,
+      "pooler_act": activation_name(model.head.transform) if has_pooler else "tanh",
+  }
+
+
+def plain_values(model: Vit) -> dict[str, Any]:
+  """The values of ATTRIBUTES."""
   stack, block, image = model.stack, model.stack.block, model.image
-  need(isinstance(stack.position, LearnedGrid),
-       f"has learned positions, not {type(stack.position).__name__}")
   wide = lambda numbers: list(numbers) * (image.channels if len(numbers) == 1 else 1)
-  has_pooler = model.head.task == "embedding"
   return {
       "hidden_size": stack.width,
       "num_hidden_layers": stack.num_layers,
@@ -158,8 +166,6 @@ def values(model: Vit) -> dict[str, Any]:
       "num_channels": image.channels,
       "image_mean": wide(image.mean),
       "image_std": wide(image.std),
-      "pooler_output_size": stack.width,
-      "pooler_act": activation_name(model.head.transform) if has_pooler else "tanh",
   }
 
 
@@ -199,13 +205,19 @@ def convolution(name: str, path: str) -> tuple[Row, ...]:
   return weight._replace(layout=CONVOLUTION), bias
 
 
-def layer(theirs: str, ours: str) -> tuple[Row, ...]:
+def attention(theirs: str, ours: str) -> tuple[Row, ...]:
   return (
-      *norm(f"{theirs}.layernorm_before", f"{ours}/attention_norm"),
       *dense(f"{theirs}.attention.attention.query", f"{ours}/attention/query"),
       *dense(f"{theirs}.attention.attention.key", f"{ours}/attention/key"),
       *dense(f"{theirs}.attention.attention.value", f"{ours}/attention/value"),
       *dense(f"{theirs}.attention.output.dense", f"{ours}/attention/out", num_in=2),
+  )
+
+
+def layer(theirs: str, ours: str) -> tuple[Row, ...]:
+  return (
+      *norm(f"{theirs}.layernorm_before", f"{ours}/attention_norm"),
+      *attention(theirs, ours),
       *norm(f"{theirs}.layernorm_after", f"{ours}/ffn_norm"),
       *dense(f"{theirs}.intermediate.dense", f"{ours}/ffn/in"),
       *dense(f"{theirs}.output.dense", f"{ours}/ffn/out"),
