@@ -66,14 +66,6 @@ def read_pixels(directory: str) -> dict[str, Any]:
   return {key: content[key] for key in PIXELS if key in content}
 
 
-def side(content: Mapping[str, Any], kind: str) -> int | None:
-  """Pixels on a side of the images that the file's processor makes, if it says them."""
-  content = DEFAULTS[kind] | {key: x for key, x in content.items() if x is not None}
-  if content["do_center_crop"]:
-    return _sides("crop_size", content["crop_size"], True)[0]
-  return _sides("size", content["size"], True)[0] if content["do_resize"] else None
-
-
 def read_ops(directory: str, image: ImageConfig, kind: str = "ViT") -> Sequence[ImageOp]:
   """The ops of a directory's preprocessor_config.json; `resized` where there is none.
 
@@ -88,6 +80,23 @@ def read_ops(directory: str, image: ImageConfig, kind: str = "ViT") -> Sequence[
   path = os.path.join(directory, PREPROCESSOR)
   if not os.path.exists(path):
     return resized(image)
+  ops = _ops_of(path, kind)
+  if ops:
+    height, width = ops[-1].output_size
+    need(height == width == image.size, f"{path}: makes images of {height} x {width} pixels, and"
+         f" the model takes {image.size} x {image.size}")
+  return placed(image, *ops)
+
+
+def read_side(directory: str, kind: str) -> int | None:
+  """Pixels on a side of the images that `read_ops` makes; None where no file says it."""
+  path = os.path.join(directory, PREPROCESSOR)
+  ops = _ops_of(path, kind) if os.path.exists(path) else []
+  return ops[-1].output_size[0] if ops else None
+
+
+def _ops_of(path: str, kind: str) -> list[ImageOp]:
+  """The ops on pixels of a preprocessor_config.json; `kind` is its class where it does not say."""
   content = read_json(path, missing="")
   for key in ("image_processor_type", "feature_extractor_type"):
     if content.get(key):
@@ -97,14 +106,9 @@ def read_ops(directory: str, image: ImageConfig, kind: str = "ViT") -> Sequence[
       break
   content = DEFAULTS[kind] | {key: x for key, x in content.items() if x is not None}
   try:
-    ops = _ops(content, both=kind in BOTH_SIDES)
+    return _ops(content, both=kind in BOTH_SIDES)
   except ConfigError as e:
     raise ConfigError(f"{path}: {e}") from None
-  if ops:
-    height, width = ops[-1].output_size
-    need(height == width == image.size, f"{path}: makes images of {height} x {width} pixels, and"
-         f" the model takes {image.size} x {image.size}")
-  return placed(image, *ops)
 
 
 def _ops(content: Mapping[str, Any], both: bool) -> list[ImageOp]:

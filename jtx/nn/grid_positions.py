@@ -66,6 +66,7 @@ class LearnedGrid(GridPosition):
   of_registers: bool = True  # as the others of the prefix (False: DINOv2)
   trained: bool = True  # False: the first values stay (MAE)
   side: SizeOrNone = 0  # rows and columns of the table's own grid; 0 is those of the patches
+  antialias: bool = False  # in interpolation (DINOv2 with registers)
 
   def __post_init__(self):
     if self.init != "normal" and self.init_std != LearnedGrid.init_std:
@@ -113,7 +114,8 @@ class LearnedGrid(GridPosition):
     """A table [T, D] of another grid for this one; the prefix keeps its vectors."""
     first = self.first(old)
     return jnp.concatenate(
-        [table[:first], resize_grid(table[first:], old[:2], self.grid[:2])])
+        [table[:first], resize_grid(table[first:], old[:2], self.grid[:2],
+                                    antialias=self.antialias)])
 
 
 @dataclasses.dataclass(frozen=True)

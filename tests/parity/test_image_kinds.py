@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 
 torch = pytest.importorskip(
@@ -30,7 +29,7 @@ CASES = {
     "BeitModel": dict(use_relative_position_bias=True),
     "BeitForImageClassification": SHARED,
     "BeitForImageClassification of [CLS]": dict(
-        use_absolute_position_embeddings=True, use_mean_pooling=False, layer_scale_init_value=0),
+        use_absolute_position_embeddings=True, use_mean_pooling=False, layer_scale_init_value=0.0),
 }
 
 
@@ -80,23 +79,23 @@ def test_hidden_patches_become_the_mask_token(case, tmp_path):
   assert error({"x": np.asarray(ours)}, {"x": theirs.numpy()}) < TOLERANCE
 
 
+@pytest.mark.parametrize("size", [25, 10])
 @pytest.mark.parametrize("case", ["Dinov2Model", "Dinov2WithRegistersModel"])
-def test_positions_are_interpolated_to_the_processor_s_images(case, tmp_path):
+def test_positions_are_interpolated_to_the_processor_s_images(case, size, tmp_path):
   """As the published models are run: their positions are those of larger images."""
   peer = make_peer(case)
   directory = saved(peer, tmp_path / "theirs")
   with open(f"{directory}/preprocessor_config.json", "w") as f:
     json.dump({"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 28},
-               "crop_size": {"height": 25, "width": 25}}, f)
+               "crop_size": {"height": size, "width": size}}, f)
   model, params = load_pretrained(directory, dtype="float32")
-  assert model.image.size == 25 and model.grid.height == 5
-  image = make_image(peer.config, size=25)
+  assert model.image.size == size and model.grid.height == size // 5
+  image = make_image(peer.config, size=size)
   ours = np.asarray(model.apply({"params": params}, {"image": image}))
   with torch.no_grad():
     theirs = peer(pixels_of(image)).last_hidden_state.numpy()
   assert error({"x": ours}, {"x": theirs}) < TOLERANCE
-  save_pretrained(str(tmp_path / "ours"), model, params,
-                  image_ops=open_saved(directory).image_ops(model.image))
+  save_pretrained(str(tmp_path / "ours"), model, params, like=directory)
   config = json.loads((tmp_path / "ours" / "config.json").read_text())
   assert config["image_size"] == 15 and "side_of_images" not in config
   assert load_pretrained(str(tmp_path / "ours"))[0].image == model.image

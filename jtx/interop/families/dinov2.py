@@ -6,16 +6,13 @@ preprocessor_config.json.
 """
 
 import functools
-import os
 from typing import Any, Mapping, Sequence
 
 from jtx.config import section
-from jtx.config_files import read_json
 from jtx.interop import preprocessor
 from jtx.interop.attributes import activation_name, need
 from jtx.interop.families import vit
 from jtx.interop.family import Attributes, Family, Heads, Names
-from jtx.interop.preprocessor import PREPROCESSOR
 from jtx.interop.tables import TABLE, VECTOR, Row, dense, norm
 from jtx.models.vit import Vit
 from jtx.nn.grid_positions import GRID_POSITIONS, LearnedGrid
@@ -47,7 +44,8 @@ def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   stack, registers = fields["stack"], values["num_register_tokens"]
   stack["position"] = section(
       GRID_POSITIONS, "learned", init_std=values["initializer_range"],
-      of_registers=not registers, side=0 if seen == size else size // values["patch_size"])
+      of_registers=not registers, antialias=bool(registers),
+      side=0 if seen == size else size // values["patch_size"])
   rate = values["drop_path_rate"]
   stack["block"]["residual"] = {"layer_scale": values["layerscale_value"], "drop_path": rate,
                                 "uniform": rate > 0}
@@ -96,11 +94,8 @@ def values(model: Vit, registers: bool) -> dict[str, Any]:
 
 def read(directory: str) -> dict[str, Any]:
   """The pixels' mean and deviation, and the size of images that the ops make."""
-  found, path = preprocessor.read_pixels(directory), os.path.join(directory, PREPROCESSOR)
-  if os.path.exists(path):
-    side = preprocessor.side(read_json(path, missing=""), "Bit")
-    found |= {SIDE: side} if side else {}
-  return found
+  side = preprocessor.read_side(directory, "Bit")
+  return preprocessor.read_pixels(directory) | ({SIDE: side} if side else {})
 
 
 def split(config: Mapping[str, Any], image_ops: Sequence[Any],
