@@ -238,6 +238,10 @@ class CoAtNet(Adapted):
       return hidden.mean(1).astype(jnp.float32)
     return self.task_head(hidden, features=True)
 
+  def patch_features(self, batch: Batch) -> jax.Array:
+    """The last stage's places, float32 [B, H, W, D]."""
+    return self.grid.of_patches(self(batch))
+
   def attention_weights(self, batch: Batch) -> dict[str, jax.Array]:
     """Weights of all layers by stage, each [layers, B, N, T, T], for pictures."""
     _, outputs = self.run(batch, return_weights=True)

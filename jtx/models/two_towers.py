@@ -162,6 +162,10 @@ class TwoTowers(Adapted):
     """`embed_images`."""
     return self.embed_images(batch)
 
+  def patch_features(self, batch: Batch) -> jax.Array:
+    """As `Vit.patch_features`, of the encoder of images."""
+    return self.image_tower.patch_features(batch)
+
   def embed_images(self, batch: Batch, train: bool = False) -> jax.Array:
     """The vectors of images, float32 [B, W] of length 1."""
     x = self.image_tower.predict(batch, train=train)[:, 0]

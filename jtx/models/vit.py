@@ -170,6 +170,10 @@ class Vit(Adapted):
       return hidden[:, self.prefix.number:].mean(1).astype(jnp.float32)
     return self.task_head(hidden, features=True)
 
+  def patch_features(self, batch: Batch) -> jax.Array:
+    """The last layer's states of the patches in their grid, float32 [B, H, W, D]."""
+    return self.grid.of_patches(self(batch))
+
   def hidden_states(self, batch: Batch) -> jax.Array:
     """[layers + 1, B, T, D]: the embeddings, then every layer's output (the last one normed)."""
     x, _ = self.embed(batch, train=False)

@@ -35,6 +35,11 @@ class Grid(NamedTuple):
     place = positions - self.prefix
     return jnp.stack([place // self.width, place % self.width - self.width * (place < 0)], -1)
 
+  def of_patches(self, hidden: jax.Array) -> jax.Array:
+    """States [B, T, D] of all tokens to those of the patches, float32 [B, height, width, D]."""
+    x = hidden[:, self.prefix:].astype(jnp.float32)
+    return x.reshape(x.shape[0], self.height, self.width, -1)
+
 
 @dataclasses.dataclass(frozen=True)
 class GridPosition(Position):
