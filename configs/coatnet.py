@@ -99,3 +99,9 @@ def sweep_layouts():
   """Where attention begins: in no stage, the last one, two, three, or all behind the stem."""
   for kinds in LAYOUTS:
     yield {"model.stages.kinds": kinds}
+
+
+def sweep_budgets():
+  """Three sizes for images of 32 x 32, of about 15, 60 and 240 million FLOPs an image."""
+  for widths in ((16, 32, 64, 128), (32, 64, 128, 256), (64, 128, 256, 512)):
+    yield {"model.stages.widths": widths, "model.stem.width": widths[0]}

@@ -13,6 +13,7 @@ input once, before its first layer, where the paper does so on both branches of 
 import dataclasses
 import itertools
 import operator
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ from jtx.nn.positions import Places
 from jtx.nn.residual import ResidualConfig
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
-from jtx.ranges import Layers, Positive, Rate, Size
+from jtx.ranges import Layers, Positive, Rate, Size, Within
 
 KINDS = ("C", "T")  # of stages
 
@@ -73,7 +74,7 @@ class LayersConfig:
   dropout: Rate = 0.0  # of each sub-layer's output
   kernel: str = "auto"  # of attention; see nn/kernels/choose.py
   remat: str = "auto"  # of jtx/nn/stack.py
-  unroll: int = 1  # layers unrolled in a scan; -1 is all
+  unroll: Annotated[int, Within("[-1, 4096]")] = 1  # layers unrolled in a scan; -1 is all
 
 
 class CoAtNet(Adapted):
