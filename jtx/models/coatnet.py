@@ -173,7 +173,8 @@ class CoAtNet(Adapted):
 
   @property
   def heads(self) -> frozenset[str]:
-    return frozenset({self.head.task} - {"none"})
+    return frozenset(({"projected"} if self.head.projection else set())
+                     | {self.head.task} - {"none"})
 
   @property
   def longest(self) -> int | None:

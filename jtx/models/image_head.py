@@ -43,6 +43,7 @@ class ImageHeadConfig:
   pool: str = "first"
   norm: bool = False  # after pooling; the layers then have none at their end
   transform: str = "none"  # activation of a dense layer; tanh is of ViT's pretraining
+  projection: SizeOrNone = 0  # of an "embedding": width of a linear map of it (CLIP); 0 is none
   distilled: bool = False  # scores of the distillation token too; the answer is their mean
   dropout: Rate = 0.0  # before the outputs
   zero: bool = False  # outputs start from zeros, as ViT's fine-tuning has it
@@ -54,6 +55,9 @@ class ImageHeadConfig:
     if self.pool not in POOLS:
       raise ConfigError(f"head.pool={self.pool!r}: {nearest(self.pool, POOLS)}")
     check_threshold(self.task, self.threshold)
+    if self.projection and self.task != "embedding":
+      raise ConfigError(f"head.projection={self.projection} goes with head.task='embedding', not"
+                        f" {self.task!r}")
     if not TASKS[self.task].labelled and (self.outputs is not None or self.distilled):
       raise ConfigError(f"head.outputs and head.distilled go with head.task='classes', not"
                         f" {self.task!r}")
@@ -68,7 +72,8 @@ class ImageHead(nn.Module):
 
   @nn.compact
   def __call__(self, hidden: jax.Array, train: bool = False, features: bool = False) -> jax.Array:
-    """Hidden states [B, T, D] to float32 [B, heads, outputs]; an "embedding" has D outputs.
+    """Hidden states [B, T, D] to float32 [B, heads, outputs]; an "embedding" has D or
+    `projection`.
 
     With `features` it is what the outputs of [CLS] are made of, [B, D].
     """
@@ -80,6 +85,9 @@ class ImageHead(nn.Module):
       dense = layers.Dense((x.shape[-1],), ("embed", "transform"), init_std=self.block.init_std,
                            dtype=self.dtype, name="transform")
       x = activate(c.transform, dense(x))
+    if c.projection:
+      x = layers.Dense((c.projection,), ("embed", "transform"), use_bias=False,
+                       init_std=self.block.init_std, dtype=self.dtype, name="projection")(x)
     if features:
       return x.astype(jnp.float32)
     if c.task == "embedding":

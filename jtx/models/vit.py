@@ -120,6 +120,7 @@ class Vit(Adapted):
   def heads(self) -> frozenset[str]:
     return frozenset(({"mae"} if self.decoder.num_layers else set())
                      | ({"distilled"} if self.head.distilled else set())
+                     | ({"projected"} if self.head.projection else set())
                      | {self.head.task} - {"none"})
 
   @property

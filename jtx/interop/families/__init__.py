@@ -2,7 +2,7 @@
 
 from jtx.interop.families import (
     albert, bart, beit, bert, bloom, clip, deberta, dinov2, distilbert, electra, gpt, llama,
-    modernbert, neox, opt, roberta, siglip, t5, vit, xlnet)
+    modernbert, neox, opt, roberta, siglip, t5, towers, vit, xlnet)
 from jtx.interop.family import Family, type_of
 
 # By `model_type`, of which another one has a word behind it. A model is saved as the first that can
@@ -53,6 +53,9 @@ FAMILIES: dict[str, Family] = {
     "beit": beit.FAMILY,
     "clip": clip.FAMILY,
     "siglip": siglip.FAMILY,
+    "clip_vision_model": towers.CLIP_IMAGES,
+    "siglip_vision_model": towers.SIGLIP_IMAGES,
+    "clip_text_model": towers.CLIP_TEXTS,
 }
 
 
