@@ -66,14 +66,19 @@ def layer_mults(L: int, freeze: int, decay: float) -> tuple[tuple[str, float], .
 
 
 def shrink(c, args) -> None:
-  """Makes a config run in seconds, on digits of 8 x 8 in shades of grey."""
-  common.apply(c, {"model": dict(patch_size=2, stack=common.TINY_STACK,
-                                 image=dict(size=8, channels=1, mean=(0.5,), std=(0.5,)))})
+  """Makes a config of a vision transformer run in seconds, on digits of 8 x 8."""
+  common.apply(c, {"model": dict(patch_size=2, stack=common.TINY_STACK)})
   if c.model.decoder.num_layers:
     common.apply(c, {"model.decoder": dict(num_layers=1, width=32, num_heads=2, ffn_dim=64)})
   if c.model.stem.stages:
     common.apply(c, {"model": dict(patch_size=1, stem=dict(stages=(1,), width=8, groups=4))})
   c.optim.lr_mults = layer_mults(c.model.stack.num_layers, args.freeze, args.decay)
+  on_digits(c)
+
+
+def on_digits(c) -> None:
+  """A few steps on digits of 8 x 8 in shades of grey."""
+  common.apply(c, {"model.image": dict(size=8, channels=1, mean=(0.5,), std=(0.5,))})
   c.steps, c.epochs, c.batch_size, c.log_every = 4, None, 8, 2
   c.checkpoint.every = c.checkpoint.keep = 2
   for op in c.data.ops:

@@ -11,10 +11,12 @@ A line of the output is an object of JSON; the order is kept. What an object nee
 model's head: see jtx/inference/tasks.py. What doesn't fit is an error that names file and line.
 
 Of a vision transformer the input is a folder of images, an image, or a text file with the path of
-one a line; the output has the path, and the five likeliest classes or a vector. Of a detector it
-has the objects whose score is --threshold or more: label, score and box (left, top, width and
-height in pixels of the file), which --pictures=D draws over each image. Of two towers, such as
-CLIP, --texts=T is a file of texts, one a line: the output has the probability of each.
+one a line; the output has the path, and the five likeliest classes or a vector. With --patches=F.npy
+the features of all patches are written, too, an array of float32 [images, H, W, D] whose rows are in
+the order of the output's lines. Of a detector the output has the objects whose score is --threshold
+or more: label, score and box (left, top, width and height in pixels of the file), which --pictures=D
+draws over each image. Of two towers, such as CLIP, --texts=T is a file of texts, one a line: the
+output has the probability of each.
 """
 
 from collections.abc import Sequence
@@ -38,6 +40,8 @@ THRESHOLD = flags.DEFINE_float(
     lower_bound=0, upper_bound=1)
 PICTURES = flags.DEFINE_string(
     "pictures", None, "Folder for images with the boxes of the objects that a detector finds.")
+PATCHES = flags.DEFINE_string(
+    "patches", None, "File ending in .npy to write the features of every patch of the images to.")
 MAX_LENGTH = flags.DEFINE_integer(
     "max_length", None, "Tokens that a text is cut to, and of the windows of a context; if not"
     " given those that the run was trained with, or 256.", lower_bound=8)
@@ -110,6 +114,16 @@ def of_boxes(saved, model, params) -> list[dict]:
   return results
 
 
+def write_patches(saved, model, params) -> None:
+  from jtx.errors import ConfigError
+  from jtx.inference.images import listed_images, save_patches, takes_images
+  if not takes_images(model):
+    raise ConfigError("--patches goes with a model of images, and"
+                      f" --workdir={WORKDIR.value} holds a {type(model).__name__}")
+  save_patches(PATCHES.value, model, params, saved.image_ops(model), listed_images(INPUT.value),
+               BATCH_SIZE.value)
+
+
 def of_pairs(saved, model, params) -> list[dict]:
   """The likeliest text of each image, and the probability of all."""
   from jtx.errors import ConfigError
@@ -142,6 +156,8 @@ def main() -> None:
   saved = open_saved(WORKDIR.value)
   model, params = saved.load(step=STEP.value)
   tasks.check_predicts(model, f"--workdir={WORKDIR.value}")
+  if PATCHES.value is not None:
+    write_patches(saved, model, params)
   if TEXTS.value is not None:
     write(of_pairs(saved, model, params))
     return

@@ -19,6 +19,7 @@ from jtx.errors import ConfigError
 from jtx.models import MODELS, decoder, encdec, encoder
 from jtx.models.backbone import BackboneConfig
 from jtx.models.box_head import BoxHeadConfig
+from jtx.models.coatnet import CoAtNet, LayersConfig, StagesConfig, StemConfig
 from jtx.models.decoder import Decoder
 from jtx.models.detr import STACK as DETR_STACK
 from jtx.models.detr import Detr, PlacesConfig
@@ -47,6 +48,7 @@ from jtx.nn.grid_positions import (
     GRID_POSITIONS, GridPosition, Learned2d, LearnedGrid, RelativeBias, Rope2d, Sincos2d)
 from jtx.nn.layers import NORM_POSITIONS, FfnConfig, NormConfig
 from jtx.nn.lora import LoraConfig
+from jtx.nn.mbconv import MbConvConfig
 from jtx.nn.mixture import ExpertsConfig
 from jtx.nn.masks import CAUSAL
 from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sinusoidal
@@ -89,6 +91,10 @@ IMAGE = dict(image=ImageConfig(size=4, channels=1, mean=(0.5,), std=(0.5,)), pat
              stack=GridStackConfig(**GRID_STACK))
 IMAGE_HEAD = dict(task="classes", outputs=2)
 VIT = {**IMAGE, "head": ImageHeadConfig(**IMAGE_HEAD)}
+STAGES = dict(kinds="CT", num_layers=(1, 3), widths=(8, 8), strides=(1, 2))
+COATNET = dict(image=IMAGE["image"], stem=StemConfig(width=8, stride=1),
+               stages=StagesConfig(**STAGES), attention=LayersConfig(head_dim=4),
+               head=ImageHeadConfig(**IMAGE_HEAD, pool="mean"))
 DECODER = dict(num_layers=1, width=8, num_heads=2, ffn_dim=8)
 TOWERS = dict(vocab_size=11, image=IMAGE["image"], patch_size=2, image_stack=IMAGE["stack"],
               text_stack=StackConfig(**GRID_STACK, causal=True, position=Learned(8)),
@@ -120,6 +126,8 @@ ELMO = dict(vocab_size=260, characters=CharacterConfig(**CHARACTERS), recurrent=
             bilm=True, output_vocab_size=11)
 SINUSOIDAL = {"layout": ({}, "concatenated"), "inclusive": ({}, True), "base": ({}, 100.0),
               "first_position": ({}, 1)}
+SKIPPING = StackConfig(**SIZE, block=dataclasses.replace(
+    BLOCK, residual=ResidualConfig(drop_path=0.5)))
 STACK_CHANGES = {
     "width": ({}, 16),
     "num_layers": ({}, 3),
@@ -225,6 +233,7 @@ CHANGES = {
         "stem": (dict(patch_size=1), ResnetConfig((1,), 4, 2)),
         "patch_bias": ({}, False),
         "embed_norm": ({}, True),
+        "mask_token": ({}, True),
         "head": ({}, ImageHeadConfig(task="classes", outputs=3)),
         "decoder": ({}, DecoderConfig(**DECODER)),
         "lora": ({}, LoraConfig(rank=2)),
@@ -264,6 +273,40 @@ CHANGES = {
         "channels": ({}, 1),
         "mean": ({}, (0.4,)),
         "std": ({}, (0.4,)),
+    },
+    CoAtNet: {
+        "image": ({}, ImageConfig(size=8, channels=1, mean=(0.5,), std=(0.5,))),
+        "stem": ({}, StemConfig(width=4)),
+        "stages": ({}, StagesConfig(**{**STAGES, "widths": (4, 8)})),
+        "convolution": ({}, MbConvConfig(size=5)),
+        "attention": ({}, LayersConfig(head_dim=2)),
+        "norm": ({}, NormConfig(position="pre", eps=0.1)),
+        "drop_path": ({}, 0.5),
+        "init_std": ({}, 0.5),
+        "head": ({}, ImageHeadConfig(task="classes", outputs=3, pool="mean")),
+        "lora": (dict(lora=LoraConfig(rank=2, names=("in$",))), LoraConfig(rank=3, names=("in$",))),
+        "dtype": ({}, "bfloat16"),
+    },
+    StemConfig: {"num_layers": ({}, 1), "width": ({}, 4), "stride": ({}, 2)},
+    StagesConfig: {
+        "kinds": ({}, "CC"),
+        "num_layers": ({}, (1, 2)),
+        "widths": ({}, (8, 4)),
+        "strides": ({}, (1, 1)),
+    },
+    MbConvConfig: {
+        "size": ({}, 5),
+        "expansion": ({}, 2),
+        "squeeze": ({}, 0.0),
+        "activation": ({}, "relu"),
+    },
+    LayersConfig: {
+        "head_dim": ({}, 2),
+        "expansion": ({}, 2),
+        "position": ({}, Sincos2d()),
+        "dropout": ({}, 0.5),
+        "remat": ({}, "full"),
+        "unroll": ({}, 2),
     },
     TwoTowers: {
         "vocab_size": ({}, 12),
@@ -349,10 +392,17 @@ CHANGES = {
         "init_std": ({}, 0.5),
     },
     GridPosition: {},
-    LearnedGrid: {"init": ({}, "sincos"), "init_std": ({}, 0.5), "of_prefix": ({}, False)},
+    LearnedGrid: {
+        "init": ({}, "sincos"),
+        "init_std": ({}, 0.5),
+        "of_prefix": ({}, False),
+        "of_registers": ({}, False),
+        "side": ({}, 3),
+        "antialias": (dict(side=3), True),
+    },
     Learned2d: {"init_std": ({}, 0.5)},
     Sincos2d: {"base": ({}, 100.0), "order": ({}, "column_row")},
-    RelativeBias: {"init_std": ({}, 0.5)},
+    RelativeBias: {"init_std": ({}, 0.5), "per_layer": ({}, True)},
     Rope2d: {"base": ({}, 50.0), "pairing": ({}, "interleaved")},
     Rnn: {
         "vocab_size": ({}, 12),
@@ -497,6 +547,8 @@ CHANGES = {
         "config": ({}, StackConfig(**STACK, causal=True)),
         "segments": ({}, (Segment(BLOCK, 3),)),
         "cross": ({}, True),
+        "below": (dict(config=SKIPPING), 1),
+        "of": (dict(config=SKIPPING), 5),
         "dtype": ({}, jnp.bfloat16),
     },
     Position: {},
@@ -569,6 +621,10 @@ REQUIRED = {
     Detr: DETR,
     BackboneConfig: dict(stages=(1, 1), width=4, kind="basic", stem="strided"),
     BoxHeadConfig: dict(outputs=2),
+    CoAtNet: COATNET,
+    StemConfig: dict(width=8, stride=1),
+    StagesConfig: STAGES,
+    LayersConfig: dict(head_dim=4),
     TwoTowers: TOWERS,
     ProjectionConfig: dict(width=8),
     StackConfig: STACK,
@@ -606,6 +662,7 @@ EXEMPT = {
     (BoxHeadConfig, "task"): "whether there is a head: see test_detr.py",
     (LearnedGrid, "trained"): "of the optimiser: see test_optim.py",
     (LoraConfig, "trained"): "of the gradient: see test_lora.py",
+    (LayersConfig, "kernel"): "likewise of AttentionConfig",
     (AttentionConfig, "kernel"): "all kernels are one function; which runs is in test_attention.py",
 }
 
@@ -623,6 +680,7 @@ REFUSED = [
     (Vit, dict(stack=GridStackConfig(**GRID_STACK, final_norm=False),
                head=ImageHeadConfig(**IMAGE_HEAD, norm=True)), "stack.final_norm=False: head.norm"),
     (LearnedGrid, dict(init="sincos", init_std=0.5), "position.init_std=0.5 goes with position.i"),
+    (LearnedGrid, dict(of_prefix=False, of_registers=False), "of_registers=False goes with posit"),
     (AttentionConfig, dict(score="additive", scale=2.0), "go with attention.score='dot'"),
     (AttentionConfig, dict(score="additive", soft_cap=2.0), "go with attention.score='dot'"),
     (NormConfig, dict(kind="rmsnorm", bias=False), "norm.bias=False goes with norm.kind='layern"),
@@ -766,6 +824,12 @@ def program(instance) -> Programs:
       return text_program(Encoder(**{**MODEL, "head": instance}), Probe())
     case Vit():
       return image_program(instance, Mae() if instance.decoder.num_layers else Probe())
+    case CoAtNet():
+      return image_program(instance, Probe())
+    case StemConfig() | StagesConfig() | MbConvConfig() | LayersConfig():
+      field = {StemConfig: "stem", StagesConfig: "stages", MbConvConfig: "convolution",
+               LayersConfig: "attention"}[type(instance)]
+      return program(CoAtNet(**{**COATNET, field: instance}))
     case TwoTowers():
       return pair_program(instance, ImageText())
     case Detr():
@@ -810,7 +874,9 @@ def program(instance) -> Programs:
       block = dataclasses.replace(PRE_BLOCK, residual=instance)
       return program(GridStackConfig(**SIZE, block=block))
     case GridPosition():
-      return program(GridStackConfig(**{**GRID_STACK, "width": 16}, position=instance))
+      stack = GridStackConfig(**{**GRID_STACK, "width": 16}, position=instance)
+      return image_program(Vit(**{**VIT, "stack": stack}, prefix=PrefixConfig(registers=1)),
+                           Probe())
     case DistillClasses():
       model = Vit(**VIT)
       return image_program(model, Total(instance, model))

@@ -16,7 +16,7 @@ from jtx import storage
 from jtx.data.example import Example
 from jtx.data.sources import files
 from jtx.data.sources.images import ENDINGS
-from jtx.errors import DataError
+from jtx.errors import ConfigError, DataError
 from jtx.inference.predictions import Labels, Prediction, predicted
 
 Image = str | os.PathLike | bytes | np.ndarray
@@ -86,6 +86,36 @@ class ImagePredictor:
   def array(self, image: Image) -> np.ndarray:
     """[H, W, C], as the model takes it."""
     return self.example(image)["image"]
+
+
+def save_patches(path: str, model: nn.Module, params: Any, ops: Sequence[Any],
+                 images: Sequence[Image], batch_size: int = 64) -> None:
+  """Writes the features of all patches as a float32 array [images, H, W, D] in NumPy's format.
+
+  They are the states of the last layer, such as a linear probe of places starts from. The file is
+  written as the images are read, so that they need not fit in memory.
+
+  Args:
+    path: of the file, which ends in .npy.
+    model: as for `ImagePredictor`.
+    params: its parameters.
+    ops: as for `ImagePredictor`.
+    images: in the order of the array's rows.
+    batch_size: images at a time.
+
+  Raises:
+    ConfigError: the path ends otherwise, or is of a bucket.
+    DataError: an image can't be read or decoded.
+  """
+  if not path.endswith(".npy") or storage.is_remote(path):
+    raise ConfigError(f"{path}: features of patches are written to a file of this machine whose"
+                      " name ends in .npy")
+  run, file = ImagePredictor(model, params, ops, method="patch_features",
+                             batch_size=batch_size), None
+  for i, x in enumerate(run(images)):
+    if file is None:
+      file = np.lib.format.open_memmap(path, "w+", np.float32, (len(images), *x.shape))
+    file[i] = x
 
 
 class ImageClassifier:

@@ -46,6 +46,8 @@ KINDS = {
              "a number from 0 to below 1"),
     "positive": (lambda v: isinstance(v, numbers.Real) and not isinstance(v, bool) and v > 0,
                  "a number above 0"),
+    "not_negative": (lambda v: v == 0 and not isinstance(v, bool) or KINDS["positive"][0](v),
+                     "a number of 0 or more"),
     "flag": (lambda v: isinstance(v, bool), "true or false"),
     "activation": (lambda v: isinstance(v, str) and v in ACTIVATIONS,
                    "one of " + ", ".join(ACTIVATIONS)),
@@ -109,7 +111,7 @@ def read(own: Attributes, config: Mapping[str, Any], where: str) -> dict[str, An
     ConfigError: an attribute that is not known, or has a value that jtx can't compute.
   """
   values, config = defaults(own), renamed(own, config, where)
-  convert = {"rate": float, "positive": float, "positive_or_null": float, "square": _side}
+  convert = {"rate": float, "positive": float, "not_negative": float, "positive_or_null": float, "square": _side}
   fixed = {k: v for k, v in {**FIXED, **own.fixed}.items() if k not in own.read}
   for name, value in config.items():
     if name in own.read:

@@ -40,7 +40,7 @@ def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[st
   ids = dict.fromkeys(IDS)
   if tokenizer is not None:
     ids = dict(zip(IDS, map(int, (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id))))
-  if original.tokenizer:
+  if original.tokenizer or tokenizer is None:
     ids |= {name: original.config[name] for name in IDS if name in original.config}
   theirs = original.config["model_type"] if "model_type" in original.config else None
   name, config = configs.hf_config(

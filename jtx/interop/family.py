@@ -27,7 +27,7 @@ def stored(heads: Heads) -> frozenset[str]:
 
 def pretraining(heads: Heads) -> frozenset[str]:
   """The heads that have no task of `TASKS`, such as that of a masked language model."""
-  return frozenset(heads) - TASKS.keys() - {"distilled"}
+  return frozenset(heads) - TASKS.keys() - {"distilled", "projected"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -203,7 +203,8 @@ def load(directory: str, architecture: str | None = None,
     head = sentences.read_head(directory)
   if head is not None:
     heads = frozenset()  # pooling has no parameters
-  elif heads == {"embedding"} and not any(row.name in tensors for row in names.rows_of(heads)):
+  elif heads == {"embedding"} and (pooler := names.rows_of(heads)) and not any(
+      row.name in tensors for row in pooler):
     logging.info("%s has no pooler: the model returns hidden states", directory)
     heads = frozenset()
   fields = configs.model_fields(source.family, source.config, heads, source.path)

@@ -5,6 +5,7 @@ layout. A folder that jtx writes has those of the run's evaluation. A detector's
 shape: they are scaled by a side, or to fit, and padded.
 """
 
+import contextlib
 import os
 import re
 from typing import Any, Mapping, Sequence
@@ -102,6 +103,29 @@ def read_ops(directory: str, image: ImageConfig, kind: str = "ViT") -> Sequence[
   path = os.path.join(directory, PREPROCESSOR)
   if not os.path.exists(path):
     return resized(image)
+  kind, content = _read(path, kind)
+  need(isinstance(image, ImageConfig) == (kind != "Detr"), f"{path}: a {kind}ImageProcessor is not"
+       " that of the model's images")
+  if kind == "Detr":
+    with _in_file(path):
+      return _padded(image, content)
+  ops = _ops_of(path, kind)
+  if ops:
+    height, width = ops[-1].output_size
+    need(height == width == image.size, f"{path}: makes images of {height} x {width} pixels, and"
+         f" the model takes {image.size} x {image.size}")
+  return placed(image, *ops)
+
+
+def read_side(directory: str, kind: str) -> int | None:
+  """Pixels on a side of the images that `read_ops` makes; None where no file says it."""
+  path = os.path.join(directory, PREPROCESSOR)
+  ops = _ops_of(path, kind) if os.path.exists(path) else []
+  return ops[-1].output_size[0] if ops else None
+
+
+def _read(path: str, kind: str) -> tuple[str, dict[str, Any]]:
+  """The kind and content of a preprocessor_config.json; `kind` is its class where it does not say."""
   content = read_json(path, missing="")
   for key in ("image_processor_type", "feature_extractor_type"):
     if content.get(key):
@@ -109,20 +133,23 @@ def read_ops(directory: str, image: ImageConfig, kind: str = "ViT") -> Sequence[
       need(kind in DEFAULTS, f"{path}: {key}={content[key]!r} is not known to jtx; valid are "
            + ", ".join(f"{name}ImageProcessor" for name in DEFAULTS))
       break
-  content = DEFAULTS[kind] | {key: x for key, x in content.items() if x is not None}
-  need(isinstance(image, ImageConfig) == (kind != "Detr"), f"{path}: a {kind}ImageProcessor is not"
-       " that of the model's images")
+  return kind, DEFAULTS[kind] | {key: x for key, x in content.items() if x is not None}
+
+
+def _ops_of(path: str, kind: str) -> list[ImageOp]:
+  """The ops on pixels of a preprocessor_config.json, of images of one size."""
+  kind, content = _read(path, kind)
+  with _in_file(path):
+    return _ops(content, both=kind in BOTH_SIDES)
+
+
+@contextlib.contextmanager
+def _in_file(path: str):
+  """Errors name the file."""
   try:
-    if kind == "Detr":
-      return _padded(image, content)
-    ops = _ops(content, both=kind in BOTH_SIDES)
+    yield
   except ConfigError as e:
     raise ConfigError(f"{path}: {e}") from None
-  if ops:
-    height, width = ops[-1].output_size
-    need(height == width == image.size, f"{path}: makes images of {height} x {width} pixels, and"
-         f" the model takes {image.size} x {image.size}")
-  return placed(image, *ops)
 
 
 def _ops(content: Mapping[str, Any], both: bool) -> list[ImageOp]:

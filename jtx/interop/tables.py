@@ -108,15 +108,21 @@ def entries(rows: Iterable[Row], stacks: Mapping[str, Any],
             shapes: Mapping[str, Shape]) -> Iterator[Entry]:
   """The tensors of a model; rows whose parameters it does not have are left out.
 
+  Of rows that share a parameter, such as a feed-forward layer's where a gate may be joined to its
+  input, one of several parameters is taken before one of a single.
+
   Args:
     rows: of its family and heads.
     stacks: of the model, by their name in the parameter tree; each has `segments`.
     shapes: of its parameters, by path.
   """
-  for row in rows:
-    for name, paths, index in expanded(row, stacks, shapes):
-      if all(p in shapes for p in paths):
-        yield Entry(name, tuple((p, index) for p in paths), row.layout, row.by_head)
+  found = [Entry(name, tuple((p, index) for p in paths), row.layout, row.by_head)
+           for row in rows for name, paths, index in expanded(row, stacks, shapes)
+           if all(p in shapes for p in paths)]
+  joined = {place for entry in found if len(entry.places) > 1 for place in entry.places}
+  for entry in found:
+    if len(entry.places) > 1 or entry.places[0] not in joined:
+      yield entry
 
 
 def expanded(row: Row, stacks: Mapping[str, Any], shapes: Mapping[str, Shape],

@@ -11,6 +11,7 @@ from jtx.config import fields
 from jtx.errors import ConfigError
 from jtx.interop.tables import Shape
 from jtx.models import MODELS
+from jtx.models.coatnet import CoAtNet
 from jtx.models.decoder import Decoder
 from jtx.models.detr import Detr
 from jtx.models.electra import Electra
@@ -27,7 +28,7 @@ from jtx.models.text_head import HeadConfig
 from jtx.models.two_towers import IMAGE, TwoTowers, image_tower
 from jtx.models.vit import Vit
 from jtx.models.xlnet import Xlnet
-from jtx.nn.grid_positions import LearnedGrid
+from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid, RelativeBias
 from jtx.nn.rope import Rope
 from jtx.nn.stack import StackConfig
 from jtx.parallel.sharding import unbox
@@ -90,6 +91,10 @@ def image_in_one_way(image: PixelConfig) -> PixelConfig:
   return dataclasses.replace(image, mean=one(image.mean), std=one(image.std))
 
 
+def image_head_in_one_way(head: ImageHeadConfig) -> ImageHeadConfig:
+  return head if head.task != "none" else ImageHeadConfig(norm=head.norm)
+
+
 def towers_in_one_way(model: TwoTowers) -> TwoTowers:
   return model.clone(image=image_in_one_way(model.image),
                      text_stack=stack_in_one_way(model.text_stack))
@@ -105,8 +110,11 @@ def vit_in_one_way(model: Vit) -> Vit:
   image, decoder = image_in_one_way(model.image), model.decoder
   if not decoder.num_layers:
     decoder = DecoderConfig(masked=decoder.masked)  # also of an encoder alone, in its config.json
-  head = model.head if model.head.task != "none" else ImageHeadConfig(norm=model.head.norm)
-  return model.clone(image=image, decoder=decoder, head=head)
+  return model.clone(image=image, decoder=decoder, head=image_head_in_one_way(model.head))
+
+
+def coatnet_in_one_way(model: CoAtNet) -> CoAtNet:
+  return model.clone(image=image_in_one_way(model.image), head=image_head_in_one_way(model.head))
 
 
 class Kind(NamedTuple):
@@ -134,12 +142,32 @@ def resized_vit(model: Vit, params: Mapping[str, jax.Array], other: Vit) -> dict
 
 def _resized_table(model: Vit, path: str, table: jax.Array, other: Vit) -> jax.Array:
   position = model.decoder.position if path.startswith("mae_decoder/") else model.stack.position
-  if not isinstance(position, LearnedGrid):
-    raise ConfigError(f"model.image.size={model.image.size}: positions of the kind"
-                      f" {type(position).__name__} can't be taken from a model of images of"
-                      f" {other.image.size}")
-  resize = functools.partial(position.bind(model.grid).resized, old=other.grid)
-  return jax.vmap(resize)(table) if table.ndim == 3 else resize(table)  # of every layer, or one
+  return _resized(position.bind(model.grid), table, other.grid)
+
+
+def _resized(position: GridPosition, table: jax.Array, old: Grid) -> jax.Array:
+  """A table of another grid for that of the position, of every layer or one."""
+  if not isinstance(position, LearnedGrid | RelativeBias):
+    raise ConfigError(f"model.image.size: positions of the kind {type(position).__name__} can't be"
+                      f" taken from a model of other images, of {old.height} x {old.width} patches")
+  resize = functools.partial(position.resized, old=old)
+  return jax.vmap(resize)(table) if table.ndim == 3 else resize(table)
+
+
+def resized_coatnet(model: CoAtNet, params: Mapping[str, jax.Array],
+                    other: CoAtNet) -> dict[str, jax.Array]:
+  """As `resized_vit`, of the tables of every stage of attention.
+
+  Raises:
+    ConfigError: positions of the kind can't be.
+  """
+  result = dict(params)
+  for name, stack in model.stacks.items():
+    old = other.stacks[name].position.grid
+    for path in (p for p in params if p.startswith(f"{name}/") and p.endswith(TABLES)):
+      if stack.position.grid != old:
+        result[path] = _resized(stack.position, params[path], old)
+  return result
 
 
 def resized_towers(model: TwoTowers, params: Mapping[str, jax.Array],
@@ -154,6 +182,7 @@ def resized_towers(model: TwoTowers, params: Mapping[str, jax.Array],
 
 OF_TEXT = "mlm", "head", "features"
 KINDS: dict[type, Kind] = {
+    CoAtNet: Kind(coatnet_in_one_way, ("head",), ("image",), resized_coatnet),
     Decoder: Kind(text_in_one_way, ("lm", "head")),
     Detr: Kind(detr_in_one_way, ("head",)),
     Elmo: Kind(recurrent_in_one_way, (

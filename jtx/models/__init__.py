@@ -1,5 +1,6 @@
 """Model families, one a file. A config's `model.name` is a key of `MODELS`."""
 
+from jtx.models.coatnet import CoAtNet
 from jtx.models.decoder import Decoder
 from jtx.models.detr import Detr
 from jtx.models.electra import Electra
@@ -13,6 +14,7 @@ from jtx.models.vit import Vit
 from jtx.models.xlnet import Xlnet
 
 MODELS = {
+    "coatnet": CoAtNet,
     "decoder": Decoder,
     "detr": Detr,
     "electra": Electra,

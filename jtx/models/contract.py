@@ -24,6 +24,7 @@ class Model(Protocol):
     "seq2seq" scores target tokens, "lm" next tokens, "mlm" masked tokens and "plm" tokens in any
     order; "generator" scores masked tokens, which "replaced" is to find; "mae" reconstructs masked
     patches, and "distilled" goes beside "classes" where a distillation token has its own scores.
+    "projected" goes beside "embedding" where a linear map makes it.
     "image_text" compares vectors of images with those of texts.
     """
 

@@ -88,7 +88,8 @@ class Encoder(Adapted):
 
   @property
   def heads(self) -> frozenset[str]:
-    return frozenset({"mlm"} if self.mlm else ()) | heads_of(self.head.task)
+    more = {"mlm": self.mlm, "projected": self.head.projection}
+    return frozenset(name for name, has in more.items() if has) | heads_of(self.head.task)
 
   @property
   def longest(self) -> int | None:

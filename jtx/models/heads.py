@@ -41,7 +41,7 @@ def heads_of(task: str) -> frozenset[str]:
 
 def only_pools(head: Any) -> bool:
   """Whether a head of texts gives pooled hidden states, and has no parameters."""
-  return head.task == "embedding" and head.transform == "none"
+  return head.task == "embedding" and head.transform == "none" and not head.projection
 
 
 def check_threshold(task: str, threshold: float) -> None:
@@ -58,7 +58,10 @@ def check_text_head(head: Any) -> None:
     raise ConfigError(f"head.both_orders is for classes of pairs, not head.task={head.task!r}")
   if head.norm and head.transform == "none":
     raise ConfigError("head.norm=True goes with a head.transform")
-  if not (head.output_bias or task.scored):
+  if head.projection and head.task != "embedding":
+    raise ConfigError(f"head.projection={head.projection} goes with head.task='embedding', not"
+                      f" {head.task!r}")
+  if not (head.output_bias or task.scored or head.projection):
     raise ConfigError(f"head.output_bias=False: head.task={head.task!r} has no outputs")
   if not head.use_bias and head.transform == "none":
     raise ConfigError("head.use_bias=False goes with a head.transform")

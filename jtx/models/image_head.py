@@ -17,7 +17,8 @@ from jtx.nn.positions import Places
 from jtx.ranges import Fraction, Rate, Size, SizeOrNone
 
 IMAGE_TASKS = ("none", "embedding", "classes", "multi_label")  # of `heads.TASKS`
-POOLS = ("first", "mean", "attention")
+ONE_VECTOR = ("first", "mean", "attention")  # poolings to the width of the layers
+POOLS = (*ONE_VECTOR, "first_mean")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,12 @@ class ImageHeadConfig:
   """The fields of an image model's head."""
   task: str = "none"  # "classes", "multi_label": a score each; "embedding": the pooled vector
   outputs: Size | None = None  # classes
-  pool: str = "first"  # token, "mean" of the patches, or "attention" (Zhai et al. 2021)
+  # "first" token, "mean" of the patches, "attention" (Zhai et al. 2021), or "first_mean", the first
+  # two one behind the other (DINOv2)
+  pool: str = "first"
   norm: bool = False  # after pooling; the layers then have none at their end
   transform: str = "none"  # activation of a dense layer; tanh is of ViT's pretraining
+  projection: SizeOrNone = 0  # of an "embedding": width of a linear map of it (CLIP); 0 is none
   distilled: bool = False  # scores of the distillation token too; the answer is their mean
   dropout: Rate = 0.0  # before the outputs
   zero: bool = False  # outputs start from zeros, as ViT's fine-tuning has it
@@ -51,6 +55,9 @@ class ImageHeadConfig:
     if self.pool not in POOLS:
       raise ConfigError(f"head.pool={self.pool!r}: {nearest(self.pool, POOLS)}")
     check_threshold(self.task, self.threshold)
+    if self.projection and self.task != "embedding":
+      raise ConfigError(f"head.projection={self.projection} goes with head.task='embedding', not"
+                        f" {self.task!r}")
     if not TASKS[self.task].labelled and (self.outputs is not None or self.distilled):
       raise ConfigError(f"head.outputs and head.distilled go with head.task='classes', not"
                         f" {self.task!r}")
@@ -65,7 +72,8 @@ class ImageHead(nn.Module):
 
   @nn.compact
   def __call__(self, hidden: jax.Array, train: bool = False, features: bool = False) -> jax.Array:
-    """Hidden states [B, T, D] to float32 [B, heads, outputs]; an "embedding" has D outputs.
+    """Hidden states [B, T, D] to float32 [B, heads, outputs]; an "embedding" has D or
+    `projection`.
 
     With `features` it is what the outputs of [CLS] are made of, [B, D].
     """
@@ -77,6 +85,9 @@ class ImageHead(nn.Module):
       dense = layers.Dense((x.shape[-1],), ("embed", "transform"), init_std=self.block.init_std,
                            dtype=self.dtype, name="transform")
       x = activate(c.transform, dense(x))
+    if c.projection:
+      x = layers.Dense((c.projection,), ("embed", "transform"), use_bias=False,
+                       init_std=self.block.init_std, dtype=self.dtype, name="projection")(x)
     if features:
       return x.astype(jnp.float32)
     if c.task == "embedding":
@@ -93,12 +104,12 @@ class ImageHead(nn.Module):
         for name, value in named.items()], 1).astype(jnp.float32)
 
   def pool(self, hidden: jax.Array, train: bool) -> jax.Array:
-    """[B, T, D] to [B, D]."""
-    if self.config.pool == "first":
-      return hidden[:, 0]
-    if self.config.pool == "mean":
-      return hidden[:, self.prefix.number:].mean(1)
-    return AttentionPool(self.block, self.dtype, name="pool")(hidden, train)
+    """[B, T, D] to [B, D], or [B, 2 D] of two poolings."""
+    if self.config.pool == "attention":
+      return AttentionPool(self.block, self.dtype, name="pool")(hidden, train)
+    first, mean = hidden[:, 0], hidden[:, self.prefix.number:].mean(1)
+    return {"first": first, "mean": mean,
+            "first_mean": jnp.concatenate([first, mean], -1)}[self.config.pool]
 
 
 class AttentionPool(nn.Module):

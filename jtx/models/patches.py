@@ -23,6 +23,12 @@ class PixelConfig:
         raise ConfigError(f"image.{name}={values} must have a number for each of the"
                           f" {self.channels} channels, or one for all")
 
+  def check(self, image: jax.Array) -> None:
+    """Raises ConfigError where images [B, H, W, C] are not of the size or channels."""
+    if image.shape[1:] != (self.size, self.size, self.channels):
+      raise ConfigError(f"images of {' x '.join(map(str, image.shape[1:]))} do not fit the model's"
+                        f" image.size={self.size} and image.channels={self.channels}")
+
   def normalize(self, image: jax.Array) -> jax.Array:
     """Bytes [..., C], or [..., n * C] of n pixels, to float32; floats are normalised already."""
     if jnp.issubdtype(image.dtype, jnp.floating):

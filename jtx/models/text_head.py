@@ -14,7 +14,7 @@ from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
 from jtx.nn.numerics import unit
 from jtx.parallel.sharding import Batch
-from jtx.ranges import Fraction, Rate, Size
+from jtx.ranges import Fraction, Rate, Size, SizeOrNone
 
 POOLS = ("first", "last", "before_last", "mean", "none")
 
@@ -28,11 +28,12 @@ class HeadConfig:
   transform: str = "none"  # tanh is the pooler of BERT
   norm: bool = False  # after the transform
   use_bias: bool = True  # of the transform
-  output_bias: bool = True  # of the outputs
+  output_bias: bool = True  # of the outputs, and of the projection
   dropout: Rate = 0.1  # before the outputs
   threshold: Fraction = 0.5  # of "multi_label": the probability from which on a label is predicted
   # Pooled vectors of pairs and, behind, of the pairs swapped are added (GPT-1); None: as data is
   both_orders: bool | None = None
+  projection: SizeOrNone = 0  # of an "embedding": width of a linear map of it (CLIP); 0 is none
   normalize: bool = False  # of an embedding: the vector is scaled to length 1
 
   def __post_init__(self):
@@ -73,7 +74,7 @@ class Head(nn.Module):
 
     Returns:
       [B, S, outputs], or [B, T, outputs] where tokens are not pooled; the outputs of an
-      "embedding" are the D of the transform.
+      "embedding" are the D of the transform, or those of the projection.
     """
     c = self.config
     x = hidden if c.pool == "none" else pool(
@@ -82,6 +83,9 @@ class Head(nn.Module):
     if c.transform != "none":
       x = Transform(hidden.shape[-1], c.transform, norm=c.norm, use_bias=c.use_bias,
                     block=self.block, dtype=self.dtype, name="transform")(x)
+    if c.projection:
+      x = layers.Dense((c.projection,), ("embed", "transform"), use_bias=c.output_bias,
+                       init_std=self.block.init_std, dtype=self.dtype, name="projection")(x)
     if c.task == "embedding":
       x = x.astype(jnp.float32)
       return unit(x) if c.normalize else x

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.models.encoder import EmbeddingConfig, Encoder
-from jtx.models.image_head import POOLS, ImageHeadConfig, PrefixConfig
+from jtx.models.image_head import ONE_VECTOR, ImageHeadConfig, PrefixConfig
 from jtx.models.text_head import HeadConfig
 from jtx.models.vit import VIT_STACK, GridStackConfig, ImageConfig, Vit
 from jtx.nn import layers
@@ -43,8 +43,8 @@ class TowerConfig:
   patch_bias: bool = False  # of the patches' projection
 
   def __post_init__(self):
-    if self.pool not in POOLS:
-      raise ConfigError(f"tower.pool={self.pool!r}: valid are {', '.join(POOLS)}")
+    if self.pool not in ONE_VECTOR:
+      raise ConfigError(f"tower.pool={self.pool!r}: valid are {', '.join(ONE_VECTOR)}")
     if self.pool == "first" and not self.cls:
       raise ConfigError("tower.pool='first' is the token of tower.cls, which is False; use 'mean'"
                         " or 'attention'")
@@ -161,6 +161,10 @@ class TwoTowers(Adapted):
   def features(self, batch: Batch) -> jax.Array:
     """`embed_images`."""
     return self.embed_images(batch)
+
+  def patch_features(self, batch: Batch) -> jax.Array:
+    """As `Vit.patch_features`, of the encoder of images."""
+    return self.image_tower.patch_features(batch)
 
   def embed_images(self, batch: Batch, train: bool = False) -> jax.Array:
     """The vectors of images, float32 [B, W] of length 1."""

@@ -43,7 +43,8 @@ VIT_STACK = GridStackConfig(
 class Vit(Adapted):
   """Images to hidden states, and these to what the head makes of them.
 
-  Batch keys: `image` [B, H, W, C], bytes, or floats that are normalised.
+  Batch keys: `image` [B, H, W, C], bytes, or floats that are normalised. A model with a mask token
+  takes `image_masked` [B, N], too, where patches are hidden.
   """
   image: ImageConfig = ImageConfig()
   patch_size: Pixels = 16  # pixels; of a hybrid, places of the stem's output
@@ -52,6 +53,7 @@ class Vit(Adapted):
   stem: ResnetConfig = ResnetConfig()  # without stages: the image itself
   patch_bias: bool = True  # of the patches' projection
   embed_norm: bool = False  # of the layers' input (CLIP)
+  mask_token: bool = False  # a vector that stands for hidden patches (BEiT, DINOv2)
   head: ImageHeadConfig = ImageHeadConfig()  # for a task
   decoder: DecoderConfig = DecoderConfig()
   dtype: str = "auto"  # of activations; "auto" is bfloat16, and float32 on a CPU
@@ -70,6 +72,8 @@ class Vit(Adapted):
     self.prefix_tokens = (*([token("cls_token", 1)] if prefix.cls else []),
                           *([token("distillation_token", 1)] if prefix.distillation else []),
                           *([token("registers", prefix.registers)] if prefix.registers else []))
+    if self.mask_token:
+      self.mask_embedding = token("mask_token", 1)
     self.position_params = self.bound.embed_params(self)
     if self.embed_norm:
       self.input_norm = block.norm.make(None)
@@ -88,9 +92,9 @@ class Vit(Adapted):
                         f" {self.stem.stride * self.patch_size} pixels of a patch (patch_size="
                         f"{self.patch_size}" + (f", stem of stride {self.stem.stride})"
                                                 if self.stem.stages else ")"))
-    if self.head.pool == "first" and self.head.task != "none" and not self.prefix.cls:
-      raise ConfigError("head.pool='first' is the [CLS] token, and prefix.cls=False; use 'mean' or"
-                        " 'attention'")
+    if "first" in self.head.pool and self.head.task != "none" and not self.prefix.cls:
+      raise ConfigError(f"head.pool={self.head.pool!r} takes the [CLS] token, and prefix.cls=False;"
+                        " use 'mean' or 'attention'")
     if self.head.norm and not self.stack.final_norm:
       raise ConfigError("stack.final_norm=False: head.norm=True takes the norm of the last layer"
                         " away anyway; leave it True")
@@ -116,6 +120,7 @@ class Vit(Adapted):
   def heads(self) -> frozenset[str]:
     return frozenset(({"mae"} if self.decoder.num_layers else set())
                      | ({"distilled"} if self.head.distilled else set())
+                     | ({"projected"} if self.head.projection else set())
                      | {self.head.task} - {"none"})
 
   @property
@@ -129,7 +134,7 @@ class Vit(Adapted):
   @property
   def grid(self) -> Grid:
     side = self.image.size // (self.stem.stride * self.patch_size)
-    return Grid(side, side, self.prefix.number)
+    return Grid(side, side, self.prefix.number, self.prefix.registers)
 
   @property
   def patch_values(self) -> int:
@@ -166,6 +171,10 @@ class Vit(Adapted):
       return hidden[:, self.prefix.number:].mean(1).astype(jnp.float32)
     return self.task_head(hidden, features=True)
 
+  def patch_features(self, batch: Batch) -> jax.Array:
+    """The last layer's states of the patches in their grid, float32 [B, H, W, D]."""
+    return self.grid.of_patches(self(batch))
+
   def hidden_states(self, batch: Batch) -> jax.Array:
     """[layers + 1, B, T, D]: the embeddings, then every layer's output (the last one normed)."""
     x, _ = self.embed(batch, train=False)
@@ -188,6 +197,8 @@ class Vit(Adapted):
     """The stack's input [B, T, D], and the numbers [B, T] of its tokens."""
     prefix, number = self.prefix.number, self.grid.tokens
     x = self.embed_patches(batch["image"])
+    if self.mask_token and "image_masked" in batch:
+      x = jnp.where(batch["image_masked"][..., None], self.mask_embedding.astype(x.dtype), x)
     positions = jnp.broadcast_to(jnp.arange(number), (x.shape[0], number))
     tokens = [jnp.broadcast_to(t.astype(x.dtype), (x.shape[0], *t.shape))
               for t in self.prefix_tokens]
@@ -207,9 +218,7 @@ class Vit(Adapted):
       ConfigError: the image is not of the size or channels of the config.
     """
     config = self.image
-    if image.shape[1:] != (config.size, config.size, config.channels):
-      raise ConfigError(f"images of {' x '.join(map(str, image.shape[1:]))} do not fit the model's"
-                        f" image.size={config.size} and image.channels={config.channels}")
+    config.check(image)
     if self.stem.stages:
       return self.patches(split(self.resnet(config.normalize(image)), self.patch_size))
     return self.patches(config.patches(image, self.patch_size))

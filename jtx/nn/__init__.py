@@ -1,6 +1,6 @@
 """Layers. Each module imports only from those before it: masks, dropout, layers, encodings,
 positions, relative, disentangled, transformer_xl, rope, grid_positions, recurrence, kernels,
-attend, cache, apart, attention, residual, convolution, block, stack."""
+attend, cache, apart, attention, residual, convolution, mbconv, block, stack."""
 
 # Which name their encodings in `POSITIONS`.
 from jtx.nn import disentangled, relative, rope, transformer_xl

@@ -131,7 +131,8 @@ class Attention(nn.Module):
     # Several hypotheses of one source: they are further queries to the same keys.
     folded = k.shape[0], B // k.shape[0] * T
     q = q.reshape(*folded, *q.shape[2:])
-    places = places.replace(positions=places.positions.reshape(folded))
+    if folded[0] != B:  # else positions of one row may be those of all
+      places = places.replace(positions=places.positions.reshape(folded))
     scale = (position.products * sizes.head_dim)**-0.5 if c.scale is None else c.scale
     bias = position.bias(q, k, places, key_places, params=params, project=project, scale=scale)
     # The parameters stay outside of the choice, so one scan serves all kinds of layers.

@@ -128,16 +128,20 @@ def resize(table: jax.Array, length: int) -> jax.Array:
   return table[low] * (1 - part) + table[np.minimum(low + 1, old - 1)] * part
 
 
-def resize_grid(table: jax.Array, old: tuple[int, int], new: tuple[int, int]) -> jax.Array:
+def resize_grid(table: jax.Array, old: tuple[int, int], new: tuple[int, int], *,
+                antialias: bool = False) -> jax.Array:
   """A learned grid [h * w, D] interpolated bicubically to [h' * w', D] (ViT, section 3.2).
 
   The kernel is Keys' with a = -0.75, half-pixel centres, no antialiasing, edges repeated:
-  the one of PyTorch's `interpolate`, with which published checkpoints are resized.
+  the one of PyTorch's `interpolate`, with which published checkpoints are resized. With `antialias`
+  it is PyTorch's other one: a = -0.5, as wide as a new place, nothing beyond the edges.
   """
   if table.shape[0] != old[0] * old[1]:
     raise ValueError(f"a table of {table.shape[0]} positions is no grid of {old[0]} x {old[1]}")
-  rows, columns = (jnp.asarray(_cubic_matrix(o, n), table.dtype) for o, n in zip(old, new))
   x = table.reshape(*old, -1)
+  if antialias:
+    return jax.image.resize(x, (*new, x.shape[-1]), "cubic").reshape(new[0] * new[1], -1)
+  rows, columns = (jnp.asarray(_cubic_matrix(o, n), table.dtype) for o, n in zip(old, new))
   return jnp.einsum("ih,jw,hwd->ijd", rows, columns, x).reshape(new[0] * new[1], -1)
 
 

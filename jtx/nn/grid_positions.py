@@ -6,6 +6,7 @@ numbers of tokens, so that a model may leave tokens out.
 """
 
 import dataclasses
+import math
 from typing import Callable, Literal, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from jtx.errors import ConfigError
 from jtx.nn.encodings import resize_grid, sinusoidal_2d
 from jtx.nn.positions import Places, Position, Table
 from jtx.nn.rope import rope_frequencies, turn
-from jtx.ranges import NotNegative, Positive
+from jtx.ranges import NotNegative, Positive, SizeOrNone
 
 
 class Grid(NamedTuple):
@@ -23,6 +24,7 @@ class Grid(NamedTuple):
   height: int = 0
   width: int = 0
   prefix: int = 0  # P, tokens before those of the grid
+  registers: int = 0  # of the prefix, its last ones
 
   @property
   def tokens(self) -> int:
@@ -32,6 +34,11 @@ class Grid(NamedTuple):
     """[..., T] numbers of tokens to [..., T, 2] (row, column), negative for the prefix."""
     place = positions - self.prefix
     return jnp.stack([place // self.width, place % self.width - self.width * (place < 0)], -1)
+
+  def of_patches(self, hidden: jax.Array) -> jax.Array:
+    """States [B, T, D] of all tokens to those of the patches, float32 [B, height, width, D]."""
+    x = hidden[:, self.prefix:].astype(jnp.float32)
+    return x.reshape(x.shape[0], self.height, self.width, -1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,41 +62,65 @@ class GridPosition(Position):
 class LearnedGrid(GridPosition):
   """A vector a token, as if the patches were a sequence (ViT; Dosovitskiy et al. 2020, 3.1).
 
-  A table that is not trained keeps its first values, as in MAE (He et al. 2021, appendix A.1).
+  A table that is not trained keeps its first values, as in MAE (He et al. 2021, appendix A.1). One
+  of another grid is interpolated in every call, so that its own numbers stay as they are.
   """
   init: Literal["normal", "sincos"] = "normal"  # first values: drawn, or those of sincos_2d
   init_std: NotNegative = 0.02  # standard deviation of those that are drawn
   of_prefix: bool = True  # the prefix has vectors too; those of "sincos" are zeros
+  of_registers: bool = True  # as the others of the prefix (False: DINOv2)
   trained: bool = True  # False: the first values stay (MAE)
+  side: SizeOrNone = 0  # rows and columns of the table's own grid; 0 is those of the patches
+  antialias: bool = False  # in interpolation (DINOv2 with registers)
 
   def __post_init__(self):
     if self.init != "normal" and self.init_std != LearnedGrid.init_std:
       raise ConfigError(f"position.init_std={self.init_std} goes with position.init='normal'")
+    if not (self.of_prefix or self.of_registers):
+      raise ConfigError("position.of_registers=False goes with position.of_prefix=True; without"
+                        " it no token of the prefix has a vector")
+
+  @property
+  def own(self) -> Grid:
+    """The grid of the table."""
+    return self.grid._replace(height=self.side, width=self.side) if self.side else self.grid
+
+  def first(self, grid: Grid) -> int:
+    """Tokens of the prefix that have vectors: the first ones."""
+    return 0 if not self.of_prefix else grid.prefix - (
+        0 if self.of_registers else grid.registers)
 
   def model_tables(self, width):
-    first = 0 if self.of_prefix else self.grid.prefix
+    own, first = self.own, self.first(self.grid)
 
     def sincos(key, shape, dtype):
-      positions = jnp.arange(first, self.grid.tokens)
-      return Sincos2d(order="column_row", grid=self.grid).embed(
+      positions = jnp.concatenate([jnp.arange(first), jnp.arange(own.prefix, own.tokens)])
+      return Sincos2d(order="column_row", grid=own).embed(
           jnp.zeros(shape, dtype), Places(positions), {})
 
     return {"position_embedding": Table(
-        (self.grid.tokens - first, width), sincos if self.init == "sincos" else self.init_std,
+        (first + own.height * own.width, width),
+        sincos if self.init == "sincos" else self.init_std,
         ("positions" if self.trained else "fixed_positions", "embed"))}
 
   def embed(self, x, places, params):
     table, positions = params["position_embedding"], places.positions
-    if self.of_prefix:
+    if self.own != self.grid:
+      table = self.resized(table, self.own)
+    first = self.first(self.grid)
+    bare = self.grid.prefix - first  # tokens without vectors
+    if not bare:
       return x + table[positions].astype(x.dtype)
-    rows = table[jnp.maximum(positions - self.grid.prefix, 0)].astype(x.dtype)
-    return x + self.real(positions, rows)
+    rows = table[jnp.where(positions < first, positions, jnp.maximum(positions - bare, 0))]
+    has_one = (positions < first) | (positions >= self.grid.prefix)
+    return x + jnp.where(has_one[..., None], rows.astype(x.dtype), 0)
 
   def resized(self, table: jax.Array, old: Grid) -> jax.Array:
     """A table [T, D] of another grid for this one; the prefix keeps its vectors."""
-    first = old.prefix if self.of_prefix else 0
+    first = self.first(old)
     return jnp.concatenate(
-        [table[:first], resize_grid(table[first:], old[:2], self.grid[:2])])
+        [table[:first], resize_grid(table[first:], old[:2], self.grid[:2],
+                                    antialias=self.antialias)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,30 +157,49 @@ class Sincos2d(GridPosition):
 
 @dataclasses.dataclass(frozen=True)
 class RelativeBias(GridPosition):
-  """A number a head for every offset of rows and columns (Swin, BEiT).
+  """A number a head for every offset of rows and columns (Swin, BEiT, CoAtNet).
 
   Pairs with a token of the prefix have three numbers: from it, to it, and among them.
   """
   init_std: NotNegative = 0.02  # standard deviation of the first values
+  per_layer: bool = False  # every layer has a table of its own (BEiT, CoAtNet)
+
+  @property
+  def offsets(self) -> int:
+    return (2 * self.grid.height - 1) * (2 * self.grid.width - 1)
+
+  def _table(self, sizes):
+    # Tables that layers share had the numbers of a prefix without one, too.
+    of_prefix = 3 if self.grid.prefix or not self.per_layer else 0
+    return Table((self.offsets + of_prefix, sizes.num_heads), self.init_std, ("buckets", "heads"))
 
   def stack_tables(self, sizes):
-    offsets = (2 * self.grid.height - 1) * (2 * self.grid.width - 1)
-    return {"position_bias": Table((offsets + 3, sizes.num_heads), self.init_std,
-                                   ("buckets", "heads"))}
+    return {} if self.per_layer else {"position_bias": self._table(sizes)}
+
+  def layer_tables(self, sizes):
+    return {"bias": self._table(sizes)} if self.per_layer else {}
 
   def bias(self, q, k, q_places, k_places, *, params, project, scale):
-    height, width, prefix = self.grid
+    height, width, prefix = self.grid[:3]
     table, q_positions, k_positions = (
-        params["position_bias"], q_places.positions, k_places.positions)
+        params["bias" if self.per_layer else "position_bias"], q_places.positions,
+        k_places.positions)
     offset = (self.grid.coordinates(k_positions)[..., None, :, :]
               - self.grid.coordinates(q_positions)[..., :, None, :])  # [B, T, S, 2]
     index = (offset[..., 0] + height - 1) * (2 * width - 1) + offset[..., 1] + width - 1
     from_prefix = (q_positions < prefix)[..., :, None]
     to_prefix = (k_positions < prefix)[..., None, :]
-    last = table.shape[0] - 3
+    last = self.offsets
     index = jnp.where(from_prefix, last, jnp.where(to_prefix, last + 1, index))
     index = jnp.where(from_prefix & to_prefix, last + 2, index)
     return jnp.moveaxis(jnp.asarray(table)[index], -1, 1)
+
+  def resized(self, table: jax.Array, old: Grid) -> jax.Array:
+    """A table [offsets, N] of another grid for this one; numbers of the prefix stay."""
+    sides = lambda grid: (2 * grid.height - 1, 2 * grid.width - 1)
+    number = math.prod(sides(old))
+    return jnp.concatenate(
+        [resize_grid(table[:number], sides(old), sides(self.grid)), table[number:]])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ Params = Mapping[str, jax.Array]
 @flax.struct.dataclass
 class Places:
   """Where tokens are, as a position encoding sees them."""
-  positions: jax.Array  # [B, T] int
+  positions: jax.Array  # [B, T] int, or [1, T] where those of all rows are the same
   types: jax.Array | None = None  # [B, T] int, token types
   local: jax.Array | bool = False  # scalar: of a layer that sees a window only
   causal: bool = flax.struct.field(pytree_node=False, default=False)  # later keys are hidden

@@ -37,6 +37,6 @@ class ResidualConfig:
 
 
 def skip_examples(y: jax.Array, share: jax.Array, key: jax.Array) -> jax.Array:
-  """y [B, T, D] with a share of its examples at 0 and the others divided by 1 - share."""
-  drawn = jax.random.uniform(key, (y.shape[0], 1, 1))
+  """y [B, ..., D] with a share of its examples at 0 and the others divided by 1 - share."""
+  drawn = jax.random.uniform(key, (y.shape[0], *[1] * (y.ndim - 1)))
   return jnp.where(drawn >= share, y / (1 - share), 0).astype(y.dtype)

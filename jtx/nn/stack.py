@@ -181,6 +181,8 @@ class Stack(nn.Module):
   cross: bool = False  # attends to a memory, too
   dtype: jnp.dtype = jnp.float32
   segments: tuple[Segment, ...] = ()  # in place of those of the config
+  below: int = 0  # layers of the model before these, of stochastic depth
+  of: int = 0  # layers of the model; 0 is those of the stack
 
   @nn.compact
   def __call__(self, x: jax.Array, ctx: Context, *, cache: kv.Cache | None = None,
@@ -207,7 +209,8 @@ class Stack(nn.Module):
       raise ConfigError("segments that share a position bias need the same num_heads")
     ctx = ctx.replace(params=make_params(self, tables), places=ctx.places.replace(
         causal=config.causal and "prefix" not in config.pattern))
-    outputs, first, total = [], 0, sum(s.num_layers for s in segments)
+    outputs, first = [], self.below
+    total = self.of or sum(s.num_layers for s in segments)
     for i, segment in enumerate(segments):
       name = "layers" if len(segments) == 1 else f"layers_{i}"
       own = None if cache is None else cache[i]

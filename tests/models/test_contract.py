@@ -13,6 +13,7 @@ from jtx.models import MODELS
 from jtx.models.backbone import BackboneConfig
 from jtx.models.box_head import BoxHeadConfig
 from jtx.models.detr import STACK, Detr
+from jtx.models.coatnet import CoAtNet, LayersConfig, StagesConfig, StemConfig
 from jtx.models.electra import Electra, GeneratorConfig
 from jtx.models.elmo import Elmo
 from jtx.models.heads import TASKS
@@ -94,6 +95,10 @@ CASES = {
         head=BoxHeadConfig(outputs=3)), {"boxes"}),
     "mae": (vit(**IMAGE, decoder=DecoderConfig(num_layers=1, width=8, num_heads=2, ffn_dim=8)),
             {"mae"}),
+    "coatnet": (CoAtNet(
+        image=IMAGE["image"], stem=StemConfig(width=D), attention=LayersConfig(head_dim=4),
+        stages=StagesConfig(kinds="CT", num_layers=(1, 2), widths=(D, D), strides=(1, 2)),
+        head=ImageHeadConfig(task="classes", outputs=3, pool="mean")), {"classes"}),
     "two towers": (TwoTowers(  # whose rows are as long as an image has tokens
         vocab_size=V, image=ImageConfig(size=8), patch_size=4, image_stack=vit(**IMAGE).stack,
         text_stack=dataclasses.replace(TEXT_STACK, width=D, num_layers=1, position=Learned(5),
@@ -121,7 +126,8 @@ def of_length(model, length):
     return {key: x if key == "image" else jnp.zeros((1, length), x.dtype)
             for key, x in batch.items()}
   _, height, width, channels = batch["image"].shape
-  height += (length - model.longest) * model.patch_size
+  if length != model.longest:
+    height += (length - model.longest) * model.patch_size
   return {"image": jnp.zeros((1, height, width, channels), jnp.uint8)}
 
 

@@ -85,7 +85,7 @@ def jtx_outputs(model, normed, kept=0.4):  # kept: 1 - mask_ratio
   @jax.jit
   def run(params, image, noise):
     def everything(m, batch):
-      if m.decoder.num_layers or not m.stack.position.trained:  # MAE's
+      if m.decoder.num_layers or not getattr(m.stack.position, "trained", True):  # MAE's
         seen = np.argsort(noise_of_all, 1)[:, :int(noise_of_all.shape[1] * kept)]
         hidden, out = m.run(batch, kept=jax.numpy.asarray(seen), return_hidden=True)
         states = jax.numpy.concatenate([out.hidden[:-1], hidden[None]])

@@ -1,8 +1,8 @@
 """The model families of Hugging Face, one a file, and the table of them."""
 
 from jtx.interop.families import (
-    albert, bart, bert, bloom, clip, deberta, detr, distilbert, electra, gpt, llama, modernbert,
-    neox, opt, roberta, siglip, t5, vit, xlnet)
+    albert, bart, beit, bert, bloom, clip, deberta, detr, dinov2, distilbert, electra, gpt, llama,
+    modernbert, neox, opt, roberta, siglip, t5, towers, vit, xlnet)
 from jtx.interop.family import Family, type_of
 
 # By `model_type`, of which another one has a word behind it. A model is saved as the first that can
@@ -48,9 +48,15 @@ FAMILIES: dict[str, Family] = {
     "vit": vit.VIT,
     "deit": vit.DEIT,
     "vit_mae": vit.MAE,
+    "dinov2": dinov2.FAMILY,
+    "dinov2_with_registers": dinov2.WITH_REGISTERS,
+    "beit": beit.FAMILY,
     "clip": clip.FAMILY,
     "siglip": siglip.FAMILY,
     "detr": detr.FAMILY,
+    "clip_vision_model": towers.CLIP_IMAGES,
+    "siglip_vision_model": towers.SIGLIP_IMAGES,
+    "clip_text_model": towers.CLIP_TEXTS,
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any, Mapping, Sequence
 from jtx.config import section
 from jtx.interop import preprocessor
 from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
-from jtx.interop.families.vit import CONVOLUTION, as_channels
+from jtx.interop.families.vit import CONVOLUTION, pixels_of, wide
 from jtx.interop.family import Attributes, Family, Heads, Names, SideFiles
 from jtx.interop.preprocessor import PIXELS, PREPROCESSOR
 from jtx.interop.tables import TABLE, VECTOR, Row, dense, norm, table
@@ -86,15 +86,9 @@ def towers(values: Mapping[str, Any], causal: bool, pixels: Sequence[Any]) -> di
   """The fields of both towers; `pixels` are the mean and deviation that stand for unset ones."""
   image = {key.removeprefix(f"{VISION}."): value for key, value in values.items()
            if key.startswith(f"{VISION}.")}
-  channels = image["num_channels"]
-  if len(pixels[0]) not in (1, channels):
-    pixels = (0.5,), (0.5,)
-  mean, deviation = (default if values[key] is None else as_channels(values[key], channels)
-                     for key, default in zip(PIXELS, pixels))
   return {
       "vocab_size": values[f"{TEXT}.vocab_size"],
-      "image": {"size": image["image_size"], "channels": channels, "mean": mean,
-                "std": deviation},
+      "image": pixels_of(image | {key: values[key] for key in PIXELS}, pixels),
       "patch_size": image["patch_size"],
       "image_stack": stack(values, VISION, section(GRID_POSITIONS, "learned")),
       "text_stack": stack(values, TEXT, section(
@@ -134,7 +128,6 @@ def tower_values(model: TwoTowers, std: bool = True) -> dict[str, Any]:
   need(isinstance(positions, Learned) and isinstance(model.image_stack.position, LearnedGrid),
        "has learned positions in both towers, not"
        f" {type(positions).__name__} and {type(model.image_stack.position).__name__}")
-  wide = lambda numbers: list(numbers) * (image.channels if len(numbers) == 1 else 1)
   return {
       **stack_values(model.text_stack, TEXT, std),
       f"{TEXT}.vocab_size": model.vocab_size,
@@ -143,8 +136,8 @@ def tower_values(model: TwoTowers, std: bool = True) -> dict[str, Any]:
       f"{VISION}.image_size": image.size,
       f"{VISION}.patch_size": model.patch_size,
       f"{VISION}.num_channels": image.channels,
-      "image_mean": wide(image.mean),
-      "image_std": wide(image.std),
+      "image_mean": wide(image.mean, image),
+      "image_std": wide(image.std, image),
   }
 
 

@@ -15,6 +15,7 @@ from jtx.interop.attributes import ACTIVATIONS, activation_name, init_std, need
 from jtx.interop.family import Attributes, Family, Heads, Names, SideFiles
 from jtx.interop.preprocessor import PIXELS, PREPROCESSOR
 from jtx.interop.tables import Layout, Row, dense, norm
+from jtx.models.patches import ImageConfig
 from jtx.models.vit import Vit
 from jtx.nn.attention import PROJECTIONS
 from jtx.nn.grid_positions import GRID_POSITIONS, LearnedGrid
@@ -64,14 +65,9 @@ def split_preprocessor(config: Mapping[str, Any], image_ops: Sequence[Any],
 
 def trunk(values: Mapping[str, Any], heads: Heads, pixels=HALF) -> dict[str, Any]:
   del heads  # no head of pretraining but MAE's
-  std, channels = values["initializer_range"], values["num_channels"]
-  if len(pixels[0]) != channels:
-    pixels = HALF
-  mean, deviation = (default if values[key] is None else as_channels(values[key], channels)
-                     for key, default in zip(PIXELS, pixels))
+  std = values["initializer_range"]
   return {
-      "image": {"size": values["image_size"], "channels": channels, "mean": mean,
-                "std": deviation},
+      "image": pixels_of(values, pixels),
       "patch_size": values["patch_size"],
       "stack": {
           "width": values["hidden_size"],
@@ -88,6 +84,21 @@ def trunk(values: Mapping[str, Any], heads: Heads, pixels=HALF) -> dict[str, Any
           },
       },
   }
+
+
+def pixels_of(values: Mapping[str, Any], pixels: Any) -> dict[str, Any]:
+  """The fields of a model's images; `pixels` are the mean and deviation where no file has them."""
+  channels = values["num_channels"]
+  if len(pixels[0]) not in (1, channels):
+    pixels = HALF
+  mean, deviation = (default if values[key] is None else as_channels(values[key], channels)
+                     for key, default in zip(PIXELS, pixels))
+  return {"size": values["image_size"], "channels": channels, "mean": mean, "std": deviation}
+
+
+def wide(numbers: Sequence[float], image: ImageConfig) -> list[float]:
+  """A number for each channel."""
+  return list(numbers) * (image.channels if len(numbers) == 1 else 1)
 
 
 def as_channels(numbers: list[float], channels: int) -> tuple[float, ...]:
@@ -138,11 +149,18 @@ def head_of_deit(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
 
 def values(model: Vit) -> dict[str, Any]:
   """The inverse of `trunk` and `head`."""
+  position, has_pooler = model.stack.position, model.head.task == "embedding"
+  need(isinstance(position, LearnedGrid),
+       f"has learned positions, not {type(position).__name__}")
+  return plain_values(model) | {
+      "pooler_output_size": model.stack.width,
+      "pooler_act": activation_name(model.head.transform) if has_pooler else "tanh",
+  }
+
+
+def plain_values(model: Vit) -> dict[str, Any]:
+  """The values of ATTRIBUTES."""
   stack, block, image = model.stack, model.stack.block, model.image
-  need(isinstance(stack.position, LearnedGrid),
-       f"has learned positions, not {type(stack.position).__name__}")
-  wide = lambda numbers: list(numbers) * (image.channels if len(numbers) == 1 else 1)
-  has_pooler = model.head.task == "embedding"
   return {
       "hidden_size": stack.width,
       "num_hidden_layers": stack.num_layers,
@@ -156,10 +174,8 @@ def values(model: Vit) -> dict[str, Any]:
       "image_size": image.size,
       "patch_size": model.patch_size,
       "num_channels": image.channels,
-      "image_mean": wide(image.mean),
-      "image_std": wide(image.std),
-      "pooler_output_size": stack.width,
-      "pooler_act": activation_name(model.head.transform) if has_pooler else "tanh",
+      "image_mean": wide(image.mean, image),
+      "image_std": wide(image.std, image),
   }
 
 
@@ -199,13 +215,19 @@ def convolution(name: str, path: str) -> tuple[Row, ...]:
   return weight._replace(layout=CONVOLUTION), bias
 
 
-def layer(theirs: str, ours: str) -> tuple[Row, ...]:
+def attention(theirs: str, ours: str) -> tuple[Row, ...]:
   return (
-      *norm(f"{theirs}.layernorm_before", f"{ours}/attention_norm"),
       *dense(f"{theirs}.attention.attention.query", f"{ours}/attention/query"),
       *dense(f"{theirs}.attention.attention.key", f"{ours}/attention/key"),
       *dense(f"{theirs}.attention.attention.value", f"{ours}/attention/value"),
       *dense(f"{theirs}.attention.output.dense", f"{ours}/attention/out", num_in=2),
+  )
+
+
+def layer(theirs: str, ours: str) -> tuple[Row, ...]:
+  return (
+      *norm(f"{theirs}.layernorm_before", f"{ours}/attention_norm"),
+      *attention(theirs, ours),
       *norm(f"{theirs}.layernorm_after", f"{ours}/ffn_norm"),
       *dense(f"{theirs}.intermediate.dense", f"{ours}/ffn/in"),
       *dense(f"{theirs}.output.dense", f"{ours}/ffn/out"),
