@@ -15,6 +15,7 @@ from jtx.models.decoder import Decoder
 from jtx.models.electra import Electra
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
+from jtx.models.global_tokens import OF_TEXTS
 from jtx.models.heads import TASKS
 from jtx.models.image_head import ImageHeadConfig
 from jtx.models.mae_decoder import DecoderConfig
@@ -62,6 +63,8 @@ def text_in_one_way(model: Decoder | Encoder) -> Decoder | Encoder:
   head = dataclasses.replace(head, both_orders=bool(head.both_orders))
   embedding = dataclasses.replace(model.embedding,
                                   width=model.embedding.width or model.stack.width)
+  if isinstance(model, Encoder) and model.globals.tokens not in OF_TEXTS:
+    model = model.clone(globals=dataclasses.replace(model.globals, separator=None))
   return model.clone(stack=stack_in_one_way(model.stack), embedding=embedding, head=head)
 
 
@@ -135,7 +138,7 @@ def resized_towers(model: TwoTowers, params: Mapping[str, jax.Array],
   return {**params, **{f"{prefix}{path}": x for path, x in resized.items()}}
 
 
-OF_TEXT = "mlm", "head", "features"
+OF_TEXT = "mlm", "head", "features", "globals"
 KINDS: dict[type, Kind] = {
     Decoder: Kind(text_in_one_way, ("lm", "head")),
     Encoder: Kind(text_in_one_way, OF_TEXT),

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.models.contract import flags_of
 from jtx.models.features import FeatureConfig, Features
+from jtx.models.global_tokens import GlobalConfig
 from jtx.models.heads import heads_of
 from jtx.models.text_head import Head, HeadConfig, MlmHead
 from jtx.nn import layers
@@ -48,6 +49,7 @@ class Encoder(Adapted):
   vocab_size: Size  # V, tokens; unset, the tokenizer's
   stack: StackConfig = BERT_STACK  # the layers
   embedding: EmbeddingConfig = EmbeddingConfig()  # tokens to the layers' inputs
+  globals: GlobalConfig = GlobalConfig()  # which tokens are global, to layers that have such
   mlm: bool = False  # has a masked language model's head
   features: FeatureConfig = FeatureConfig()  # that the head reads, of an encoder as it is
   head: HeadConfig = HeadConfig()  # for a task
@@ -55,6 +57,7 @@ class Encoder(Adapted):
 
   def setup(self):
     dtype, block = layers.compute_dtype(self.dtype), self.stack.block
+    self.globals.check(self.stack)
     width = self.embedding.width or self.stack.width
     std = block.init_std or 0.02
     self.embed = self.input_embed = layers.Embed(self.vocab_size, width, std, dtype)
@@ -138,7 +141,7 @@ class Encoder(Adapted):
     return {"encoder": jnp.concatenate([w["self"] for w in out.weights])}
 
   def run(self, batch: Batch, train: bool = False, **returns: bool):
-    places = self.places(batch)
+    places, batch = self.places(batch), self.globals.flagged(batch)
     ctx = Context(places, batch["text_segment_ids"], flags_of(batch, "text", self.stack, places),
                   batch.get("text_pairs"), train=train, **returns,
                   embed_params=self.stack.shared(self.position_params))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
+from jtx.nn import global_queries
 from jtx.nn.attend import attend
 from jtx.nn.cache import Projections, Slots
 from jtx.nn.kept import keep
@@ -39,6 +40,8 @@ class AttentionConfig:
   # Queries and keys are normed: "head" in every head (Qwen 3), "width" over all heads (OLMo 2).
   qk_norm: str = "none"
   dropout: Rate = 0.0  # of the weights
+  # Queries with the flag "global" see all, by projections of their own (Longformer).
+  global_projections: bool = False
   kernel: str = "auto"  # of nn/kernels/choose.py; "auto" is the first that fits and pays
 
   def __post_init__(self):
@@ -81,10 +84,11 @@ class Attention(nn.Module):
   out_init_std: float | None = None  # of the output's kernel
   dtype: jnp.dtype = jnp.float32
 
-  def dense(self, name: str, features, axes, num_in=1, std: float | None = None) -> Dense:
+  def dense(self, name: str, features, axes, num_in=1, std: float | None = None,
+            prefix: str = "") -> Dense:
     std = std or (self.out_init_std if name == "out" else self.init_std)
     return Dense(features, axes, num_in, use_bias=name in self.config.biases, init_std=std,
-                 dtype=self.dtype, name=name)
+                 dtype=self.dtype, name=prefix + name)
 
   @nn.compact
   def __call__(self, x: jax.Array, source: jax.Array, *, places: Places,
@@ -128,6 +132,11 @@ class Attention(nn.Module):
       k_index, key_places = slots.index, key_places.replace(positions=slots.index)
     k, v = projected
 
+    of_global = None
+    if c.global_projections and "global" in rows.q_flags:
+      of_global = self.global_attention(x, places, position=position, params=params, rows=rows,
+                                        train=train, return_weights=return_weights)
+      rows = global_queries.without(rows)
     # Several hypotheses of one source: they are further queries to the same keys.
     folded = k.shape[0], B // k.shape[0] * T
     q = q.reshape(*folded, *q.shape[2:])
@@ -142,38 +151,68 @@ class Attention(nn.Module):
                  score_vector=self.score_vector(sizes.head_dim), kernel=c.kernel,
                  dropout_key=self.make_rng("dropout") if train and c.dropout > 0 else None,
                  return_weights=return_weights)
+    if of_global is not None:
+      out = global_queries.merged(of_global, out)
     out, weights = out if return_weights else (out, None)
     out = self.dense("out", (D,), ("heads", "kv", "embed"), num_in=2)(
         out.reshape(B, T, c.num_heads, v.shape[-1]))
     return out, projected, weights
 
+  def global_attention(self, x: jax.Array, places: Places, *, position: Position, params: Params,
+                       rows: Rows, train: bool, return_weights: bool):
+    """What global queries see of all tokens (Beltagy et al. 2020, section 3.1).
+
+    Returns:
+      A `global_queries.Merge`, with [B, T, N, H], and weights [B, N, T, S] where they are asked
+      for.
+    """
+    c = self.config
+    places = places.replace(local=False)
+    q, (k, v), project = self.project(x, x, places, places, position=position, params=params,
+                                      projected=None, prefix="global_")
+    first = global_queries.first(rows)
+    q, q_places, rows = first.sort(q), first.places(places), first.rows(rows)
+    scale = (position.products * q.shape[-1])**-0.5 if c.scale is None else c.scale
+    bias = position.bias(q, k, q_places, places, params=params, project=project, scale=scale)
+    return first.back(attend(
+        q, k, v, rows=rows, bias=bias, scale=scale, soft_cap=c.soft_cap, score=c.score,
+        # FLOPs are counted as of one global token.
+        shares=(1 / q.shape[1],), score_vector=self.score_vector(q.shape[-1], "global_"),
+        dropout_rate=c.dropout, kernel=c.kernel, return_weights=return_weights,
+        dropout_key=self.make_rng("dropout") if train and c.dropout > 0 else None))
+
   def project(self, x: jax.Array, source: jax.Array, places: Places, key_places: Places, *,
-              position: Position, params: Params, projected: Projections | None):
-    """Queries [B, T, N, H] of x; keys and values of the source, where `projected` has none."""
+              position: Position, params: Params, projected: Projections | None,
+              prefix: str = ""):
+    """Queries [B, T, N, H] of x; keys and values of the source, where `projected` has none.
+
+    `prefix` goes before the names of the projections.
+    """
     c = self.config
     H = c.sizes(x.shape[-1]).head_dim
     # Logits begin as if `scale` were H^-0.5 (T5 has 1 and smaller queries).
     std = None if self.init_std is not None or c.scale is None else (
         (2 / (x.shape[-1] + c.num_heads * H))**0.5 * H**-0.5 / c.scale)
-    query = self.dense("query", (c.num_heads, H), ("embed", "heads", "kv"), std=std)
+    query = self.dense("query", (c.num_heads, H), ("embed", "heads", "kv"), std=std,
+                       prefix=prefix)
     with_position = position.add(x, places, params)
     q = constrain(query(with_position), "batch", "length", "heads", "kv")
-    q = keep(position.rotate(self.qk_norm("query_norm", q), places, params), "projected")
+    q = keep(position.rotate(self.qk_norm(f"{prefix}query_norm", q), places, params), "projected")
     if projected is not None:
       return q, projected, None
     keys_from = with_position if source is x else position.add(source, key_places, params)
     axes = ("embed", "kv_heads", "kv")
-    key = self.dense("key", (c.kv_heads, H), axes)
-    k = position.rotate(self.qk_norm("key_norm", key(keys_from)), key_places, params)
-    v = self.dense("value", (c.kv_heads, c.v_head_dim or H), axes)(source)
+    key = self.dense("key", (c.kv_heads, H), axes, prefix=prefix)
+    k = position.rotate(self.qk_norm(f"{prefix}key_norm", key(keys_from)), key_places, params)
+    v = self.dense("value", (c.kv_heads, c.v_head_dim or H), axes, prefix=prefix)(source)
     return q, Projections(keep(k, "projected"), keep(v, "projected")), Project(query, key)
 
-  def score_vector(self, head_dim: int) -> jax.Array | None:
+  def score_vector(self, head_dim: int, prefix: str = "") -> jax.Array | None:
     """The parameter [N, H] of a score that has one."""
     c = self.config
     if c.score not in SCORES or not SCORES[c.score].vector:
       return None
-    return param(self, "score", nn.initializers.normal(head_dim**-0.5), (c.num_heads, head_dim),
+    return param(self, f"{prefix}score", nn.initializers.normal(head_dim**-0.5), (c.num_heads, head_dim),
                  ("heads", "kv"))
 
   def qk_norm(self, name: str, x: jax.Array) -> jax.Array:

@@ -20,6 +20,7 @@ from jtx.interop import configs, files, huggingface, originals, preprocessor, tr
 from jtx.interop.originals import Originals
 from jtx.models import MODELS, electra
 from jtx.models.encoder import Encoder
+from jtx.models.global_tokens import tokens_for
 from jtx.models.heads import TASKS
 from jtx.nn import lora
 from jtx.saved import base, card, workdir
@@ -226,7 +227,10 @@ class Workdir(Saved):
     # and the head is one linear layer.
     head = {"task": task, "pool": "none" if TASKS[task].by_token else "mean"}
     kind = name if issubclass(MODELS[name], Encoder) else "encoder"
-    return kind, self.trunk_fields(kind) | {"head": head}
+    attention = self.config.model.stack.block.attention
+    own = {"globals": {"tokens": tokens_for(task)}} if (
+        "global_projections" in attention and attention.global_projections) else {}
+    return kind, self.trunk_fields(kind) | {"head": head} | own
 
 
 class Run(Workdir):

@@ -1,8 +1,8 @@
 """The model families of Hugging Face, one a file, and the table of them."""
 
 from jtx.interop.families import (
-    albert, bart, bert, bloom, clip, deberta, distilbert, electra, gpt, llama, modernbert, neox,
-    opt, roberta, siglip, t5, vit, xlnet)
+    albert, bart, bert, bloom, clip, deberta, distilbert, electra, gpt, llama, longformer,
+    modernbert, neox, opt, roberta, siglip, t5, vit, xlnet)
 from jtx.interop.family import Family, type_of
 
 # By `model_type`, of which another one has a word behind it. A model is saved as the first that can
@@ -12,6 +12,7 @@ FAMILIES: dict[str, Family] = {
     "roberta": roberta.FAMILY,
     "xlm-roberta": roberta.XLM,
     "camembert": roberta.CAMEMBERT,
+    "longformer": longformer.FAMILY,
     "albert": albert.FAMILY,
     "distilbert": distilbert.FAMILY,
     "modernbert": modernbert.FAMILY,
