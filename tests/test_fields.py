@@ -22,6 +22,7 @@ from jtx.models.electra import Electra, GeneratorConfig
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.features import FeatureConfig
+from jtx.models.global_tokens import GlobalConfig
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.resnet import ResnetConfig
@@ -39,7 +40,7 @@ from jtx.nn.grid_positions import (
 from jtx.nn.layers import NORM_POSITIONS, FfnConfig, NormConfig
 from jtx.nn.lora import LoraConfig
 from jtx.nn.mixture import ExpertsConfig
-from jtx.nn.masks import CAUSAL
+from jtx.nn.masks import CAUSAL, Rows
 from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sinusoidal
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import SCALINGS, Linear, Llama3, Ntk, Rope, Scaling, Yarn
@@ -72,6 +73,9 @@ PRE_BLOCK = dataclasses.replace(BLOCK, norm=PRE)
 MORE_HEADS = dataclasses.replace(BLOCK, attention=AttentionConfig(num_heads=4))
 SIZE = dict(width=8, num_layers=2)
 STACK = dict(**SIZE, block=BLOCK)
+GLOBAL_BLOCK = dataclasses.replace(BLOCK, attention=AttentionConfig(
+    num_heads=2, global_projections=True))
+LONG_STACK = StackConfig(**SIZE, block=GLOBAL_BLOCK, pattern=("global_tokens",), window=1)
 GRID_STACK = dict(**SIZE, block=PRE_BLOCK)
 IMAGE = dict(image=ImageConfig(size=4, channels=1, mean=(0.5,), std=(0.5,)), patch_size=2,
              stack=GridStackConfig(**GRID_STACK))
@@ -154,6 +158,7 @@ CHANGES = {
     Encoder: {
         "vocab_size": ({}, 12),
         "stack": ({}, StackConfig(**STACK, causal=True)),
+        "globals": (dict(stack=LONG_STACK), GlobalConfig(tokens="none")),
         "embedding": ({}, encoder.EmbeddingConfig(scale=True)),
         "mlm": ({}, True),
         "features": ({}, FeatureConfig((-1,))),
@@ -164,6 +169,7 @@ CHANGES = {
     Electra: {
         "vocab_size": ({}, 12),
         "stack": ({}, StackConfig(**STACK, unroll=2)),
+        "globals": (dict(stack=LONG_STACK), GlobalConfig(tokens="none")),
         "embedding": ({}, encoder.EmbeddingConfig(scale=True)),
         "head": ({}, HeadConfig(**{**REPLACED, "transform": "tanh"})),
         "generator": ({}, GeneratorConfig(num_layers=2, width=8, num_heads=2, ffn_dim=8)),
@@ -332,6 +338,11 @@ CHANGES = {
         "soft_cap": ({}, 2.0),
         "qk_norm": ({}, "head"),
         "dropout": ({}, 0.5),
+        "global_projections": ({}, True),
+    },
+    GlobalConfig: {
+        "tokens": ({}, "second_text"),
+        "separator": ({}, 4),
     },
     ConvolutionConfig: {
         "size": ({}, 5),
@@ -445,6 +456,7 @@ REQUIRED = {
     HeadConfig: HEAD,
     BlockConfig: dict(attention=BLOCK.attention, ffn=BLOCK.ffn),
     AttentionConfig: dict(num_heads=2),
+    GlobalConfig: dict(tokens="first_text", separator=3),
     Llama3: dict(original_length=1000),  # so that a slow pair is between low and high
     ConvolutionConfig: dict(size=3),
     FfnConfig: dict(dim=8),
@@ -465,6 +477,7 @@ EXEMPT = {
     (Electra, "features"): "refused: see REFUSED",
     (Xlnet, "mlm"): "refused: see REFUSED",
     (Xlnet, "embedding"): "refused: see REFUSED",
+    (Xlnet, "globals"): "refused: see REFUSED",
     (HeadConfig, "threshold"): "of what is predicted: see test_tasks.py",
     (ImageHeadConfig, "threshold"): "likewise",
     (LearnedGrid, "trained"): "of the optimiser: see test_optim.py",
@@ -474,6 +487,16 @@ EXEMPT = {
 
 # Where a field can't matter: constructor, its fields, and the sentence.
 REFUSED = [
+    (StackConfig, dict(pattern=("local:2",), window=1), "window=1 is for layers of kind local or"),
+    (StackConfig, dict(pattern=("global:2",)), "'global:2' is not a kind with a window of its own"),
+    (StackConfig, dict(pattern=("local:x",)), "'local:x' is not a kind with a window of its own"),
+    (StackConfig, dict(block=GLOBAL_BLOCK), "global_projections=True goes with layers of kind"),
+    (StackConfig, dict(block=GLOBAL_BLOCK, pattern=("global_tokens:1",), causal=True),
+     "and causal=True"),
+    (Encoder, dict(globals=GlobalConfig(tokens="none")), "is for layers of kind 'global_tokens'"),
+    (Encoder, dict(globals=GlobalConfig(tokens="first_text"), stack=LONG_STACK),
+     "needs globals.separator"),
+    (Xlnet, dict(globals=GlobalConfig(tokens="none")), "is for layers of kind 'global_tokens'"),
     (StackConfig, dict(window=2), "window=2 is for layers of kind local or global_tokens"),
     (StackConfig, dict(position=Rope(local_base=50.0)), "position.local_base=50.0 is for local"),
     (StackConfig, dict(position=Rope(local_scaling=Linear(factor=2.0))), "local_scaling is for lo"),
@@ -603,6 +626,8 @@ def program(instance) -> Programs:
       return image_program(Vit(**{**VIT, "stack": instance}), Probe())
     case StackConfig():
       return text_program(Encoder(**{**ENCODER, "stack": instance}), Probe())
+    case GlobalConfig():
+      return text_program(Encoder(**{**ENCODER, "stack": LONG_STACK}, globals=instance), Probe())
     case FeatureConfig():
       return text_program(Encoder(**ENCODER, features=instance), Probe())
     case LoraConfig():
@@ -693,7 +718,8 @@ def program(instance) -> Programs:
       return program(Attention(instance))
     case Attention():
       return layer_program(instance, lambda x, ctx: ((x, x), dict(
-          kinds=(LayerKind(CAUSAL),), places=ctx.places.replace(causal=True), train=ctx.train)))
+          kinds=(LayerKind(CAUSAL),), places=ctx.places.replace(causal=True), train=ctx.train,
+          rows=Rows(q_flags=SOME, k_flags=SOME))))
     case Stack():
       return layer_program(instance, lambda x, ctx: ((x, ctx), {}))
   raise AssertionError(f"no program for a {type(instance).__name__}")
@@ -807,6 +833,9 @@ def pair_program(model, objective) -> Programs:
   pixels = jnp.arange(2 * size * size * channels).reshape(2, size, size, channels) % 251
   return text_program(model, Total(objective, model), image=pixels.astype(jnp.uint8),
                       real=jnp.ones((2, 1), int))
+
+
+SOME = {"global": jnp.arange(6)[None] == jnp.array([[0], [2]])}
 
 
 def layer_program(module, arguments) -> Programs:

@@ -35,6 +35,9 @@ ENCODERS: dict[str, Config] = {
     # Conneau et al. 2020
     "xlmr_base": _roberta(768, 12, "xlm-roberta", 250_002),
     "xlmr_large": _roberta(1024, 24, "xlm-roberta", 250_002),
+    # Beltagy et al. 2020
+    "longformer_base": _roberta(768, 12, "longformer") | {"max_position_embeddings": 4098},
+    "longformer_large": _roberta(1024, 24, "longformer") | {"max_position_embeddings": 4098},
     # Lan et al. 2020
     "albert_base": _sizes("albert", 768, 12),
     "albert_large": _sizes("albert", 1024, 24),

@@ -1,12 +1,13 @@
 """The choice of global tokens, which see all and are seen by all (Longformer)."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal, Mapping
 
 import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
+from jtx.nn.masks import kind_of
 from jtx.nn.stack import StackConfig
 from jtx.parallel.sharding import Batch
 from jtx.ranges import SizeOrNone
@@ -50,6 +51,18 @@ class GlobalConfig:
 def tokens_for(task: str) -> str:
   """What `GlobalConfig.tokens` is for a task of `jtx.models.heads.TASKS`."""
   return OF_TASKS[task] if task in OF_TASKS else "none"
+
+
+def global_fields(task: str, stack: Mapping[str, Any]) -> dict[str, Any]:
+  """The fields of a model for a task that say which tokens are global; none without such layers.
+
+  Args:
+    task: of its head.
+    stack: the fields of its stack, those that are set.
+  """
+  kinds = [kind_of(name)[0] for name in stack["pattern"]] if "pattern" in stack else []
+  return {"globals": {"tokens": tokens_for(task)}} if any(
+      kind and "global" in kind.flags for kind in kinds) else {}
 
 
 def of_text(separators: jax.Array, positions: jax.Array, *, second: bool) -> jax.Array:

@@ -4,6 +4,7 @@ Letters: B batch, T query, S key, N heads, K kv-heads, H head width, D model wid
 """
 
 import dataclasses
+import functools
 from typing import Callable, NamedTuple
 
 import flax.linen as nn
@@ -132,54 +133,53 @@ class Attention(nn.Module):
       k_index, key_places = slots.index, key_places.replace(positions=slots.index)
     k, v = projected
 
-    of_global = None
+    hooks = dict(position=position, params=params, train=train, return_weights=return_weights)
+    merged = lambda out: out
     if c.global_projections and "global" in rows.q_flags:
-      of_global = self.global_attention(x, places, position=position, params=params, rows=rows,
-                                        train=train, return_weights=return_weights)
-      rows = global_queries.without(rows)
+      merged, rows = self.global_attention(x, places, rows, **hooks), global_queries.without(rows)
     # Several hypotheses of one source: they are further queries to the same keys.
     folded = k.shape[0], B // k.shape[0] * T
     q = q.reshape(*folded, *q.shape[2:])
     places = places.replace(positions=places.positions.reshape(folded))
-    scale = (position.products * sizes.head_dim)**-0.5 if c.scale is None else c.scale
-    bias = position.bias(q, k, places, key_places, params=params, project=project, scale=scale)
     # The parameters stay outside of the choice, so one scan serves all kinds of layers.
     masks, _, shares = zip(*kinds)
-    out = attend(q, k, v, mask=masks, kind=kind, shares=shares, rows=rows, bias=bias,
-                 q_index=None if k_index is None else places.positions, k_index=k_index,
-                 scale=scale, soft_cap=c.soft_cap, score=c.score, dropout_rate=c.dropout,
-                 score_vector=self.score_vector(sizes.head_dim), kernel=c.kernel,
-                 dropout_key=self.make_rng("dropout") if train and c.dropout > 0 else None,
-                 return_weights=return_weights)
-    if of_global is not None:
-      out = global_queries.merged(of_global, out)
+    out = merged(self.attended(
+        q, projected, places, key_places, project=project, mask=masks, kind=kind, shares=shares,
+        rows=rows, q_index=None if k_index is None else places.positions, k_index=k_index, **hooks))
     out, weights = out if return_weights else (out, None)
     out = self.dense("out", (D,), ("heads", "kv", "embed"), num_in=2)(
         out.reshape(B, T, c.num_heads, v.shape[-1]))
     return out, projected, weights
 
-  def global_attention(self, x: jax.Array, places: Places, *, position: Position, params: Params,
-                       rows: Rows, train: bool, return_weights: bool):
+  def attended(self, q: jax.Array, projected: Projections, places: Places, key_places: Places, *,
+               position: Position, params: Params, project: Project | None, train: bool,
+               prefix: str = "", **options):
+    """`attend` with the config's logits, the position's bias and dropout."""
+    c, (k, v) = self.config, projected
+    scale = (position.products * q.shape[-1])**-0.5 if c.scale is None else c.scale
+    bias = position.bias(q, k, places, key_places, params=params, project=project, scale=scale)
+    return attend(q, k, v, bias=bias, scale=scale, soft_cap=c.soft_cap, score=c.score,
+                  dropout_rate=c.dropout, score_vector=self.score_vector(q.shape[-1], prefix),
+                  kernel=c.kernel, **options,
+                  dropout_key=self.make_rng("dropout") if train and c.dropout > 0 else None)
+
+  def global_attention(self, x: jax.Array, places: Places, rows: Rows, *, position: Position,
+                       params: Params, **options) -> Callable:
     """What global queries see of all tokens (Beltagy et al. 2020, section 3.1).
 
     Returns:
-      A `global_queries.Merge`, with [B, T, N, H], and weights [B, N, T, S] where they are asked
-      for.
+      A function that puts it in the place of what they see by the projections of all.
     """
-    c = self.config
     places = places.replace(local=False)
-    q, (k, v), project = self.project(x, x, places, places, position=position, params=params,
-                                      projected=None, prefix="global_")
+    q, projected, project = self.project(x, x, places, places, position=position, params=params,
+                                         projected=None, prefix="global_")
     first = global_queries.first(rows)
-    q, q_places, rows = first.sort(q), first.places(places), first.rows(rows)
-    scale = (position.products * q.shape[-1])**-0.5 if c.scale is None else c.scale
-    bias = position.bias(q, k, q_places, places, params=params, project=project, scale=scale)
-    return first.back(attend(
-        q, k, v, rows=rows, bias=bias, scale=scale, soft_cap=c.soft_cap, score=c.score,
-        # FLOPs are counted as of one global token.
-        shares=(1 / q.shape[1],), score_vector=self.score_vector(q.shape[-1], "global_"),
-        dropout_rate=c.dropout, kernel=c.kernel, return_weights=return_weights,
-        dropout_key=self.make_rng("dropout") if train and c.dropout > 0 else None))
+    # FLOPs are counted as of one global token.
+    found = self.attended(
+        first.sort(q), projected, first.places(places), places, position=position, params=params,
+        project=project, prefix="global_", rows=first.rows(rows), shares=(1 / q.shape[1],),
+        **options)
+    return functools.partial(first.merged, found)
 
   def project(self, x: jax.Array, source: jax.Array, places: Places, key_places: Places, *,
               position: Position, params: Params, projected: Projections | None,
@@ -212,8 +212,8 @@ class Attention(nn.Module):
     c = self.config
     if c.score not in SCORES or not SCORES[c.score].vector:
       return None
-    return param(self, f"{prefix}score", nn.initializers.normal(head_dim**-0.5), (c.num_heads, head_dim),
-                 ("heads", "kv"))
+    return param(self, f"{prefix}score", nn.initializers.normal(head_dim**-0.5),
+                 (c.num_heads, head_dim), ("heads", "kv"))
 
   def qk_norm(self, name: str, x: jax.Array) -> jax.Array:
     """Queries or keys [B, T, N, H], normed where the config says so."""

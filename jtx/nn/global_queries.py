@@ -14,12 +14,6 @@ from jtx.nn.masks import Rows
 from jtx.nn.positions import Places
 
 
-class Merge(NamedTuple):
-  """Attention of global queries, at their places."""
-  of_query: jax.Array  # [B, T] bool
-  found: jax.Array | tuple[jax.Array, jax.Array]  # [B, T, N, H], or with the weights [B, N, T, S]
-
-
 class First(NamedTuple):
   """An order of queries in which global ones are first."""
   of_query: jax.Array  # [B, T] bool, at their places
@@ -41,14 +35,17 @@ class First(NamedTuple):
     return Rows(q_segments=self.sort(jnp.where(self.of_query, segments, 0)), k_segments=keys,
                 pairs=None if rows.pairs is None else self.sort(rows.pairs))
 
-  def back(self, found: jax.Array | tuple[jax.Array, jax.Array]) -> Merge:
-    """What was found for queries in the order."""
-    place = jnp.argsort(self.order, axis=-1)
+  def merged(self, found, of_others):
+    """What was found for queries in the order, in the place of what others see.
+
+    Both are [B, T, N, H], or with them the weights [B, N, T, S].
+    """
     if isinstance(found, tuple):
-      out, weights = found
-      return Merge(self.of_query, (
-          _taken(out, place), jnp.moveaxis(_taken(jnp.moveaxis(weights, 1, 2), place), 2, 1)))
-    return Merge(self.of_query, _taken(found, place))
+      turned = lambda weights: jnp.moveaxis(weights, 1, 2)
+      weights = self.merged(turned(found[1]), turned(of_others[1]))
+      return self.merged(found[0], of_others[0]), turned(weights)
+    return jnp.where(self.of_query[:, :, None, None],
+                     _taken(found, jnp.argsort(self.order, axis=-1)), of_others)
 
 
 def _taken(x: jax.Array, index: jax.Array) -> jax.Array:
@@ -64,12 +61,3 @@ def without(rows: Rows) -> Rows:
   """Rows in which global queries see what all others see."""
   none = jnp.zeros_like(rows.q_flags["global"])
   return rows._replace(q_flags={**rows.q_flags, "global": none})
-
-
-def merged(of_global: Merge, of_others):
-  """Attention of all queries: [B, T, N, H], or with the weights [B, N, T, S]."""
-  of_query, found = of_global
-  if isinstance(found, tuple):
-    return (jnp.where(of_query[:, :, None, None], found[0], of_others[0]),
-            jnp.where(of_query[:, None, :, None], found[1], of_others[1]))
-  return jnp.where(of_query[:, :, None, None], found, of_others)

@@ -42,8 +42,10 @@ class Rows(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Mask:
   """A predicate; `a & b` allows what both allow, `a | b` what either allows."""
-  # What it allows varies from row to row and is a few pairs: counts of FLOPs leave them out.
-  few: ClassVar[bool] = False
+  # Its pairs follow from flags of tokens alone, and more flags allow more pairs: a block without a
+  # token that has one is empty.
+  of_flags: ClassVar[bool] = False
+  few: ClassVar[bool] = False  # beside other masks, it adds few pairs, which FLOPs leave out
 
   def __call__(self, q: jax.Array, k: jax.Array, rows: Rows) -> jax.Array:
     """Indices [T, 1] and [1, S], or [B, 1, T, 1] and [B, 1, 1, S], to a bool.
@@ -83,6 +85,7 @@ class Window(Mask):
 @dataclasses.dataclass(frozen=True)
 class Prefix(Mask):
   """Keys with the flag "prefix" (prefix LM; Raffel et al. 2020, figure 3)."""
+  of_flags = True
 
   def __call__(self, q, k, rows):
     return rows.flags("prefix")[1]
@@ -91,7 +94,7 @@ class Prefix(Mask):
 @dataclasses.dataclass(frozen=True)
 class Global(Mask):
   """Pairs with a global token on either side (Longformer; Beltagy et al. 2020, section 3.1)."""
-  few = True
+  of_flags = few = True
 
   def __call__(self, q, k, rows):
     of_query, of_key = rows.flags("global")

@@ -20,7 +20,7 @@ from jtx.interop import configs, files, huggingface, originals, preprocessor, tr
 from jtx.interop.originals import Originals
 from jtx.models import MODELS, electra
 from jtx.models.encoder import Encoder
-from jtx.models.global_tokens import tokens_for
+from jtx.models.global_tokens import global_fields
 from jtx.models.heads import TASKS
 from jtx.nn import lora
 from jtx.saved import base, card, workdir
@@ -223,14 +223,11 @@ class Workdir(Saved):
       own = {"task": task, "pool": "none"} if TASKS[task].by_token else {
           "task": task, "pool": "last", "transform": "tanh"}
       return name, {**fields, "seq2seq": False, "head": own, "head_start": tokenizer.bos_id}
-    # After pretraining without a second task [CLS] is not trained: texts are pooled by their mean,
-    # and the head is one linear layer.
+    # After pretraining without a second task [CLS] is not trained: texts have a mean for a head.
     head = {"task": task, "pool": "none" if TASKS[task].by_token else "mean"}
     kind = name if issubclass(MODELS[name], Encoder) else "encoder"
-    attention = self.config.model.stack.block.attention
-    own = {"globals": {"tokens": tokens_for(task)}} if (
-        "global_projections" in attention and attention.global_projections) else {}
-    return kind, self.trunk_fields(kind) | {"head": head} | own
+    fields = self.trunk_fields(kind)
+    return kind, fields | {"head": head} | global_fields(task, fields["stack"])
 
 
 class Run(Workdir):

@@ -83,6 +83,8 @@ def count(model):
     ("roberta_large", "RobertaModel", 355_359_744),
     ("xlmr_base", "XLMRobertaForMaskedLM", 278_295_186),
     ("xlmr_large", "XLMRobertaForMaskedLM", 560_142_482),
+    ("longformer_base", "LongformerModel", 148_659_456),
+    ("longformer_large", "LongformerModel", 434_600_960),
     ("albert_base", "AlbertModel", 11_683_584),
     ("albert_large", "AlbertModel", 17_683_968),
     ("albert_xlarge", "AlbertModel", 58_724_864),
