@@ -11,7 +11,7 @@ from jtx.models.contract import flags_of
 from jtx.models.features import FeatureConfig, Features
 from jtx.models.global_tokens import GlobalConfig
 from jtx.models.heads import heads_of
-from jtx.models.text_head import Head, HeadConfig, MlmHead
+from jtx.models.text_head import Head, HeadConfig, MaskedConfig, MlmHead
 from jtx.nn import layers
 from jtx.nn.attention import PROJECTIONS, AttentionConfig
 from jtx.nn.block import BlockConfig, Context
@@ -51,6 +51,7 @@ class Encoder(Adapted):
   embedding: EmbeddingConfig = EmbeddingConfig()  # tokens to the layers' inputs
   globals: GlobalConfig = GlobalConfig()  # which tokens are global, to layers that have such
   mlm: bool = False  # has a masked language model's head
+  masked: MaskedConfig = MaskedConfig()  # that head, where it is not as the layers are
   features: FeatureConfig = FeatureConfig()  # that the head reads, of an encoder as it is
   head: HeadConfig = HeadConfig()  # for a task
   dtype: str = "auto"  # of activations; "auto" is bfloat16, and float32 on a CPU
@@ -58,6 +59,7 @@ class Encoder(Adapted):
   def setup(self):
     dtype, block = layers.compute_dtype(self.dtype), self.stack.block
     self.globals.check(self.stack)
+    self.masked.check(self.mlm)
     width = self.embedding.width or self.stack.width
     std = block.init_std or 0.02
     self.embed = self.input_embed = layers.Embed(self.vocab_size, width, std, dtype)
@@ -73,7 +75,7 @@ class Encoder(Adapted):
                                            init_std=block.init_std, dtype=dtype)
     self.encoder = Stack(self.stack, dtype=dtype)
     if self.mlm:
-      self.mlm_head = MlmHead(self.vocab_size, width, block, dtype)
+      self.mlm_head = MlmHead(self.vocab_size, width, block, dtype, self.masked.use_bias)
     if self.features.layers:
       if self.head.task == "none":
         raise ConfigError(f"features.layers={self.features.layers} are for a head, and head.task is"
