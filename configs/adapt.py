@@ -24,7 +24,8 @@ from . import arguments, bert, common
 
 ARGS = dict(init="", corpus=bert.CORPUS_ARGS["corpus"], val="", language="en", length=128,
             batch=256, steps=12_500, lr=1e-4, tiny=False)
-PRESETS = ("", "tiny", "corpus=jsonl:a,val=jsonl:b,language=de,length=256,batch=32,steps=10,lr=5e-5")
+PRESETS = ("", "tiny",
+           "corpus=jsonl:a,val=jsonl:b,language=de,length=256,batch=32,steps=10,lr=5e-5")
 
 
 def get_config(arg: str = ""):

@@ -2,12 +2,12 @@
 
   python -m experiments.train --config=configs/longformer.py:base --workdir=runs/longformer
 
-Arguments: a size (base, large); init, a folder to go on from; length, of rows, in tokens; those of CORPUS_ARGS in bert.py,
-which says what data is taken. The paper begins with RoBERTa, whose positions are repeated and whose
-projections are those of global tokens, too:
+Arguments: a size (base, large); init, a folder to go on from; length, of rows, in tokens; those of
+CORPUS_ARGS in bert.py, which says what data is taken. The paper begins with RoBERTa, whose positions
+are repeated and whose projections are those of global tokens, too:
 
   python -m experiments.extend --init=roberta-base --max_length=4096 --window=512 --to_hf=long
-  python -m experiments.train --config=configs/longformer.py:base,init=long --workdir=runs/longformer
+  python -m experiments.train --config=configs/longformer.py:init=long --workdir=runs/longformer
 
 It trains for 65,000 steps of 64 rows of 4,096, with 500 of warm-up, no global tokens, and a rate
 that falls with the third power of what is left; here it falls in a line. It reports BPC 1.705 on

@@ -26,7 +26,7 @@ from jtx.models.global_tokens import GlobalConfig
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.resnet import ResnetConfig
-from jtx.models.text_head import HeadConfig
+from jtx.models.text_head import HeadConfig, MaskedConfig
 from jtx.models.two_towers import ProjectionConfig, SimilarityConfig, TowerConfig, TwoTowers
 from jtx.models.vit import GridStackConfig, ImageConfig, Vit
 from jtx.models.xlnet import Xlnet
@@ -161,6 +161,7 @@ CHANGES = {
         "globals": (dict(stack=LONG_STACK), GlobalConfig(tokens="none")),
         "embedding": ({}, encoder.EmbeddingConfig(scale=True)),
         "mlm": ({}, True),
+        "masked": (dict(mlm=True), MaskedConfig(use_bias=False)),
         "features": ({}, FeatureConfig((-1,))),
         "head": ({}, HeadConfig(task="classes", outputs=2)),
         "lora": ({}, LoraConfig(rank=2)),
@@ -340,6 +341,10 @@ CHANGES = {
         "dropout": ({}, 0.5),
         "global_projections": ({}, True),
     },
+    MaskedConfig: {
+        "use_bias": ({}, False),
+        "positions": ({}, 6),
+    },
     GlobalConfig: {
         "tokens": ({}, "second_text"),
         "separator": ({}, 4),
@@ -478,6 +483,8 @@ EXEMPT = {
     (Xlnet, "mlm"): "refused: see REFUSED",
     (Xlnet, "embedding"): "refused: see REFUSED",
     (Xlnet, "globals"): "refused: see REFUSED",
+    (Xlnet, "masked"): "refused: see REFUSED",
+    (Electra, "masked"): "refused: see REFUSED",
     (HeadConfig, "threshold"): "of what is predicted: see test_tasks.py",
     (ImageHeadConfig, "threshold"): "likewise",
     (LearnedGrid, "trained"): "of the optimiser: see test_optim.py",
@@ -496,6 +503,11 @@ REFUSED = [
     (Encoder, dict(globals=GlobalConfig(tokens="none")), "is for layers of kind 'global_tokens'"),
     (Encoder, dict(globals=GlobalConfig(tokens="first_text"), stack=LONG_STACK),
      "needs globals.separator"),
+    (Encoder, dict(masked=MaskedConfig(use_bias=True)), "go with mlm=True"),
+    (Electra, dict(masked=MaskedConfig(positions=8)), "go with mlm=True"),
+    (Xlnet, dict(masked=MaskedConfig(positions=8)), "go with mlm=True"),
+    (Encoder, dict(mlm=True, masked=MaskedConfig(positions=8), stack=StackConfig(
+        **SIZE, block=PRE_BLOCK)), "goes with stack.block.norm.position='post'"),
     (Xlnet, dict(globals=GlobalConfig(tokens="none")), "is for layers of kind 'global_tokens'"),
     (StackConfig, dict(window=2), "window=2 is for layers of kind local or global_tokens"),
     (StackConfig, dict(position=Rope(local_base=50.0)), "position.local_base=50.0 is for local"),
@@ -626,6 +638,9 @@ def program(instance) -> Programs:
       return image_program(Vit(**{**VIT, "stack": instance}), Probe())
     case StackConfig():
       return text_program(Encoder(**{**ENCODER, "stack": instance}), Probe())
+    case MaskedConfig():
+      model = Encoder(**MODEL, mlm=True, head=HeadConfig(task="next_sentence"), masked=instance)
+      return text_program(model, Total(Mlm(), model))
     case GlobalConfig():
       return text_program(Encoder(**{**ENCODER, "stack": LONG_STACK}, globals=instance), Probe())
     case FeatureConfig():

@@ -12,7 +12,7 @@ from jtx.models.features import FeatureConfig, Features
 from jtx.models.global_tokens import GlobalConfig
 from jtx.models.heads import heads_of
 from jtx.models.text_head import Head, HeadConfig, MaskedConfig, MlmHead
-from jtx.nn import layers
+from jtx.nn import layers, mask_decoder
 from jtx.nn.attention import PROJECTIONS, AttentionConfig
 from jtx.nn.block import BlockConfig, Context
 from jtx.nn.dropout import Dropout
@@ -75,7 +75,13 @@ class Encoder(Adapted):
                                            init_std=block.init_std, dtype=dtype)
     self.encoder = Stack(self.stack, dtype=dtype)
     if self.mlm:
-      self.mlm_head = MlmHead(self.vocab_size, width, block, dtype, self.masked.use_bias)
+      self.mlm_head = MlmHead(self.vocab_size, width, block, dtype,
+                              use_bias=self.masked.use_bias)
+    if self.masked.positions:
+      mask_decoder.check(self.stack)
+      self.decoder_positions = layers.param(
+          self, "decoder_positions", nn.initializers.normal(std),
+          (self.masked.positions, self.stack.width), ("positions", "embed"))
     if self.features.layers:
       if self.head.task == "none":
         raise ConfigError(f"features.layers={self.features.layers} are for a head, and head.task is"
@@ -97,7 +103,7 @@ class Encoder(Adapted):
 
   @property
   def longest(self) -> int | None:
-    return self.stack.position.limit
+    return min(filter(None, (self.stack.position.limit, self.masked.positions)), default=None)
 
   def example(self) -> Batch:
     keys = ("text", "text_segment_ids", "text_positions")
@@ -113,8 +119,22 @@ class Encoder(Adapted):
         self.outputs(self.extract(batch) if self.features.layers else hidden, batch)
     return hidden
 
+  def masked_states(self, batch: Batch, train: bool = False) -> tuple[jax.Array, jax.Array]:
+    """Hidden states of the last layer, and what `mlm_logits` is of, both [B, T, D]."""
+    number, positions = self.masked.positions, batch["text_positions"]
+    if not number:
+      return (hidden := self(batch, train)), hidden
+    if batch["text"].shape[1] > number:
+      raise ConfigError(f"masked.positions={number} is too short for rows of"
+                        f" {batch['text'].shape[1]} tokens")
+    x, ctx = self.inputs(batch, train, return_hidden=True)
+    hidden, out = self.encoder(x, ctx)
+    before = out.hidden[-2] if self.stack.num_layers > 1 else x
+    queries = before + self.decoder_positions[positions].astype(before.dtype)
+    return hidden, mask_decoder.decode(self.encoder, queries, before, ctx)
+
   def mlm_logits(self, hidden: jax.Array) -> jax.Array:
-    """[..., D] to float32 [..., V]."""
+    """[..., D] of `masked_states` to float32 [..., V]."""
     return self.mlm_head(hidden, self.embed)
 
   def outputs(self, hidden: jax.Array, batch: Batch, num_texts: int = 1,
@@ -143,11 +163,15 @@ class Encoder(Adapted):
     return {"encoder": jnp.concatenate([w["self"] for w in out.weights])}
 
   def run(self, batch: Batch, train: bool = False, **returns: bool):
+    return self.encoder(*self.inputs(batch, train, **returns))
+
+  def inputs(self, batch: Batch, train: bool, **returns: bool) -> tuple[jax.Array, Context]:
+    """Those of the stack."""
     places, batch = self.places(batch), self.globals.flagged(batch)
     ctx = Context(places, batch["text_segment_ids"], flags_of(batch, "text", self.stack, places),
                   batch.get("text_pairs"), train=train, **returns,
                   embed_params=self.stack.shared(self.position_params))
-    return self.encoder(self.embed_tokens(batch, places, train), ctx)
+    return self.embed_tokens(batch, places, train), ctx
 
   def places(self, batch: Batch) -> Places:
     return Places(batch["text_positions"],
