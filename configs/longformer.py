@@ -3,8 +3,8 @@
   python -m experiments.train --config=configs/longformer.py:base --workdir=runs/longformer
 
 Arguments: a size (base, large); init, a folder to go on from; length, of rows, in tokens; those of
-CORPUS_ARGS in bert.py, which says what data is taken. The paper begins with RoBERTa, whose positions
-are repeated and whose projections are those of global tokens, too:
+CORPUS_ARGS in bert.py, which says what data is taken. The paper begins with RoBERTa, whose
+positions are repeated and whose projections are those of global tokens, too:
 
   python -m experiments.extend --init=roberta-base --max_length=4096 --window=512 --to_hf=long
   python -m experiments.train --config=configs/longformer.py:init=long --workdir=runs/longformer
