@@ -11,12 +11,12 @@ A line of the output is an object of JSON; the order is kept. What an object nee
 model's head: see jtx/inference/tasks.py. What doesn't fit is an error that names file and line.
 
 Of a vision transformer the input is a folder of images, an image, or a text file with the path of
-one a line; the output has the path, and the five likeliest classes or a vector. With --patches=F.npy
-the features of all patches are written, too, an array of float32 [images, H, W, D] whose rows are in
-the order of the output's lines. Of a detector the output has the objects whose score is --threshold
-or more: label, score and box (left, top, width and height in pixels of the file), which --pictures=D
-draws over each image. Of two towers, such as CLIP, --texts=T is a file of texts, one a line: the
-output has the probability of each.
+one a line; the output has the path, and the five likeliest classes or a vector. With
+--patches=F.npy the features of all patches are written, too, an array of float32 [images, H, W, D]
+whose rows are in the order of the output's lines. Of a detector the output has the objects whose
+score is --threshold or more: label, score and box (left, top, width and height in pixels of the
+file), which --pictures=D draws over each image. Of two towers, such as CLIP, --texts=T is a file of
+texts, one a line: the output has the probability of each.
 """
 
 from collections.abc import Sequence

@@ -28,13 +28,14 @@ from jtx.models.elmo import Elmo
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.features import FeatureConfig
+from jtx.models.global_tokens import GlobalConfig
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.patches import PixelConfig
 from jtx.models.resnet import ResnetConfig
 from jtx.models.rnn import Rnn
 from jtx.models.rnn_encdec import RnnEmbeddingConfig, RnnEncDec
-from jtx.models.text_head import HeadConfig
+from jtx.models.text_head import HeadConfig, MaskedConfig
 from jtx.models.two_towers import ProjectionConfig, SimilarityConfig, TowerConfig, TwoTowers
 from jtx.models.vit import GridStackConfig, ImageConfig, Vit
 from jtx.models.xlnet import Xlnet
@@ -50,7 +51,7 @@ from jtx.nn.layers import NORM_POSITIONS, FfnConfig, NormConfig
 from jtx.nn.lora import LoraConfig
 from jtx.nn.mbconv import MbConvConfig
 from jtx.nn.mixture import ExpertsConfig
-from jtx.nn.masks import CAUSAL
+from jtx.nn.masks import CAUSAL, Rows
 from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sinusoidal
 from jtx.nn.recurrent import CellConfig, RecurrentConfig
 from jtx.nn.relative import Alibi, T5Bias
@@ -86,6 +87,9 @@ PRE_BLOCK = dataclasses.replace(BLOCK, norm=PRE)
 MORE_HEADS = dataclasses.replace(BLOCK, attention=AttentionConfig(num_heads=4))
 SIZE = dict(width=8, num_layers=2)
 STACK = dict(**SIZE, block=BLOCK)
+GLOBAL_BLOCK = dataclasses.replace(BLOCK, attention=AttentionConfig(
+    num_heads=2, global_projections=True))
+LONG_STACK = StackConfig(**SIZE, block=GLOBAL_BLOCK, pattern=("global_tokens",), window=1)
 GRID_STACK = dict(**SIZE, block=PRE_BLOCK)
 IMAGE = dict(image=ImageConfig(size=4, channels=1, mean=(0.5,), std=(0.5,)), patch_size=2,
              stack=GridStackConfig(**GRID_STACK))
@@ -187,8 +191,10 @@ CHANGES = {
     Encoder: {
         "vocab_size": ({}, 12),
         "stack": ({}, StackConfig(**STACK, causal=True)),
+        "globals": (dict(stack=LONG_STACK), GlobalConfig(tokens="none")),
         "embedding": ({}, encoder.EmbeddingConfig(scale=True)),
         "mlm": ({}, True),
+        "masked": (dict(mlm=True), MaskedConfig(use_bias=False)),
         "features": ({}, FeatureConfig((-1,))),
         "head": ({}, HeadConfig(task="classes", outputs=2)),
         "lora": ({}, LoraConfig(rank=2)),
@@ -197,6 +203,7 @@ CHANGES = {
     Electra: {
         "vocab_size": ({}, 12),
         "stack": ({}, StackConfig(**STACK, unroll=2)),
+        "globals": (dict(stack=LONG_STACK), GlobalConfig(tokens="none")),
         "embedding": ({}, encoder.EmbeddingConfig(scale=True)),
         "head": ({}, HeadConfig(**{**REPLACED, "transform": "tanh"})),
         "generator": ({}, GeneratorConfig(num_layers=2, width=8, num_heads=2, ffn_dim=8)),
@@ -505,6 +512,15 @@ CHANGES = {
         "soft_cap": ({}, 2.0),
         "qk_norm": ({}, "head"),
         "dropout": ({}, 0.5),
+        "global_projections": ({}, True),
+    },
+    MaskedConfig: {
+        "use_bias": ({}, False),
+        "positions": ({}, 6),
+    },
+    GlobalConfig: {
+        "tokens": ({}, "second_text"),
+        "separator": ({}, 4),
     },
     ConvolutionConfig: {
         "size": ({}, 5),
@@ -636,6 +652,7 @@ REQUIRED = {
     HeadConfig: HEAD,
     BlockConfig: dict(attention=BLOCK.attention, ffn=BLOCK.ffn),
     AttentionConfig: dict(num_heads=2),
+    GlobalConfig: dict(tokens="first_text", separator=3),
     Llama3: dict(original_length=1000),  # so that a slow pair is between low and high
     ConvolutionConfig: dict(size=3),
     FfnConfig: dict(dim=8),
@@ -657,6 +674,9 @@ EXEMPT = {
     (Electra, "features"): "refused: see REFUSED",
     (Xlnet, "mlm"): "refused: see REFUSED",
     (Xlnet, "embedding"): "refused: see REFUSED",
+    (Xlnet, "globals"): "refused: see REFUSED",
+    (Xlnet, "masked"): "refused: see REFUSED",
+    (Electra, "masked"): "refused: see REFUSED",
     (HeadConfig, "threshold"): "of what is predicted: see test_tasks.py",
     (ImageHeadConfig, "threshold"): "likewise",
     (BoxHeadConfig, "task"): "whether there is a head: see test_detr.py",
@@ -668,6 +688,21 @@ EXEMPT = {
 
 # Where a field can't matter: constructor, its fields, and the sentence.
 REFUSED = [
+    (StackConfig, dict(pattern=("local:2",), window=1), "window=1 is for layers of kind local or"),
+    (StackConfig, dict(pattern=("global:2",)), "'global:2' is not a kind with a window of its own"),
+    (StackConfig, dict(pattern=("local:x",)), "'local:x' is not a kind with a window of its own"),
+    (StackConfig, dict(block=GLOBAL_BLOCK), "global_projections=True goes with layers of kind"),
+    (StackConfig, dict(block=GLOBAL_BLOCK, pattern=("global_tokens:1",), causal=True),
+     "and causal=True"),
+    (Encoder, dict(globals=GlobalConfig(tokens="none")), "is for layers of kind 'global_tokens'"),
+    (Encoder, dict(globals=GlobalConfig(tokens="first_text"), stack=LONG_STACK),
+     "needs globals.separator"),
+    (Encoder, dict(masked=MaskedConfig(use_bias=True)), "go with mlm=True"),
+    (Electra, dict(masked=MaskedConfig(positions=8)), "go with mlm=True"),
+    (Xlnet, dict(masked=MaskedConfig(positions=8)), "go with mlm=True"),
+    (Encoder, dict(mlm=True, masked=MaskedConfig(positions=8), stack=StackConfig(
+        **SIZE, block=PRE_BLOCK)), "goes with stack.block.norm.position='post'"),
+    (Xlnet, dict(globals=GlobalConfig(tokens="none")), "is for layers of kind 'global_tokens'"),
     (StackConfig, dict(window=2), "window=2 is for layers of kind local or global_tokens"),
     (StackConfig, dict(position=Rope(local_base=50.0)), "position.local_base=50.0 is for local"),
     (StackConfig, dict(position=Rope(local_scaling=Linear(factor=2.0))), "local_scaling is for lo"),
@@ -816,6 +851,11 @@ def program(instance) -> Programs:
       return image_program(Vit(**{**VIT, "stack": instance}), Probe())
     case StackConfig():
       return text_program(Encoder(**{**ENCODER, "stack": instance}), Probe())
+    case MaskedConfig():
+      model = Encoder(**MODEL, mlm=True, head=HeadConfig(task="next_sentence"), masked=instance)
+      return text_program(model, Total(Mlm(), model))
+    case GlobalConfig():
+      return text_program(Encoder(**{**ENCODER, "stack": LONG_STACK}, globals=instance), Probe())
     case FeatureConfig():
       return text_program(Encoder(**ENCODER, features=instance), Probe())
     case LoraConfig():
@@ -928,7 +968,8 @@ def program(instance) -> Programs:
       return program(Attention(instance))
     case Attention():
       return layer_program(instance, lambda x, ctx: ((x, x), dict(
-          kinds=(LayerKind(CAUSAL),), places=ctx.places.replace(causal=True), train=ctx.train)))
+          kinds=(LayerKind(CAUSAL),), places=ctx.places.replace(causal=True), train=ctx.train,
+          rows=Rows(q_flags=SOME, k_flags=SOME))))
     case Stack():
       return layer_program(instance, lambda x, ctx: ((x, ctx), {}))
   raise AssertionError(f"no program for a {type(instance).__name__}")
@@ -1056,6 +1097,9 @@ def detector_program(model, objective) -> Programs:
     return sums["loss"][0]
 
   return Programs(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
+
+
+SOME = {"global": jnp.arange(6)[None] == jnp.array([[0], [2]])}
 
 
 def layer_program(module, arguments) -> Programs:

@@ -208,8 +208,8 @@ def masked_tokens(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
 
 def top_tokens(model: nn.Module, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
   """[B, T, 2 TOP]: log-probabilities of the likeliest tokens, then their ids."""
-  hidden = model.apply({"params": params}, batch)
-  log_p = jax.nn.log_softmax(model.apply({"params": params}, hidden, method="mlm_logits"))
+  _, states = model.apply({"params": params}, batch, method="masked_states")
+  log_p = jax.nn.log_softmax(model.apply({"params": params}, states, method="mlm_logits"))
   best, ids = jax.lax.top_k(log_p, TOP)
   return jnp.concatenate([best, ids.astype(jnp.float32)], -1)  # ids are exact up to 2^24
 

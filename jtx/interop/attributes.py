@@ -58,6 +58,9 @@ KINDS = {
               "words in a list, or joined by '|'"),
     "size_or_minus_1": (lambda v: v == -1 or KINDS["size"][0](v),
                         "a whole number of 1 or more, or -1"),
+    "windows": (lambda v: all(KINDS["size"][0](w) and not w % 2
+                              for w in (v if isinstance(v, list) else [v])),
+                "an even number of places to both sides, or a list of them, one a layer"),
     "layers": (lambda v: isinstance(v, list) and all(isinstance(k, str) for k in v),
                "a list of layer types"),
     "sizes": (lambda v: isinstance(v, list) and bool(v) and all(map(KINDS["size"][0], v)),

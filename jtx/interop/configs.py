@@ -148,7 +148,10 @@ def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...
                         f" were counted for {key}={values[key]} (position.first_position)")
   of_text, of_tokens = family.attributes.of_text, {}
   if of_text == "":
-    of_tokens = {"tie_word_embeddings": True, **token_ids}
+    # What an attribute of the class is stays its default without a tokenizer.
+    of_tokens = {"tie_word_embeddings": True, **{
+        k: value for k, value in token_ids.items()
+        if value is not None or k not in family.attributes.read}}
   elif of_text is not None:
     of_tokens = {f"{of_text}{k}": value for k, value in token_ids.items() if value is not None}
   config = {"architectures": [name], "model_type": type_of(of_family), "dtype": "float32",

@@ -125,7 +125,7 @@ def read_side(directory: str, kind: str) -> int | None:
 
 
 def _read(path: str, kind: str) -> tuple[str, dict[str, Any]]:
-  """The kind and content of a preprocessor_config.json; `kind` is its class where it does not say."""
+  """The kind and content of a preprocessor_config.json; `kind` where it does not say its own."""
   content = read_json(path, missing="")
   for key in ("image_processor_type", "feature_extractor_type"):
     if content.get(key):

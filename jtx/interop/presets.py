@@ -35,6 +35,13 @@ ENCODERS: dict[str, Config] = {
     # Conneau et al. 2020
     "xlmr_base": _roberta(768, 12, "xlm-roberta", 250_002),
     "xlmr_large": _roberta(1024, 24, "xlm-roberta", 250_002),
+    # Goyal et al. 2021
+    "xlmr_xl": {"model_type": "xlm-roberta-xl"},
+    "xlmr_xxl": {"model_type": "xlm-roberta-xl", "hidden_size": 4096, "num_hidden_layers": 48,
+                 "intermediate_size": 16384},
+    # Beltagy et al. 2020
+    "longformer_base": _roberta(768, 12, "longformer") | {"max_position_embeddings": 4098},
+    "longformer_large": _roberta(1024, 24, "longformer") | {"max_position_embeddings": 4098},
     # Lan et al. 2020
     "albert_base": _sizes("albert", 768, 12),
     "albert_large": _sizes("albert", 1024, 24),
@@ -44,6 +51,8 @@ ENCODERS: dict[str, Config] = {
     # Warner et al. 2024
     "modernbert_base": {"model_type": "modernbert"},
     "modernbert_large": _sizes("modernbert", 1024, 28, intermediate_size=2624),
+    # Nussbaum et al. 2024
+    "nomic_bert": {"model_type": "nomic_bert"},
     # Clark et al. 2020: the discriminators
     "electra_small": {"model_type": "electra"},
     "electra_base": _sizes("electra", 768, 12, embedding_size=768),

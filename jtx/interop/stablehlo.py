@@ -146,10 +146,10 @@ def _texts(model: Any, length: int) -> tuple[Inputs, Callable, str]:
     if model.head.task != "none":
       x = model.apply({"params": params}, texts, method="predict")
       return x if model.head.pool == "none" else x[:, 0]
-    hidden = model.apply({"params": params}, texts)
     if "mlm" not in model.heads:
-      return hidden
-    return model.apply({"params": params}, hidden, method="mlm_logits")
+      return model.apply({"params": params}, texts)
+    _, states = model.apply({"params": params}, texts, method="masked_states")
+    return model.apply({"params": params}, states, method="mlm_logits")
 
   if model.head.task != "none":
     what = f"the head's outputs (head.task={model.head.task!r})"

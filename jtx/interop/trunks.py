@@ -18,6 +18,7 @@ from jtx.models.electra import Electra
 from jtx.models.elmo import Elmo
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
+from jtx.models.global_tokens import OF_TEXTS
 from jtx.models.heads import TASKS
 from jtx.models.image_head import ImageHeadConfig
 from jtx.models.mae_decoder import DecoderConfig
@@ -69,6 +70,10 @@ def text_in_one_way(model: Decoder | Encoder) -> Decoder | Encoder:
   head = dataclasses.replace(head, both_orders=bool(head.both_orders))
   embedding = dataclasses.replace(model.embedding,
                                   width=model.embedding.width or model.stack.width)
+  if isinstance(model, Encoder) and model.masked.use_bias == model.stack.block.ffn.bias:
+    model = model.clone(masked=dataclasses.replace(model.masked, use_bias=None))
+  if isinstance(model, Encoder) and model.globals.tokens not in OF_TEXTS:
+    model = model.clone(globals=dataclasses.replace(model.globals, separator=None))
   return model.clone(stack=stack_in_one_way(model.stack), embedding=embedding, head=head)
 
 
@@ -180,7 +185,7 @@ def resized_towers(model: TwoTowers, params: Mapping[str, jax.Array],
   return {**params, **{f"{prefix}{path}": x for path, x in resized.items()}}
 
 
-OF_TEXT = "mlm", "head", "features"
+OF_TEXT = "mlm", "masked", "head", "features", "globals"
 KINDS: dict[type, Kind] = {
     CoAtNet: Kind(coatnet_in_one_way, ("head",), ("image",), resized_coatnet),
     Decoder: Kind(text_in_one_way, ("lm", "head")),

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.models.contract import flags_of
 from jtx.models.features import FeatureConfig, Features
+from jtx.models.global_tokens import GlobalConfig
 from jtx.models.heads import heads_of
-from jtx.models.text_head import Head, HeadConfig, MlmHead
-from jtx.nn import layers
+from jtx.models.text_head import Head, HeadConfig, MaskedConfig, MlmHead
+from jtx.nn import layers, mask_decoder
 from jtx.nn.attention import PROJECTIONS, AttentionConfig
 from jtx.nn.block import BlockConfig, Context
 from jtx.nn.dropout import Dropout
@@ -48,13 +49,17 @@ class Encoder(Adapted):
   vocab_size: Size  # V, tokens; unset, the tokenizer's
   stack: StackConfig = BERT_STACK  # the layers
   embedding: EmbeddingConfig = EmbeddingConfig()  # tokens to the layers' inputs
+  globals: GlobalConfig = GlobalConfig()  # which tokens are global, to layers that have such
   mlm: bool = False  # has a masked language model's head
+  masked: MaskedConfig = MaskedConfig()  # that head, where it is not as the layers are
   features: FeatureConfig = FeatureConfig()  # that the head reads, of an encoder as it is
   head: HeadConfig = HeadConfig()  # for a task
   dtype: str = "auto"  # of activations; "auto" is bfloat16, and float32 on a CPU
 
   def setup(self):
     dtype, block = layers.compute_dtype(self.dtype), self.stack.block
+    self.globals.check(self.stack)
+    self.masked.check(self.mlm)
     width = self.embedding.width or self.stack.width
     std = block.init_std or 0.02
     self.embed = self.input_embed = layers.Embed(self.vocab_size, width, std, dtype)
@@ -70,7 +75,13 @@ class Encoder(Adapted):
                                            init_std=block.init_std, dtype=dtype)
     self.encoder = Stack(self.stack, dtype=dtype)
     if self.mlm:
-      self.mlm_head = MlmHead(self.vocab_size, width, block, dtype)
+      self.mlm_head = MlmHead(self.vocab_size, width, block, dtype,
+                              use_bias=self.masked.use_bias)
+    if self.masked.positions:
+      mask_decoder.check(self.stack)
+      self.decoder_positions = layers.param(
+          self, "decoder_positions", nn.initializers.normal(std),
+          (self.masked.positions, self.stack.width), ("positions", "embed"))
     if self.features.layers:
       if self.head.task == "none":
         raise ConfigError(f"features.layers={self.features.layers} are for a head, and head.task is"
@@ -93,7 +104,7 @@ class Encoder(Adapted):
 
   @property
   def longest(self) -> int | None:
-    return self.stack.position.limit
+    return min(filter(None, (self.stack.position.limit, self.masked.positions)), default=None)
 
   def example(self) -> Batch:
     keys = ("text", "text_segment_ids", "text_positions")
@@ -109,8 +120,22 @@ class Encoder(Adapted):
         self.outputs(self.extract(batch) if self.features.layers else hidden, batch)
     return hidden
 
+  def masked_states(self, batch: Batch, train: bool = False) -> tuple[jax.Array, jax.Array]:
+    """Hidden states of the last layer, and what `mlm_logits` is of, both [B, T, D]."""
+    number, positions = self.masked.positions, batch["text_positions"]
+    if not number:
+      return (hidden := self(batch, train)), hidden
+    if batch["text"].shape[1] > number:
+      raise ConfigError(f"masked.positions={number} is too short for rows of"
+                        f" {batch['text'].shape[1]} tokens")
+    x, ctx = self.inputs(batch, train, return_hidden=True)
+    hidden, out = self.encoder(x, ctx)
+    before = out.hidden[-2] if self.stack.num_layers > 1 else x
+    queries = before + self.decoder_positions[positions].astype(before.dtype)
+    return hidden, mask_decoder.decode(self.encoder, queries, before, ctx)
+
   def mlm_logits(self, hidden: jax.Array) -> jax.Array:
-    """[..., D] to float32 [..., V]."""
+    """[..., D] of `masked_states` to float32 [..., V]."""
     return self.mlm_head(hidden, self.embed)
 
   def outputs(self, hidden: jax.Array, batch: Batch, num_texts: int = 1,
@@ -139,11 +164,15 @@ class Encoder(Adapted):
     return {"encoder": jnp.concatenate([w["self"] for w in out.weights])}
 
   def run(self, batch: Batch, train: bool = False, **returns: bool):
-    places = self.places(batch)
+    return self.encoder(*self.inputs(batch, train, **returns))
+
+  def inputs(self, batch: Batch, train: bool, **returns: bool) -> tuple[jax.Array, Context]:
+    """Those of the stack."""
+    places, batch = self.places(batch), self.globals.flagged(batch)
     ctx = Context(places, batch["text_segment_ids"], flags_of(batch, "text", self.stack, places),
                   batch.get("text_pairs"), train=train, **returns,
                   embed_params=self.stack.shared(self.position_params))
-    return self.encoder(self.embed_tokens(batch, places, train), ctx)
+    return self.embed_tokens(batch, places, train), ctx
 
   def places(self, batch: Batch) -> Places:
     return Places(batch["text_positions"],

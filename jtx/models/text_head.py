@@ -132,6 +132,20 @@ def pool(kind: str, hidden: jax.Array, segment_ids: jax.Array, positions: jax.Ar
   return (total / jnp.maximum(chosen.sum(-1, keepdims=True), 1)).astype(hidden.dtype)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedConfig:
+  """The fields of what predicts masked tokens, beside those that follow from the layers."""
+  use_bias: bool | None = None  # of the transform; None: as the feed-forward sub-layers
+  # Positions that an enhanced mask decoder adds before it predicts (DeBERTa); 0: there is none
+  positions: SizeOrNone = 0
+
+  def check(self, mlm: bool) -> None:
+    """Raises ConfigError where there are no masked tokens to predict."""
+    if self != MaskedConfig() and not mlm:
+      raise ConfigError(f"masked.use_bias={self.use_bias} and masked.positions={self.positions} go"
+                        " with mlm=True")
+
+
 class MlmHead(nn.Module):
   """Scores of every token of the vocabulary: a transform, the tied embedding and a bias.
 
@@ -141,11 +155,13 @@ class MlmHead(nn.Module):
   features: int  # the embedding's width
   block: BlockConfig
   dtype: jnp.dtype = jnp.float32
+  use_bias: bool | None = None  # of the transform
 
   @nn.compact
   def __call__(self, hidden: jax.Array, embed: layers.Embed) -> jax.Array:  # [..., D] -> [..., V]
     ffn = self.block.ffn
-    x = Transform(self.features, ffn.activation, norm=True, use_bias=ffn.bias, block=self.block,
+    use_bias = ffn.bias if self.use_bias is None else self.use_bias
+    x = Transform(self.features, ffn.activation, norm=True, use_bias=use_bias, block=self.block,
                   dtype=self.dtype, name="transform")(hidden)
     bias = layers.param(self, "bias", nn.initializers.zeros, (self.vocab_size,), ("vocab",))
     return embed.attend(x).astype(jnp.float32) + bias

@@ -4,6 +4,7 @@ Letters: B batch, T query, S key, N heads, K kv-heads, H head width, D model wid
 """
 
 import dataclasses
+import functools
 from typing import Callable, NamedTuple
 
 import flax.linen as nn
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
+from jtx.nn import global_queries
 from jtx.nn.attend import attend
 from jtx.nn.cache import Projections, Slots
 from jtx.nn.kept import keep
@@ -39,6 +41,8 @@ class AttentionConfig:
   # Queries and keys are normed: "head" in every head (Qwen 3), "width" over all heads (OLMo 2).
   qk_norm: str = "none"
   dropout: Rate = 0.0  # of the weights
+  # Queries with the flag "global" see all, by projections of their own (Longformer).
+  global_projections: bool = False
   kernel: str = "auto"  # of nn/kernels/choose.py; "auto" is the first that fits and pays
 
   def __post_init__(self):
@@ -81,10 +85,11 @@ class Attention(nn.Module):
   out_init_std: float | None = None  # of the output's kernel
   dtype: jnp.dtype = jnp.float32
 
-  def dense(self, name: str, features, axes, num_in=1, std: float | None = None) -> Dense:
+  def dense(self, name: str, features, axes, num_in=1, std: float | None = None,
+            prefix: str = "") -> Dense:
     std = std or (self.out_init_std if name == "out" else self.init_std)
     return Dense(features, axes, num_in, use_bias=name in self.config.biases, init_std=std,
-                 dtype=self.dtype, name=name)
+                 dtype=self.dtype, name=prefix + name)
 
   @nn.compact
   def __call__(self, x: jax.Array, source: jax.Array, *, places: Places,
@@ -128,54 +133,88 @@ class Attention(nn.Module):
       k_index, key_places = slots.index, key_places.replace(positions=slots.index)
     k, v = projected
 
+    hooks = dict(position=position, params=params, train=train, return_weights=return_weights)
+    merged = lambda out: out
+    if c.global_projections and "global" in rows.q_flags:
+      merged, rows = self.global_attention(x, places, rows, **hooks), global_queries.without(rows)
     # Several hypotheses of one source: they are further queries to the same keys.
     folded = k.shape[0], B // k.shape[0] * T
     q = q.reshape(*folded, *q.shape[2:])
     if folded[0] != B:  # else positions of one row may be those of all
       places = places.replace(positions=places.positions.reshape(folded))
-    scale = (position.products * sizes.head_dim)**-0.5 if c.scale is None else c.scale
-    bias = position.bias(q, k, places, key_places, params=params, project=project, scale=scale)
     # The parameters stay outside of the choice, so one scan serves all kinds of layers.
     masks, _, shares = zip(*kinds)
-    out = attend(q, k, v, mask=masks, kind=kind, shares=shares, rows=rows, bias=bias,
-                 q_index=None if k_index is None else places.positions, k_index=k_index,
-                 scale=scale, soft_cap=c.soft_cap, score=c.score, dropout_rate=c.dropout,
-                 score_vector=self.score_vector(sizes.head_dim), kernel=c.kernel,
-                 dropout_key=self.make_rng("dropout") if train and c.dropout > 0 else None,
-                 return_weights=return_weights)
+    out = merged(self.attended(
+        q, projected, places, key_places, project=project, mask=masks, kind=kind, shares=shares,
+        rows=rows, q_index=None if k_index is None else places.positions, k_index=k_index, **hooks))
     out, weights = out if return_weights else (out, None)
     out = self.dense("out", (D,), ("heads", "kv", "embed"), num_in=2)(
         out.reshape(B, T, c.num_heads, v.shape[-1]))
     return out, projected, weights
 
+  def attended(self, q: jax.Array, projected: Projections, places: Places, key_places: Places, *,
+               position: Position, params: Params, project: Project | None, train: bool,
+               prefix: str = "", **options):
+    """`attend` with the config's logits, the position's bias and dropout."""
+    c, (k, v) = self.config, projected
+    scale = (position.products * q.shape[-1])**-0.5 if c.scale is None else c.scale
+    bias = position.bias(q, k, places, key_places, params=params, project=project, scale=scale)
+    return attend(q, k, v, bias=bias, scale=scale, soft_cap=c.soft_cap, score=c.score,
+                  dropout_rate=c.dropout, score_vector=self.score_vector(q.shape[-1], prefix),
+                  kernel=c.kernel, **options,
+                  dropout_key=self.make_rng("dropout") if train and c.dropout > 0 else None)
+
+  def global_attention(self, x: jax.Array, places: Places, rows: Rows, *, position: Position,
+                       params: Params, **options) -> Callable:
+    """What global queries see of all tokens (Beltagy et al. 2020, section 3.1).
+
+    Returns:
+      A function that puts it in the place of what they see by the projections of all.
+    """
+    places = places.replace(local=False)
+    q, projected, project = self.project(x, x, places, places, position=position, params=params,
+                                         projected=None, prefix="global_")
+    first = global_queries.first(rows)
+    # FLOPs are counted as of one global token.
+    found = self.attended(
+        first.sort(q), projected, first.places(places), places, position=position, params=params,
+        project=project, prefix="global_", rows=first.rows(rows), shares=(1 / q.shape[1],),
+        **options)
+    return functools.partial(first.merged, found)
+
   def project(self, x: jax.Array, source: jax.Array, places: Places, key_places: Places, *,
-              position: Position, params: Params, projected: Projections | None):
-    """Queries [B, T, N, H] of x; keys and values of the source, where `projected` has none."""
+              position: Position, params: Params, projected: Projections | None,
+              prefix: str = ""):
+    """Queries [B, T, N, H] of x; keys and values of the source, where `projected` has none.
+
+    `prefix` goes before the names of the projections.
+    """
     c = self.config
     H = c.sizes(x.shape[-1]).head_dim
     # Logits begin as if `scale` were H^-0.5 (T5 has 1 and smaller queries).
     std = None if self.init_std is not None or c.scale is None else (
         (2 / (x.shape[-1] + c.num_heads * H))**0.5 * H**-0.5 / c.scale)
-    query = self.dense("query", (c.num_heads, H), ("embed", "heads", "kv"), std=std)
+    query = self.dense("query", (c.num_heads, H), ("embed", "heads", "kv"), std=std,
+                       prefix=prefix)
     with_position = position.add(x, places, params)
     q = constrain(query(with_position), "batch", "length", "heads", "kv")
-    q = keep(position.rotate(self.qk_norm("query_norm", q), places, params), "projected")
+    q = keep(position.rotate(self.qk_norm(f"{prefix}query_norm", q), places, params), "projected")
     if projected is not None:
       return q, projected, None
     keys_from = with_position if source is x else position.add(source, key_places, params)
     axes = ("embed", "kv_heads", "kv")
-    key = self.dense("key", (c.kv_heads, H), axes)
-    k = position.rotate(self.qk_norm("key_norm", key(keys_from)), key_places, params)
-    v = self.dense("value", (c.kv_heads, c.v_head_dim or H), axes)(source)
+    key = self.dense("key", (c.kv_heads, H), axes, prefix=prefix)
+    k = position.rotate(self.qk_norm(f"{prefix}key_norm", key(keys_from)), key_places, params)
+    v = self.dense("value", (c.kv_heads, c.v_head_dim or H), axes, prefix=prefix)(source)
     return q, Projections(keep(k, "projected"), keep(v, "projected")), Project(query, key)
 
-  def score_vector(self, head_dim: int) -> jax.Array | None:
+  def score_vector(self, head_dim: int, prefix: str = "") -> jax.Array | None:
     """The parameter [N, H] of a score that has one."""
     c = self.config
     if c.score not in SCORES or not SCORES[c.score].vector:
       return None
-    return param(self, "score", nn.initializers.normal(head_dim**-0.5), (c.num_heads, head_dim),
-                 ("heads", "kv"))
+    return param(self, f"{prefix}score", nn.initializers.normal(head_dim**-0.5),
+                 (c.num_heads, head_dim), ("heads", "kv"))
 
   def qk_norm(self, name: str, x: jax.Array) -> jax.Array:
     """Queries or keys [B, T, N, H], normed where the config says so."""

@@ -47,6 +47,7 @@ class Context:
   pairs: jax.Array | None = None  # [B, T, T] bool, what may attend to what, on top of the masks
   memory: Memory = Memory()
   past: Past | None = None  # tokens before those of the rows
+  source: jax.Array | None = None  # [B, T, D], of keys and values in place of each layer's input
   params: Params = flax.struct.field(default_factory=dict)  # of the position, by the stack
   embed_params: Params = flax.struct.field(default_factory=dict)  # the model's, for "shared"
   slots: Slots | None = None  # of the cache, when decoding

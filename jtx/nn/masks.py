@@ -7,7 +7,7 @@ the row, whatever segments it holds; embeddings use positions, which restart in 
 """
 
 import dataclasses
-from typing import Callable, Mapping, NamedTuple
+from typing import Callable, ClassVar, Mapping, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,10 @@ class Rows(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Mask:
   """A predicate; `a & b` allows what both allow, `a | b` what either allows."""
+  # Its pairs follow from flags of tokens alone, and more flags allow more pairs: a block without a
+  # token that has one is empty.
+  of_flags: ClassVar[bool] = False
+  few: ClassVar[bool] = False  # beside other masks, it adds few pairs, which FLOPs leave out
 
   def __call__(self, q: jax.Array, k: jax.Array, rows: Rows) -> jax.Array:
     """Indices [T, 1] and [1, S], or [B, 1, T, 1] and [B, 1, 1, S], to a bool.
@@ -81,6 +85,7 @@ class Window(Mask):
 @dataclasses.dataclass(frozen=True)
 class Prefix(Mask):
   """Keys with the flag "prefix" (prefix LM; Raffel et al. 2020, figure 3)."""
+  of_flags = True
 
   def __call__(self, q, k, rows):
     return rows.flags("prefix")[1]
@@ -89,6 +94,7 @@ class Prefix(Mask):
 @dataclasses.dataclass(frozen=True)
 class Global(Mask):
   """Pairs with a global token on either side (Longformer; Beltagy et al. 2020, section 3.1)."""
+  of_flags = few = True
 
   def __call__(self, q, k, rows):
     of_query, of_key = rows.flags("global")
@@ -145,22 +151,47 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def kind_mask(kind: str, *, causal: bool, window: int) -> Mask:
+def kind_of(name: str) -> tuple[Kind | None, int | None]:
+  """A kind of layers and the window of its own, by its name in a stack's `pattern`.
+
+  Args:
+    name: a key of `KINDS`, or "KIND:WINDOW" for layers whose window is not the stack's.
+
+  Returns:
+    None for a kind that is not known, and None where the window is the stack's.
+
+  Raises:
+    ConfigError: what is behind the colon is no window, or the kind has none.
+  """
+  kind, colon, own = name.partition(":")
+  found = KINDS[kind] if kind in KINDS else None
+  if not colon or found is None:
+    return found, None
+  if not found.windowed or not own.isdecimal() or int(own) < 1:
+    windowed = " or ".join(repr(f"{k}:64") for k, kind in KINDS.items() if kind.windowed)
+    raise ConfigError(f"pattern: {name!r} is not a kind with a window of its own, such as"
+                      f" {windowed}")
+  return found, int(own)
+
+
+def kind_mask(name: str, *, causal: bool, window: int) -> Mask:
   """The mask of a kind of layer.
 
   Args:
-    kind: a key of `KINDS`.
+    name: a key of `KINDS`, or "KIND:WINDOW".
     causal: whether later places are hidden.
-    window: places to each side, of windowed kinds.
+    window: places to each side, of windowed kinds without a window of their own.
 
   Raises:
     ConfigError: an unknown kind, or a windowed one without a window.
   """
-  if kind not in KINDS:
-    raise ConfigError(f"pattern: unknown kind of layer {kind!r}; {nearest(kind, KINDS)}")
-  if KINDS[kind].windowed and window < 1:
-    raise ConfigError(f"pattern has layers of kind {kind!r}: set window to 1 or more")
-  return KINDS[kind].mask(causal, window)
+  kind, own = kind_of(name)
+  if kind is None:
+    raise ConfigError(f"pattern: unknown kind of layer {name!r}; {nearest(name, KINDS)}")
+  width = window if own is None else own
+  if kind.windowed and width < 1:
+    raise ConfigError(f"pattern has layers of kind {name!r}: set window to 1 or more")
+  return kind.mask(causal, width)
 
 
 def only_windows(mask: Mask) -> bool:

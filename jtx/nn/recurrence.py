@@ -52,7 +52,7 @@ def of_layer(ctx: Any, depth: jax.Array | None) -> Any:
 def sources(x: jax.Array, ctx: Any) -> dict[str, Any]:
   """Arguments of self-attention of x [B, T, D]: its keys and values are of the past, too."""
   if ctx.past is None:
-    return {"source": x, "rows": ctx.rows}
+    return {"source": x if ctx.source is None else ctx.source, "rows": ctx.rows}
   source = jnp.concatenate([ctx.past.states.astype(x.dtype), x], 1)
   return {"source": source, "source_places": ctx.past.places, "rows": ctx.past.rows}
 

@@ -22,7 +22,7 @@ from jtx.nn.cache import Projections
 from jtx.nn.convolution import ConvolutionConfig
 from jtx.nn.experts import SUMS
 from jtx.nn.kept import KEPT
-from jtx.nn.masks import KINDS, kind_mask
+from jtx.nn.masks import KINDS, Kind, kind_mask, kind_of
 from jtx.nn.positions import Params, Places, Position, make_params
 from jtx.nn.recurrence import of_layer
 from jtx.parallel.sharding import platform
@@ -61,8 +61,9 @@ class StackConfig:
   block: BlockConfig = BlockConfig()  # all that layers have in common
   position: Position = Position()  # encoding of where tokens are
   position_at: str = "stem"  # of `POSITION_AT`
-  pattern: tuple[str, ...] = ("global",)  # kinds of layers, keys of `KINDS`, cycled over the depth
-  window: SizeOrNone = 0  # of local layers, places to each side
+  # Kinds of layers, keys of `KINDS`, cycled over the depth; "local:64" has a window of its own.
+  pattern: tuple[str, ...] = ("global",)
+  window: SizeOrNone = 0  # of other windowed layers, places to each side
   causal: bool = False  # later places are hidden
   final_norm: bool = True  # False: what reads a pre-norm stack has a norm of its own
   share: bool = False  # one set of parameters, without [layers, ...], for all layers (ALBERT)
@@ -78,11 +79,14 @@ class StackConfig:
           f"position_at={self.position_at!r}: {nearest(self.position_at, POSITION_AT)}")
     for kind in self.pattern:
       kind_mask(kind, causal=self.causal, window=self.window)
-    if self.window and not self.windowed:
+    shared = any(kind.windowed and own is None for kind, own in map(kind_of, self.pattern) if kind)
+    if self.window and not shared:
       kinds = " or ".join(name for name, kind in KINDS.items() if kind.windowed)
       raise ConfigError(f"window={self.window} is for layers of kind {kinds}, and pattern has none;"
                         " leave it 0")
     self.position.check_kinds(self.windowed)
+    if self.block.attention.global_projections:
+      self.check_global()
     if self.position_at != "stem" and not self.position.embeds:
       raise ConfigError(f"position_at={self.position_at!r} is for positions that are added to"
                         f" embeddings, and {type(self.position).__name__} is not; leave it 'stem'")
@@ -91,16 +95,27 @@ class StackConfig:
       raise ConfigError("final_norm=False goes with norm.position='pre', 'sandwich' or 'output';"
                         " 'post' has none behind the last layer")
 
+  def check_global(self) -> None:
+    """Raises ConfigError where there are no global tokens to have projections of their own."""
+    if self.causal or not all("global" in kind.flags for kind in self.kinds):
+      raise ConfigError("attention.global_projections=True goes with layers of kind"
+                        f" 'global_tokens' alone and causal=False, not pattern={self.pattern} and"
+                        f" causal={self.causal}")
+
+  @property
+  def kinds(self) -> list[Kind]:
+    """The kinds in its pattern; `check` tells those that are not known."""
+    return [kind for kind, _ in map(kind_of, self.pattern) if kind]
+
   @property
   def windowed(self) -> bool:
     """Whether some of its layers see a window only."""
-    return any(KINDS[kind].windowed for kind in self.pattern if kind in KINDS)
+    return any(kind.windowed for kind in self.kinds)
 
   @property
   def flags(self) -> tuple[str, ...]:
     """The flags of tokens that its masks need."""
-    known = [KINDS[kind] for kind in self.pattern if kind in KINDS]  # `check` tells the others
-    return tuple(dict.fromkeys(name for kind in known for name in kind.flags))
+    return tuple(dict.fromkeys(name for kind in self.kinds for name in kind.flags))
 
   def embed_params(self, module: nn.Module, width: int | None = None, prefix: str = "") -> Params:
     """The position's parameters that `module`, the model, owns.
@@ -233,7 +248,8 @@ class Stack(nn.Module):
   def scan(self, segment: Segment, name: str, apart: bool) -> Callable:
     c, (distinct, _, shares) = self.config, segment.kinds
     kinds = tuple(LayerKind(kind_mask(kind, causal=c.causal, window=c.window),
-                            KINDS[kind].windowed, share) for kind, share in zip(distinct, shares))
+                            kind_of(kind)[0].windowed, share)
+                  for kind, share in zip(distinct, shares))
     fields = segment.block, kinds, c.position, self.cross, c.position_at, self.dtype
     if apart:
       return one_by_one(ScanLayer, fields, name, segment.num_layers, c.share)

@@ -62,6 +62,9 @@ class Layers(NamedTuple):
     if score.vector:
       raise ConfigError(f"distill.terms: the scores of attention.score={c.score!r} have parameters"
                         " of their own and can't be compared; use relations")
+    if c.global_projections:
+      raise ConfigError("distill.terms: with attention.global_projections=True a layer has two"
+                        " kinds of scores, which can't be compared")
     B, T, N, H = q.shape
     logits = score.logits(q.reshape(B, T, k.shape[2], -1, H), k, None).reshape(B, N, T, T)
     if score.scaled:

@@ -60,8 +60,8 @@ class Mlm:
 
 def hidden_and_scores(model: nn.Module, batch: Batch, train: bool) -> tuple[jax.Array, jax.Array]:
   """Of a bound Encoder: hidden states [B, T, D], and scores [B, K, V] at `mlm_positions`."""
-  hidden = model(batch, train)
-  at = jnp.take_along_axis(hidden, batch["mlm_positions"][..., None], 1)
+  hidden, states = model.masked_states(batch, train)
+  at = jnp.take_along_axis(states, batch["mlm_positions"][..., None], 1)
   # Of long rows the scores are the largest array: each device of a context computes its share.
   return hidden, model.mlm_logits(constrain(at, "batch", "length", None, uneven=True))
 

@@ -18,11 +18,10 @@ from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.interop import configs, files, huggingface, originals, preprocessor, trunks
 from jtx.interop.originals import Originals
-from jtx.models import MODELS, electra
-from jtx.models.elmo import Elmo
+from jtx.models import MODELS, electra, elmo, rnn
 from jtx.models.encoder import Encoder
+from jtx.models.global_tokens import global_fields
 from jtx.models.heads import TASKS
-from jtx.models.rnn import Rnn
 from jtx.nn import lora
 from jtx.saved import base, card, workdir
 from jtx.saved.checkpoint import Checkpointer
@@ -224,12 +223,12 @@ class Workdir(Saved):
       own = {"task": task, "pool": "none"} if TASKS[task].by_token else {
           "task": task, "pool": "last", "transform": "tanh"}
       return name, {**fields, "seq2seq": False, "head": own, "head_start": tokenizer.bos_id}
-    # After pretraining without a second task [CLS] is not trained: texts are pooled by their mean,
-    # and the head is one linear layer.
+    # After pretraining without a second task [CLS] is not trained: texts have a mean for a head.
     head = {"task": task, "pool": "none" if TASKS[task].by_token else "mean"}
-    kind = name if issubclass(MODELS[name], (Encoder, Elmo, Rnn)) else "encoder"
+    kind = name if issubclass(MODELS[name], (Encoder, elmo.Elmo, rnn.Rnn)) else "encoder"
     more = {"lm": lm} if "lm" in trunks.KINDS[MODELS[kind]].head_fields else {}
-    return kind, self.trunk_fields(kind) | more | {"head": head}
+    fields = self.trunk_fields(kind)
+    return kind, fields | more | {"head": head} | global_fields(task, fields)
 
 
 class Run(Workdir):

@@ -12,7 +12,7 @@ from jtx.nn import masks
 from jtx.nn.attention import Attention, AttentionConfig, LayerKind
 from jtx.nn.block import Block, BlockConfig, Context, Memory, ResidualConfig
 from jtx.nn.layers import NORM_POSITIONS, FeedForward, FfnConfig, LayerNorm, NormConfig
-from jtx.nn.masks import CAUSAL, FULL, KINDS, Global, Prefix, kind_mask
+from jtx.nn.masks import CAUSAL, FULL, KINDS, Global, Prefix, kind_mask, kind_of
 from jtx.nn.positions import Attached, Places, Position, Sinusoidal, Sizes
 from jtx.nn.residual import skip_examples
 from jtx.nn.relative import T5Bias
@@ -190,7 +190,7 @@ def by_hand(module, params, ctx):
     for depth in range(segment.num_layers):
       kind = segment.pattern[depth % len(segment.pattern)]
       mask = kind_mask(kind, causal=c.causal, window=c.window)
-      layer = Block(segment.block, (LayerKind(mask, KINDS[kind].windowed),), c.position,
+      layer = Block(segment.block, (LayerKind(mask, kind_of(kind)[0].windowed),), c.position,
                     module.cross)
       x, *_ = layer.apply({"params": jax.tree.map(lambda p: p[depth], stacked)}, x, ctx)
   if "final_norm" in params:
@@ -206,7 +206,7 @@ ROWS = dict(flags=FLAGS)
     (("global", "local"), False, False, Rope(local_base=3.0), {}),
     (("global", "local"), True, True, T5Bias(), {}),
     (("local", "local", "global"), True, False, Rope(), {}),
-    (("prefix", "local", "global_tokens"), True, False, Position(), ROWS),
+    (("prefix", "local:2", "global_tokens"), True, False, Position(), ROWS),
 ])
 def test_one_scan_is_its_layers_by_hand(pattern, causal, cross, position, rows):
   module = stack(4, pattern=pattern, causal=causal, cross=cross, position=position, window=1)

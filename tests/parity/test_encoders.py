@@ -49,7 +49,8 @@ T5 = dict(vocab_size=VOCAB, d_model=24, d_kv=10, d_ff=20, num_layers=3, num_head
           relative_attention_num_buckets=8, relative_attention_max_distance=10)
 ALONE = {"T5": T5, "MT5": T5 | dict(feed_forward_proj="gated-gelu"),
          "UMT5": T5 | dict(feed_forward_proj="gated-gelu", num_layers=2)}  # encoders of two stacks
-KIN = {"XLMRoberta": BERT, "Camembert": BERT}  # of RoBERTa, whose tensors they have
+# Of which a few classes are enough; XLM-R and CamemBERT have RoBERTa's tensors.
+KIN = {"XLMRoberta": BERT, "Camembert": BERT, "XLMRobertaXL": BERT, "NomicBert": BERT}
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
          "ForQuestionAnswering", "ForMultipleChoice")
 CLASSES = [(family, head, {}) for family in CONFIGS for head in HEADS
@@ -62,6 +63,9 @@ CLASSES = [(family, head, {}) for family in CONFIGS for head in HEADS
     ("XLMRoberta", "ForMaskedLM", {}),
     ("XLMRoberta", "ForSequenceClassification", dict(type_vocab_size=1)),
     ("Camembert", "ForTokenClassification", {}),
+    ("XLMRobertaXL", "ForMaskedLM", {}),
+    ("NomicBert", "ForMaskedLM", dict(hidden_act="gelu")),
+    ("NomicBert", "ForSequenceClassification", dict(head_dim=10, classifier_dropout=0.2)),
     ("ModernBert", "ForMaskedLM", dict(attention_bias=True, mlp_bias=True, norm_bias=True,
                                        classifier_bias=True)),
     ("ModernBert", "ForSequenceClassification", dict(

@@ -2,7 +2,7 @@
 
 from jtx.interop.families import (
     albert, bart, beit, bert, bloom, clip, deberta, detr, dinov2, distilbert, electra, gpt, llama,
-    modernbert, neox, opt, roberta, siglip, t5, towers, vit, xlnet)
+    longformer, modernbert, neox, nomic, opt, roberta, siglip, t5, towers, vit, xlnet)
 from jtx.interop.family import Family, type_of
 
 # By `model_type`, of which another one has a word behind it. A model is saved as the first that can
@@ -11,10 +11,13 @@ FAMILIES: dict[str, Family] = {
     "bert": bert.FAMILY,
     "roberta": roberta.FAMILY,
     "xlm-roberta": roberta.XLM,
+    "xlm-roberta-xl": roberta.XLM_XL,
     "camembert": roberta.CAMEMBERT,
+    "longformer": longformer.FAMILY,
     "albert": albert.FAMILY,
     "distilbert": distilbert.FAMILY,
     "modernbert": modernbert.FAMILY,
+    "nomic_bert": nomic.FAMILY,
     "deberta": deberta.V1,
     "deberta-v2": deberta.V2,
     "electra": electra.FAMILY,

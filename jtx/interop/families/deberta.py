@@ -1,7 +1,7 @@
 """DeBERTa (He et al. 2020), and versions 2 and 3 (He et al. 2021), which are one model type.
 
 `hidden_dropout_prob` is block.dropout; the table of distances has none here. Dropout before a
-pooler is not ours. The enhanced mask decoder is not in these classes, nor in jtx.
+pooler is not ours. The enhanced mask decoder, `masked.positions`, is not in these classes.
 """
 
 from typing import Any, Mapping

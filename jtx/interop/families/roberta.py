@@ -1,10 +1,12 @@
 """RoBERTa (Liu et al. 2019): BERT whose positions are counted from `pad_token_id` + 1.
 
-XLM-R (Conneau et al. 2020) and CamemBERT (Martin et al. 2020) are the same. The head of classes has
+XLM-R (Conneau et al. 2020) and CamemBERT (Martin et al. 2020) are the same. XLM-R XL and XXL (Goyal
+et al. 2021) have norms before sub-layers and none of the embeddings. The head of classes has
 a dense layer of its own instead of the pooler, and the masked language model's is always of gelu.
 Dropout before that dense layer is not ours.
 """
 
+import dataclasses
 from typing import Any, Mapping
 
 from jtx.interop.attributes import need
@@ -43,7 +45,15 @@ def values(model: Encoder) -> dict[str, Any]:
   return result | {"pad_token_id": first - 1}
 
 
+LAYER, OURS = "roberta.encoder.layer.{i}", bert.OURS
 POOLER = dense("roberta.pooler.dense", "task_head/transform/dense")
+
+
+def trunk_of_xl(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  fields = trunk(values, heads)
+  fields["embedding"]["norm"] = False
+  fields["stack"]["block"]["norm"]["position"] = "pre"
+  return fields
 
 
 def family(name: str, vocab_size: int) -> Family:
@@ -87,4 +97,18 @@ NAMES = Names(
 )
 FAMILY = family("Roberta", 50265)
 XLM = family("XLMRoberta", 30522)
+XLM_XL = dataclasses.replace(
+    family("XLMRobertaXL", 250880),
+    attributes=Attributes({
+        **ATTRIBUTES, "vocab_size": ("size", 250880), "hidden_size": ("size", 2560),
+        "num_hidden_layers": ("size", 36), "num_attention_heads": ("size", 32),
+        "intermediate_size": ("size", 10240), "max_position_embeddings": ("size", 514),
+        "type_vocab_size": ("size", 1), "layer_norm_eps": ("positive", 1e-5)}),
+    names=dataclasses.replace(NAMES, trunk=(
+        *(row for row in NAMES.trunk if not row.name.startswith("roberta.embeddings.LayerNorm")
+          and ".output.LayerNorm" not in row.name),
+        *norm(f"{LAYER}.attention.self_attn_layer_norm", f"{OURS}/attention_norm"),
+        *norm(f"{LAYER}.LayerNorm", f"{OURS}/ffn_norm"),
+        *norm("roberta.encoder.LayerNorm", "encoder/final_norm"))),
+    trunk=trunk_of_xl)
 CAMEMBERT = family("Camembert", 30522)

@@ -38,13 +38,18 @@ def blocks(mask: Mask, num_queries: int, num_keys: int, q_block: int, k_block: i
 
 @functools.lru_cache(maxsize=64)
 def most_keys(mask: Mask, num_queries: int, num_keys: int) -> int:
-  """How many keys the query sees that sees most, as far as that does not vary from row to row."""
+  """How many keys the query sees that sees most, as far as that does not vary from row to row.
+
+  Pairs that a mask of few, such as those of global tokens, adds to another are left out.
+  """
   try:
     return _untraced(_most_keys, mask, num_queries, num_keys)
   except _VariesError:
     if isinstance(mask, And | Or):
-      parts = [most_keys(part, num_queries, num_keys) for part in (mask.a, mask.b)]
-      return min(parts) if isinstance(mask, And) else min(sum(parts), num_keys)
+      parts = {part: most_keys(part, num_queries, num_keys) for part in (mask.a, mask.b)}
+      if isinstance(mask, And):
+        return min(parts.values())
+      return min(sum(n for part, n in parts.items() if not part.few), num_keys)
     return num_keys
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jtx.nn.kernels import blocks
 from jtx.nn.kernels.programs import Plan, Work
 from jtx.nn.kernels.tile import Variant
-from jtx.nn.masks import FULL, Rows
+from jtx.nn.masks import FULL, And, Mask, Or, Rows
 
 LANES = 128  # of a TPU's registers
 BLOCKS = (512, 256, 128)  # sides of blocks of longer rows, on a TPU
@@ -88,22 +88,50 @@ def block_states(variant: Variant, plan: Any, rows: Rows, first: Any) -> jax.Arr
   """Which blocks are empty, full or neither, [B or 1, q_blocks, k_blocks]; None of one block."""
   if plan.q_blocks == plan.k_blocks == 1:
     return None
-  shape = plan.q_blocks, plan.k_blocks
-  # A device's part of the queries may begin inside of a block of the mask's: then it has two.
-  known = jnp.asarray(blocks.blocks(
-      variant.mask, (-(-variant.num_queries // plan.q_block) + 2) * plan.q_block,
-      plan.k_block * plan.k_blocks, plan.q_block, plan.k_block))
-  begins, after = (jax.lax.dynamic_slice(known, (first // plan.q_block + n, 0), shape)
-                   for n in range(2))
-  inside = (first % plan.q_block != 0) & (begins != after)
-  states = jnp.where(inside, blocks.PARTIAL, begins)[None]
+  states = _mask_states(variant.mask, variant, plan, rows, first)
   if variant.padded:
-    states = jnp.where(jnp.arange(shape[1]) == shape[1] - 1, jnp.minimum(states, 1), states)
+    last = jnp.arange(plan.k_blocks) == plan.k_blocks - 1
+    states = jnp.where(last, jnp.minimum(states, blocks.PARTIAL), states)
   if rows.pairs is not None:
     states = jnp.minimum(states, blocks.PARTIAL)
   if rows.k_segments is not None:
     states = jnp.minimum(states, _segment_states(rows, plan))
   return states.astype(jnp.int32)
+
+
+def _mask_states(mask: Mask, *call: Any) -> jax.Array:
+  """`block_states` of a mask, or of a part of it, alone; `call` is as there, without the mask."""
+  variant, plan, rows, first = call
+  if mask.of_flags:
+    return _flag_states(mask, plan, rows)
+  if _has_flags(mask):
+    joined = jnp.minimum if isinstance(mask, And) else jnp.maximum
+    return joined(_mask_states(mask.a, *call), _mask_states(mask.b, *call))
+  shape = plan.q_blocks, plan.k_blocks
+  # A device's part of the queries may begin inside of a block of the mask's: then it has two.
+  known = jnp.asarray(blocks.blocks(
+      mask, (-(-variant.num_queries // plan.q_block) + 2) * plan.q_block,
+      plan.k_block * plan.k_blocks, plan.q_block, plan.k_block))
+  begins, after = (jax.lax.dynamic_slice(known, (first // plan.q_block + n, 0), shape)
+                   for n in range(2))
+  inside = (first % plan.q_block != 0) & (begins != after)
+  return jnp.where(inside, blocks.PARTIAL, begins)[None]
+
+
+def _has_flags(mask: Mask) -> bool:
+  return mask.of_flags or isinstance(mask, And | Or) and (_has_flags(mask.a) or _has_flags(mask.b))
+
+
+def _flag_states(mask: Mask, plan: Any, rows: Rows) -> jax.Array:
+  """PARTIAL where some tokens of two blocks have the flags that the mask asks for, else EMPTY."""
+  def some(flags, size, count):
+    return {name: jnp.pad(x, ((0, 0), (0, size * count - x.shape[1]))).reshape(
+        -1, count, size).any(-1) for name, x in flags.items()}
+
+  found = mask(None, None, Rows(q_flags=some(rows.q_flags, plan.q_block, plan.q_blocks),
+                                k_flags=some(rows.k_flags, plan.k_block, plan.k_blocks)))
+  shape = len(found), plan.q_blocks, plan.k_blocks
+  return jnp.broadcast_to(jnp.where(found[:, 0], blocks.PARTIAL, blocks.EMPTY), shape)
 
 
 def work(variant: Variant, plan: Plan, rows: Rows, first: Any) -> Work | None:
