@@ -41,7 +41,9 @@ PICTURES = flags.DEFINE_string(
 MAX_LENGTH = flags.DEFINE_integer(
     "max_length", None, "Tokens that a text is cut to, and of the windows of a context; if not"
     " given those that the run was trained with, or 256.", lower_bound=8)
-BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Texts or images at a time.", lower_bound=1)
+BATCH_SIZE = flags.DEFINE_integer(
+    "batch_size", None, "Texts or images at a time; if not given 64, and 8 of a detector.",
+    lower_bound=1)
 
 
 def read_inputs(saved, model) -> list[dict]:
@@ -66,6 +68,10 @@ def plain_inputs(path: str, labels: Sequence[str], by_word: bool) -> list[dict]:
   return inputs.of_plain_lines(cli.read_lines(path), name_of(path), labels, by_word)
 
 
+def batch_size() -> int:
+  return BATCH_SIZE.value or 64
+
+
 def name_of(path: str) -> str:
   return "standard input" if path == "-" else path
 
@@ -76,7 +82,7 @@ def of_images(saved, model, params) -> list[dict]:
   from jtx.inference.predictions import predicted
   paths = listed_images(INPUT.value)
   by_class = model.head.task in ("classes", "multi_label")
-  run = ImagePredictor(model, params, saved.image_ops(model), batch_size=BATCH_SIZE.value,
+  run = ImagePredictor(model, params, saved.image_ops(model), batch_size=batch_size(),
                        method="predict" if by_class else "features")
   if not by_class:
     return [{"path": path, "embedding": x.tolist()} for path, x in zip(paths, run(paths))]
@@ -99,7 +105,7 @@ def of_boxes(saved, model, params) -> list[dict]:
   paths = listed_images(INPUT.value)
   labels = saved.labels() or [f"LABEL_{i}" for i in range(model.head.outputs)]
   detect = boxes.Detector(model, params, saved.image_ops(model), labels,
-                          batch_size=BATCH_SIZE.value)
+                          batch_size=BATCH_SIZE.value or boxes.BATCH_SIZE)
   threshold = boxes.THRESHOLD if THRESHOLD.value is None else THRESHOLD.value
   results = []
   for number, (path, found) in enumerate(zip(paths, detect(paths, threshold))):
@@ -124,7 +130,7 @@ def of_pairs(saved, model, params) -> list[dict]:
     raise ConfigError(f"--texts={TEXTS.value} has no text; write one a line")
   vectors = towers.text_vectors(model, params, caption_encoder(saved, model), texts)
   paths, results = listed_images(INPUT.value), []
-  run = ImagePredictor(model, params, saved.image_ops(model), batch_size=BATCH_SIZE.value,
+  run = ImagePredictor(model, params, saved.image_ops(model), batch_size=batch_size(),
                        method="features")
   for path, x in zip(paths, run(paths)):
     p = towers.fits(model, params, x[None], vectors)[0]
@@ -153,7 +159,7 @@ def main() -> None:
   if takes_images(model):
     write((of_boxes if finds else of_images)(saved, model, params))
     return
-  ready = trained(saved, model, params, MAX_LENGTH.value, BATCH_SIZE.value)
+  ready = trained(saved, model, params, MAX_LENGTH.value, batch_size())
   write(tasks.predict(ready, read_inputs(saved, model)))
 
 

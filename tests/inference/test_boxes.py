@@ -61,9 +61,9 @@ def test_the_last_layers_queries_have_the_likeliest_class():
   assert found.classes[:, 0].tolist() == [1, 0, 1]
 
 
-def test_corners_are_within_the_image():
+def test_corners_are_in_pixels():
   np.testing.assert_allclose(corners(np.array([[.5, .5, .2, .4], [0, 1, 1, 1]]), (100, 200)),
-                             [[80, 30, 120, 70], [0, 50, 100, 100]])
+                             [[80, 30, 120, 70], [-100, 50, 100, 150]])
   with pytest.raises(DataError, match="NaN or infinite"):
     objects(Queries(np.array([np.nan]), np.array([0]), np.zeros((1, 4))), (8, 8), NAMES)
 
@@ -111,3 +111,10 @@ def test_flags_of_detectors_are_refused_of_others(monkeypatch, tmp_path):
     run_command("predict", "--workdir=w", f"--input={tmp_path}", "--threshold=0.1")
   assert str(e.value) == ("--threshold is of detectors, and --workdir=w holds a Classes without a"
                           " head for boxes")
+
+
+def test_few_images_are_few_rows(images):
+  predictor = Detector(Given(), said(ROWS), OPS, NAMES, batch_size=8).predictor
+  rows = lambda number: [batch["size"].shape[0] for _, batch in predictor.batches(
+      (images * 4)[:number], ("size",))]
+  assert [rows(number) for number in (1, 2, 3, 8, 11)] == [[1], [2], [4], [8], [8, 8]]
