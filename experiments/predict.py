@@ -100,20 +100,18 @@ def of_boxes(saved, model, params) -> list[dict]:
   """The objects of each image, drawn where they are asked for."""
   from jtx import storage
   from jtx.figures.figure import save_figure
-  from jtx.inference import boxes
+  from jtx.inference import boxes, tasks
   from jtx.inference.images import listed_images
-  paths = listed_images(INPUT.value)
-  labels = saved.labels() or [f"LABEL_{i}" for i in range(model.head.outputs)]
-  detect = boxes.Detector(model, params, saved.image_ops(model), labels,
-                          batch_size=BATCH_SIZE.value or boxes.BATCH_SIZE)
+  paths, labels = listed_images(INPUT.value), saved.labels() or ()
   threshold = boxes.THRESHOLD if THRESHOLD.value is None else THRESHOLD.value
-  results = []
-  for number, (path, found) in enumerate(zip(paths, detect(paths, threshold))):
-    results.append({"path": path, "objects": [x._asdict() for x in found]})
-    if PICTURES.value is not None:
-      name = f"{number:05d}_{os.path.splitext(os.path.basename(path))[0]}.png"
-      save_figure(boxes.picture(path, found, labels), storage.join(PICTURES.value, name))
-  return results
+  ready = tasks.Trained(model, params, None, labels, ops=saved.image_ops(model),
+                        batch_size=BATCH_SIZE.value or boxes.BATCH_SIZE, threshold=threshold)
+  outputs = tasks.predict(ready, [{"image": path} for path in paths])
+  for number, (path, output) in enumerate(zip(paths, outputs) if PICTURES.value else ()):
+    name = f"{number:05d}_{os.path.splitext(os.path.basename(path))[0]}.png"
+    found = [boxes.Found(**x) for x in output["objects"]]
+    save_figure(boxes.picture(path, found, labels), storage.join(PICTURES.value, name))
+  return [{"path": path, **output} for path, output in zip(paths, outputs)]
 
 
 def of_pairs(saved, model, params) -> list[dict]:
