@@ -88,7 +88,7 @@ def digits(c, args, recipe: dict[str, Any]) -> None:
   """A small model that is trained from scratch in minutes."""
   # Of 60,000 digits of 28 pixels, or of the 1,437 of 8 pixels that are embedded.
   res = args.res or (64 if args.train else 32)
-  c.epochs = args.epochs or (16.0 if args.train else 400.0)
+  c.epochs = args.epochs or (12.0 if args.train else 400.0)
   if not args.train:
     args.train, args.val = "embedded:scattered:train", args.val or "embedded:scattered:test"
   stack = dict(width=64, num_layers=3, unroll=-1, block=dict(
