@@ -2,19 +2,19 @@
 
   python -m experiments.train --workdir=runs/detr --config=configs/detr.py:init=detr-resnet-50
 
-  python -m experiments.train --workdir=runs/digits \
-    --config=configs/detr.py:digits,train=scattered:mnist.npz:rows[:90%],val=scattered:mnist.npz:rows[90%:]
+  python -m experiments.train --workdir=runs/digits --config.data.path=mnist \
+    --config=configs/detr.py:digits,train=scattered:train.npz,val=scattered:test.npz
 
   python -m experiments.train --workdir=runs/cells \
     --config=configs/detr.py:blood_cells,train=voc:BCCD.zip:train,val=voc:BCCD.zip:val
 
-The recipe is the first argument. "resnet50" and "resnet101" are the paper's, on COCO 2017 in a folder
-coco: AdamW of 1e-4, and 1e-5 for the backbone, 300 epochs of which the last 100 have a tenth of it;
-published AP 42.0 and 43.5 after 500. Not yet reproduced here. Their batch norms are constants, so
-they start from `init`, a Hugging Face folder or a workdir of a Detr with a trained backbone. "digits"
-is a small model from scratch, for one to four digits on 64 x 64 pixels, or 32 x 32 of those that come
-with scikit-learn. "blood_cells" is for a few hundred photographs, from `init`, or from scratch with
-group norms.
+The recipe is the first argument. "resnet50" and "resnet101" are the paper's, on COCO 2017 in a
+folder coco: AdamW of 1e-4, and 1e-5 for the backbone, 300 epochs of which the last 100 have a tenth
+of it; published AP 42.0 and 43.5 after 500. Not yet reproduced here. Their batch norms are
+constants, so they start from `init`, a Hugging Face folder or a workdir of a Detr with a trained
+backbone. "digits" is a small model from scratch, for one to four digits on 64 x 64 pixels, or on
+32 x 32 of those that come with scikit-learn. "blood_cells" is for a few hundred photographs, from
+`init`, or from scratch with group norms.
 
 Arguments: recipe; train and val, sources of images with boxes; init; queries; res, pixels of the
 longer side of an image; batch, epochs and lr, of which 0 is the recipe's; tiny, for seconds.
@@ -88,7 +88,7 @@ def digits(c, args, recipe: dict[str, Any]) -> None:
   """A small model that is trained from scratch in minutes."""
   # Of 60,000 digits of 28 pixels, or of the 1,437 of 8 pixels that are embedded.
   res = args.res or (64 if args.train else 32)
-  c.epochs = args.epochs or (16.0 if args.train else 400.0)
+  c.epochs = args.epochs or (12.0 if args.train else 400.0)
   if not args.train:
     args.train, args.val = "embedded:scattered:train", args.val or "embedded:scattered:test"
   stack = dict(width=64, num_layers=3, unroll=-1, block=dict(

@@ -118,8 +118,8 @@ def _exported(function: Callable, params: Any, inputs: Inputs) -> export.Exporte
 
 def _images(model: Any) -> tuple[Inputs, Callable, str]:
   image = model.image
-  need(isinstance(image, ImageConfig), f"a {type(model).__name__} takes images of several shapes, and"
-       " a StableHLO program those of one")
+  need(isinstance(image, ImageConfig), f"a {type(model).__name__} takes images of several shapes,"
+       " and a StableHLO program those of one")
   inputs = {"image": ((image.size, image.size, image.channels), "uint8",
                       "pixels from 0 to 255, as preprocessor_config.json makes them before it"
                       " rescales and normalises, which the program does")}

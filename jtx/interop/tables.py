@@ -54,8 +54,8 @@ class Row(NamedTuple):
   `{i}` in the name is the number of a layer, for which `{layers}` in a path is the segment of the
   stack before it, such as `encoder/{layers}/ffn_norm/scale`; a path without it is of a stack of one
   segment. Where the name has no `{i}`, `{layers}` is the segment of the first layer. `{e}` is the
-  number of an expert of the layer, which the parameter has as its next axis. `{s}` and `{b}` are the
-  numbers of a stage and of a block in it, each with parameters of its own. Several paths are
+  number of an expert of the layer, which the parameter has as its next axis. `{s}` and `{b}` are
+  the numbers of a stage and of a block in it, each with parameters of its own. Several paths are
   parameters that the file has as one tensor.
   """
   name: str

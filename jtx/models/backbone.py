@@ -57,7 +57,7 @@ class Backbone(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     c = self.config
     size = 7 if c.stem == "pooled" else 3
-    x = ConvNorm(c.width, size, 2, c.groups, dtype=self.dtype, name="stem")(x)
+    x = ConvNorm(c.width, size, 2, groups=c.groups, dtype=self.dtype, name="stem")(x)
     if c.stem == "pooled":
       x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
     for s, number in enumerate(c.stages):
@@ -81,7 +81,8 @@ class Residual(nn.Module):
 
     def conv(name: str, x: jax.Array, features: int, size: int, stride: int = 1,
              relu: bool = True) -> jax.Array:
-      return ConvNorm(features, size, stride, self.config.groups, relu, self.dtype, name=name)(x)
+      return ConvNorm(features, size, stride, groups=self.config.groups, relu=relu,
+                      dtype=self.dtype, name=name)(x)
 
     if bottleneck:
       y = conv("conv_1", x, self.width, 1)

@@ -21,8 +21,9 @@ from jtx.nn import layers
 from jtx.nn.attention import PROJECTIONS, AttentionConfig
 from jtx.nn.block import BlockConfig, Context, Memory
 from jtx.nn.encodings import sinusoidal
+from jtx.nn.given import Given
 from jtx.nn.lora import Adapted
-from jtx.nn.positions import Given, Places, Position
+from jtx.nn.positions import Places, Position
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
 from jtx.ranges import Positive, Size
@@ -117,8 +118,8 @@ class Detr(Adapted):
   def stacks(self) -> dict[str, StackConfig]:
     encoder = dataclasses.replace(self.encoder, position=Given())
     decoder = dataclasses.replace(self.decoder, position=Given(cross=True))
-    if decoder.block.norm.position != "post":
-      decoder = dataclasses.replace(decoder, final_norm=False)  # `decoder_norm` is behind all layers
+    if decoder.block.norm.position != "post":  # `decoder_norm` is behind all layers
+      decoder = dataclasses.replace(decoder, final_norm=False)
     return {"encoder": encoder, "decoder": decoder}
 
   @property

@@ -31,7 +31,7 @@ class Places:
   types: jax.Array | None = None  # [B, T] int, token types
   local: jax.Array | bool = False  # scalar: of a layer that sees a window only
   causal: bool = flax.struct.field(pytree_node=False, default=False)  # later keys are hidden
-  vectors: jax.Array | None = None  # [B, T, D], of `Given`
+  vectors: jax.Array | None = None  # [B, T, D], of `jtx.nn.given`
 
 
 class Sizes(NamedTuple):
@@ -189,23 +189,6 @@ class Attached(Sinusoidal):
 
   def add(self, x, places, params):
     return Sinusoidal.embed(self, x, places, params)
-
-
-@dataclasses.dataclass(frozen=True)
-class Given(Position):
-  """Vectors of places, which the model made, added to the inputs of queries and keys in each layer.
-
-  A model that has positions of its own binds a stack to them: no config names it. Places without
-  vectors have no position (DETR, appendix A.4).
-  """
-  cross: bool = False  # in cross-attention, too, to queries and keys by the vectors of each
-
-  @property
-  def crosses(self):
-    return self.cross
-
-  def add(self, x, places, params):
-    return x if places.vectors is None else x + places.vectors.astype(x.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The matching of boxes and queries that costs least, exactly and in a jitted step.
 
-Boxes are given to queries one after the other, each by the cheapest path of changes to what was given
-before (Jonker and Volgenant 1987). Rows of padding take no turn, unlike in a function of matrices of
-one size.
+Boxes are given to queries one after the other, each by the cheapest path of changes to what was
+given before (Jonker and Volgenant 1987). Rows of padding take no turn: in a matrix that has them
+with equal costs, they would take most of the time.
 """
 
 import jax
@@ -29,9 +29,9 @@ def match(cost: jax.Array, there: jax.Array) -> jax.Array:
   """
   Q, N = cost.shape[2:]
   if N > Q:
-    raise ConfigError(f"batches have {N} boxes an image and the model has {Q} queries, each for one:"
-                      f" set config.model.num_queries to {N} or more, or the data's most boxes to"
-                      f" {Q} or less")
+    raise ConfigError(f"batches have {N} boxes an image and the model has {Q} queries, each for"
+                      f" one: set config.model.num_queries to {N} or more, or max_boxes of the op"
+                      f" 'images' to {Q} or less")
   each = jax.vmap(jax.vmap(_assign), in_axes=(0, None))
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:

@@ -47,7 +47,7 @@ def jitted(model):
 
 
 def test_parameters_of_resnet50():
-  """41,524,768 are trained, as in the paper, and four constants for each channel of a norm aren't."""
+  """41,524,768 are trained, as in the paper; four for each channel of a norm are constants."""
   model = Detr(head=BoxHeadConfig(outputs=91))
   boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   numbers = {path: math.prod(x.shape) for path, x in flatten_dict(unbox(boxed)).items()}
@@ -188,14 +188,14 @@ def test_batch_norms_are_constants():
 
 
 REFUSED = [
-    (dict(encoder=dataclasses.replace(SMALL.encoder, width=12)), "width=12 and decoder.width=8 must"),
+    (dict(encoder=dataclasses.replace(SMALL.encoder, width=12)), "width=12 and decoder.width=8"),
     (dict(encoder=dataclasses.replace(SMALL.encoder, width=6),
           decoder=dataclasses.replace(SMALL.decoder, width=6)), "must be divisible by 4"),
     (dict(decoder=dataclasses.replace(SMALL.decoder, position=Learned())),
      "decoder.position must be 'none'"),
     (dict(decoder=dataclasses.replace(SMALL.decoder, causal=True)), "decoder.causal"),
     (dict(decoder=dataclasses.replace(SMALL.decoder, final_norm=False)), "leave it True"),
-    (dict(places=PlacesConfig(kind="learned", max_side=3)), "max_side=3: the image has 4 x 6 places"),
+    (dict(places=PlacesConfig(kind="learned", max_side=3)), "max_side=3: the image has 4 x 6"),
     (dict(head=BoxHeadConfig()), "head.outputs must be set"),
 ]
 

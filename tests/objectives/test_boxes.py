@@ -14,8 +14,8 @@ RNG = np.random.default_rng(0)
 
 
 def test_corners():
-  np.testing.assert_allclose(jax.jit(corners)(jnp.array([0.5, 0.4, 0.2, 0.6])), [0.4, 0.1, 0.6, 0.7],
-                             atol=1e-7)
+  box = jax.jit(corners)(jnp.array([0.5, 0.4, 0.2, 0.6]))
+  np.testing.assert_allclose(box, [0.4, 0.1, 0.6, 0.7], atol=1e-7)
 
 
 # Two boxes; their intersection over union, and what of the box around both is in neither.

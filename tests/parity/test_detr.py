@@ -21,7 +21,8 @@ transformers = pytest.importorskip(
 
 from tests.parity.test_encoders import TOLERANCE, saved  # noqa: E402
 
-RESNET = dict(embedding_size=4, hidden_sizes=[16, 32, 64], depths=[1, 2, 1], out_features=["stage3"])
+RESNET = dict(embedding_size=4, hidden_sizes=[16, 32, 64], depths=[1, 2, 1],
+              out_features=["stage3"])
 DETR = dict(use_timm_backbone=False, d_model=24, encoder_layers=2, decoder_layers=3,
             encoder_ffn_dim=20, decoder_ffn_dim=28, encoder_attention_heads=2,
             decoder_attention_heads=3, num_queries=7)
@@ -34,8 +35,8 @@ CASES = {
 CLASSES = 5
 # Arrays that no stride divides, with pictures that fill them in part; the last one has no object.
 SIZES = np.array([[70, 93], [41, 93], [70, 37]], np.int32)
-BOXES = [[[0.5, 0.4, 0.3, 0.6], [0.2, 0.7, 0.1, 0.2], [0.8, 0.8, 0.35, 0.3]], [[0.6, 0.3, 0.5, 0.2]],
-         []]
+BOXES = [[[0.5, 0.4, 0.3, 0.6], [0.2, 0.7, 0.1, 0.2], [0.8, 0.8, 0.35, 0.3]],
+         [[0.6, 0.3, 0.5, 0.2]], []]
 LABELS = [[3, 0, 3], [4], []]
 
 

@@ -322,7 +322,7 @@ def test_noam_has_the_width_of_the_model():
 
 
 @pytest.mark.parametrize("name,options", [
-    ("constant", {}), ("linear", {}), ("cosine", {}), ("wsd", {"decay": 0.2})])
+    ("constant", {}), ("linear", {}), ("cosine", {}), ("wsd", {"decay": 0.2}), ("step", {})])
 def test_warmup_is_linear_from_the_first_update(name, options):
   got = values(name, 0.5, 100, range(10), warmup=10, **options)
   np.testing.assert_allclose(got, 0.5 * np.arange(1, 11) / 10, rtol=1e-6)
@@ -338,6 +338,8 @@ def test_warmup_is_linear_from_the_first_update(name, options):
     ("wsd", {"warmup": 10, "decay": 0.6}, [2, 2, 2 * 45 / 60, 2 / 60, 0]),
     ("wsd", {"warmup": 10, "decay": 0.6, "end": 0.1}, [2, 2, 1.55, 0.2 + 1.8 / 60, 0.2]),
     ("wsd", {"warmup": 10, "decay": 0.0}, [2, 2, 2, 2, 2]),
+    ("step", {"warmup": 10, "drops": (0.5,)}, [2, 2, 0.2, 0.2, 0.2]),
+    ("step", {"drops": (0.32, 0.55, 0.9), "factor": 0.5}, [2, 1, 0.5, 0.25, 0.25]),
 ])
 def test_after_warmup(name, options, want):
   # 100 is past the last update, 99.
@@ -462,12 +464,14 @@ def test_bad_stretches(frozen, message):
     make(config(frozen=frozen))
 
 
-def test_positions_that_are_not_trained_stay():
-  axes = {"position_embedding": ("fixed_positions", "embed"), "kernel": ("embed", "mlp")}
-  params = {"position_embedding": jnp.ones((3, 4)), "kernel": jnp.ones((4, 5))}
-  tx, _ = optim.make(config("adamw"), 100, params, axes)
+@pytest.mark.parametrize("name, axes", [("position_embedding", ("fixed_positions", "embed")),
+                                        ("kernel/mean", ("fixed_norm", "embed"))])
+def test_parameters_that_are_not_trained_stay(name, axes):
+  """Tables of positions, and the constants of batch norms, which weight decay does not reach."""
+  params = {name: jnp.ones((3, 4)), "kernel": jnp.ones((4, 5))}
+  tx, _ = optim.make(config("adamw"), 100, params, {name: axes, "kernel": ("embed", "mlp")})
   updates, _ = tx.update(params, tx.init(params), params)
-  assert not updates["position_embedding"].any() and (updates["kernel"] != 0).all()
+  assert not updates[name].any() and (updates["kernel"] != 0).all()
 
 
 def test_frozen_parameters_are_not_in_the_norm_and_may_have_nan_gradients():
@@ -550,7 +554,7 @@ def test_a_path_that_ends_another():
   assert result == {"mu": {"kernel": 1, "a": {"kernel": 2}}, "count": 0, "factored": {"kernel": 0}}
 
 
-@pytest.mark.parametrize("name", ["constant", "linear", "cosine", "wsd"])
+@pytest.mark.parametrize("name", ["constant", "linear", "cosine", "step", "wsd"])
 def test_a_warm_up_below_1_is_a_share_of_the_run(name):
   schedule = schedules.SCHEDULES[name]
   share, updates = schedule(2.0, 50, warmup=0.1), schedule(2.0, 50, warmup=5)

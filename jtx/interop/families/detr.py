@@ -1,7 +1,8 @@
 """DETR: config.json, preprocessor_config.json and the names of its tensors.
 
 The backbone is described in one of two ways, and named by one of two libraries: "resnet" of
-`transformers`, or "timm_backbone". Both are read; the first is written, which needs no other package.
+`transformers`, or "timm_backbone". Both are read; the first is written, which needs no other
+package.
 """
 
 import functools
@@ -75,11 +76,11 @@ MAX_SIDE = 50  # rows and columns that have a learned position
 def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   del heads  # of objects or none
   channels = values["num_channels"]
-  image = {key: getattr(IMAGENET, name) if values[key] is None else as_channels(values[key], channels)
-           for key, name in zip(PIXELS, ("mean", "std"))}
+  mean, std = (default if values[key] is None else as_channels(values[key], channels)
+               for key, default in zip(PIXELS, (IMAGENET.mean, IMAGENET.std)))
   position = values["position_embedding_type"]
   return {
-      "image": {"channels": channels, "mean": image["image_mean"], "std": image["image_std"]},
+      "image": {"channels": channels, "mean": mean, "std": std},
       "backbone": body(values),
       "encoder": stack(values, "encoder"),
       "decoder": stack(values, "decoder"),

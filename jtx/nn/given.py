@@ -1,0 +1,21 @@
+"""Positions as vectors that a model makes itself, added at each attention (DETR, appendix A.4)."""
+
+import dataclasses
+
+from jtx.nn.positions import Position
+
+
+@dataclasses.dataclass(frozen=True)
+class Given(Position):
+  """The vectors of places are added to the inputs of queries and keys, and not of values.
+
+  A model binds its stacks to them; no config names them. Places without vectors have no position.
+  """
+  cross: bool = False  # in cross-attention, too: of queries their own vectors, of keys the memory's
+
+  @property
+  def crosses(self):
+    return self.cross
+
+  def add(self, x, places, params):
+    return x if places.vectors is None else x + places.vectors.astype(x.dtype)
