@@ -25,7 +25,8 @@ def get_config(arg: str = ""):
   width = 32 if args.tiny else args.width
   files = lambda split: nmt_text.parallel(split, args.src, args.tgt)
   c = nmt_text.translator(args.length, files)
-  side = dict(cell=dict(kind=args.cell), dim=width, num_layers=args.layers, dropout=0.3)
+  side = dict(cell=dict(kind=args.cell), dim=width, num_layers=args.layers,
+              dropout=0.3 if args.layers > 1 else 0.0)
   c.model = common.model(
       "rnn_encdec", encoder=side | dict(bidirectional=True), decoder=side,
       attention=width if args.attention else 0, readout=width, readout_dropout=0.3,
@@ -51,5 +52,5 @@ def sweep_attention():
   """With attention and without it, of one layer and of two."""
   for layers in (1, 2):
     for attention in (256, 0):
-      yield {"model.attention": attention, "model.encoder.num_layers": layers,
-             "model.decoder.num_layers": layers}
+      side = dict(num_layers=layers, dropout=0.3 if layers > 1 else 0.0)
+      yield {"model.attention": attention, "model.encoder": side, "model.decoder": side}

@@ -36,18 +36,21 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
       if vocab_size not in (None, size):
         raise ConfigError(f"vocab_size={vocab_size}: it is {size} by config.tokenizer.kind.vocab_size"
                           f"={kind.vocab_size} and its delimiters; set that in its place")
-    if size is None and kind.name == "file" and (
-        storage.exists(kind.path) or hub.is_name(kind.path)):
+    of_file = size is None and kind.name == "file" and (
+        storage.exists(kind.path) or hub.is_name(kind.path))
+    if of_file or kind.name == "bytes":  # whose vocabulary is always the same
       size = make_tokenizer(config.tokenizer, iter(())).vocab_size
     if size is None:
       raise ConfigError(f"vocab_size is needed: that of config.tokenizer.kind={kind.name} follows"
                         " from the data or a file")
     info = {"vocab_size": size, "src_vocab_size": size, "bos_id": 1}
-  names = recipe.names
-  if names is not None and "head" in config.model and labelled(config.model.head):
-    if not names and outputs is None:
+  namer = recipe.namer
+  if namer is not None and (namer.names_key in config.model or (
+      "head" in config.model and labelled(config.model.head))):
+    number = namer.number_of_names or outputs
+    if not number:
       raise ConfigError("outputs is needed: the names of classes or tags follow from the data")
-    if not names:
-      recipe = recipe.with_names(tuple(map(str, range(outputs))))
-    info["head.outputs"] = len(names) or outputs
+    if not namer.names:
+      recipe = recipe.with_names(tuple(map(str, range(number))))
+    info[namer.names_key] = number
   return recipe, info | recipes.orders(recipe.prepare)

@@ -45,6 +45,11 @@ class Op:
   named = False  # has `names` of classes or tags; () is for those of the training sources
   names_key: ClassVar[str] = "head.outputs"  # the model's field that is the number of these
 
+  @property
+  def number_of_names(self) -> int:
+    """As far as it is known without the training sources; else 0."""
+    return len(self.names)
+
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
     """The `names` that training sources have.
 

@@ -257,7 +257,12 @@ class RecurrentConfig:
   num_layers: Layers = 1  # one on another
   bidirectional: bool = False  # a layer gives what both directions do, [h forward; h backward]
   residual: bool = False  # from the second layer on a layer's input is added to what it gives
-  dropout: Rate = 0.0  # of the input of every layer but the first
+  dropout: Rate = 0.0  # of the input of every layer but the first, where there are several
+
+  def __post_init__(self):
+    for name in ("residual", "dropout"):
+      if self.num_layers == 1 and (value := getattr(self, name)):
+        raise ConfigError(f"{name}={value} is between recurrent layers, and num_layers is 1")
 
   @property
   def directions(self) -> tuple[str, ...]:

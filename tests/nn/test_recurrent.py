@@ -118,3 +118,9 @@ def test_layers_stand_on_one_another_and_go_on():
 def test_refusals(fields, message):
   with pytest.raises(ConfigError, match=message):
     CellConfig(**fields)
+
+
+@pytest.mark.parametrize("fields", [dict(residual=True), dict(dropout=0.5)])
+def test_what_is_between_layers_needs_several(fields):
+  with pytest.raises(ConfigError, match="is between recurrent layers, and num_layers is 1"):
+    RecurrentConfig(**fields)

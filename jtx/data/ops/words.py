@@ -44,6 +44,11 @@ class WordTargets(ExampleOp):
       raise ConfigError(f"op word_targets: vocab_size={self.vocab_size} must be more than"
                         f" {len(OTHERS)}, for {', '.join(OTHERS)}")
 
+  @property
+  def number_of_names(self) -> int:
+    """At most: small data may have fewer words."""
+    return len(self.names) or self.vocab_size
+
   def texts_of(self, example: Example, field: str) -> list[str]:
     del field
     check_text("word_targets", ("text",), [example])
