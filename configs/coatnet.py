@@ -6,9 +6,9 @@
 
 Sizes 0 to 3 are table 3's, of 25.6, 42.7, 75.6 and 169.1 million parameters (25, 42, 75 and 168 in
 the paper), with its recipe for ImageNet-1k: 300 epochs in batches of 4,096. Published there, at 224
-pixels: 81.6, 83.3, 84.1 and 84.5 %. Not reproduced here. `imagenet2012` of TFDS must be prepared by
-hand. `cifar10` is small, for images of 32 x 32 on two cores; a folder or zip archive with a folder a
-class is read by `train` and `val`, and without them `cifar10` of TFDS.
+pixels: 81.6, 83.3, 84.1 and 84.5 %. Not reproduced here. `imagenet2012` of TFDS must be prepared
+by hand. `cifar10` is small, for images of 32 x 32 and an hour on two cores; a folder or zip archive
+with a folder a class is read by `train` and `val`, and without them `cifar10` of TFDS.
 
 Arguments: size (0, 1, 2, 3, or cifar10), kinds, a letter a stage in place of CCTT (C is
 convolutions, T attention), res in pixels, optimizer (adamw or lion), train, val, batch, epochs, lr;

@@ -114,7 +114,8 @@ def read(own: Attributes, config: Mapping[str, Any], where: str) -> dict[str, An
     ConfigError: an attribute that is not known, or has a value that jtx can't compute.
   """
   values, config = defaults(own), renamed(own, config, where)
-  convert = {"rate": float, "positive": float, "not_negative": float, "positive_or_null": float, "square": _side}
+  convert = dict.fromkeys(("rate", "positive", "not_negative", "positive_or_null"), float)
+  convert["square"] = _side
   fixed = {k: v for k, v in {**FIXED, **own.fixed}.items() if k not in own.read}
   for name, value in config.items():
     if name in own.read:

@@ -102,8 +102,9 @@ class CoAtNet(Adapted):
     self.stem_norm = [norm(None) for _ in range(stem.num_layers - 1)]
     for i, (kind, number, width) in enumerate(zip(stages.kinds, stages.num_layers, stages.widths)):
       if kind == "C":
-        stage = [MbConv(self.convolution, width, 1 if j else stages.strides[i], self.norm,
-                        self.init_std, dtype) for j in range(number)]
+        stage = [MbConv(self.convolution, width, stride=1 if j else stages.strides[i],
+                        norm=self.norm, init_std=self.init_std, dtype=dtype)
+                 for j in range(number)]
       else:
         setattr(self, f"stage_{i}_input", layers.Dense(
             (width,), ("embed", "mlp"), init_std=self.init_std, dtype=dtype))

@@ -88,7 +88,8 @@ class MbConv(nn.Module):
     y = activate(c.activation, self.norm.make("depthwise_norm")(y))
     if c.squeeze:
       of_all = y.mean((1, 2), keepdims=True)
-      squeezed = dense("squeeze", max(int(c.squeeze * self.width), 1), ("mlp", "rank"), True)(of_all)
+      number = max(int(c.squeeze * self.width), 1)
+      squeezed = dense("squeeze", number, ("mlp", "rank"), True)(of_all)
       y *= nn.sigmoid(dense("excite", y.shape[-1], ("rank", "mlp"), True)(
           activate(c.activation, squeezed)))
     y = dense("out", self.width, ("mlp", "embed"), True)(y)

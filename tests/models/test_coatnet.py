@@ -25,7 +25,8 @@ from tests.models.test_vit import drawn
 SMALL = CoAtNet(
     image=ImageConfig(size=16), stem=StemConfig(width=6),
     stages=StagesConfig(kinds="CT", num_layers=(2, 2), widths=(8, 12), strides=(2, 2)),
-    attention=LayersConfig(head_dim=4), head=ImageHeadConfig(task="classes", outputs=5, pool="mean"))
+    attention=LayersConfig(head_dim=4),
+    head=ImageHeadConfig(task="classes", outputs=5, pool="mean"))
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3)).astype(np.uint8)
 edited = lambda **stages: SMALL.clone(stages=dataclasses.replace(SMALL.stages, **stages))
 

@@ -1,7 +1,7 @@
 """BEiT: config.json and the names of its tensors (Bao et al. 2021).
 
-A ViT with relative positions, layer scale, and no bias of keys. In its files the offset of a pair is
-that from the key to the query, here that from the query to the key.
+A ViT with relative positions, layer scale, and no bias of keys. In its files the offset of a pair
+is that from the key to the query, here that from the query to the key.
 """
 
 from typing import Any, Mapping
