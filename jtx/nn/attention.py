@@ -123,7 +123,8 @@ class Attention(nn.Module):
     c, (B, T, D) = self.config, x.shape
     sizes = c.sizes(D)
     local = kinds[0].local if len(kinds) == 1 else jnp.array([k.local for k in kinds])[kind]
-    places = places.replace(local=local)
+    places = places.replace(local=local, in_order=(
+        source_places is None and projected is None and update is None))
     key_places = (source_places or places).replace(local=local, causal=places.causal)
     params = {**params, **make_params(self, position.layer_tables(sizes), "position_")}
     q, projected, project = self.project(
@@ -170,7 +171,7 @@ class Attention(nn.Module):
     Returns:
       A function that puts it in the place of what they see by the projections of all.
     """
-    places = places.replace(local=False)
+    places = places.replace(local=False, in_order=False)
     q, projected, project = self.project(x, x, places, places, position=position, params=params,
                                          projected=None, prefix="global_")
     first = global_queries.first(rows)
