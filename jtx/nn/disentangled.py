@@ -85,7 +85,8 @@ class Disentangled(Position):
       total += chosen(by_key, rows.swapaxes(-1, -2)).swapaxes(-1, -2)
     return scale * total
 
-  def of_row(self, q: jax.Array, k: jax.Array, params: Params, project: Project | None) -> jax.Array:
+  def of_row(self, q: jax.Array, k: jax.Array, params: Params,
+             project: Project | None) -> jax.Array:
     """The terms of all pairs of a row in order, [B, N, T, T], without a lookup for each of them."""
     heads, T = q.shape[2], q.shape[1]
     distances = jnp.arange(1 - T, T)
