@@ -11,7 +11,7 @@ Without init, BERT Mini starts from fresh parameters.
 Gururangan et al. 2020 train RoBERTa for 12,500 steps of 2,048 rows of 512 on a domain, at a rate of
 5e-4, and for 100 epochs of batches of 256 on the texts of a task. Here batch and rate are for
 smaller corpora. Fine-tuning of what comes out: configs/classify.py:init=runs/adapted and others, of
-the head alone by --config.optim.frozen="('^(?!task_head)',)".
+the head alone by --config.optim.frozen="(('^(?!task_head)',0.0,1.0),)".
 """
 
 from jtx import hub

@@ -31,11 +31,12 @@ from jtx.models.features import FeatureConfig
 from jtx.models.global_tokens import GlobalConfig
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
+from jtx.models.masked import MaskedConfig
 from jtx.models.patches import PixelConfig
 from jtx.models.resnet import ResnetConfig
 from jtx.models.rnn import Rnn
 from jtx.models.rnn_encdec import RnnEmbeddingConfig, RnnEncDec
-from jtx.models.text_head import HeadConfig, MaskedConfig
+from jtx.models.text_head import HeadConfig
 from jtx.models.two_towers import ProjectionConfig, SimilarityConfig, TowerConfig, TwoTowers
 from jtx.models.vit import GridStackConfig, ImageConfig, Vit
 from jtx.models.xlnet import Xlnet

@@ -90,4 +90,10 @@ CASES = [
          " --output={made}/prepared", "prepared"),
     Case("a report of no run", "report --workdir=none", "none"),
     Case("a report of no format", "report --workdir={made}/classes --output=a.docx", "a.docx"),
+    Case("a window of no long text", "extend --init={made}/classes --window=8",
+         "--window goes with --max_length"),
+    Case("texts of no new tokens", "extend --init={made}/classes --text=a.txt --to_hf=new",
+         "--text and --tokens go together"),
+    Case("a longer text than the model's that is not", "extend --init={made}/classes --max_length=2"
+         " --to_hf=new", "only an encoder with learned positions|max_length=2 must be more than"),
 ]

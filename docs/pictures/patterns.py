@@ -6,7 +6,8 @@ from docs.pictures.drawing import BLUE, ORANGE, squares
 from jtx.figures.figure import COLUMN, PAGE, new_figure, styled
 from jtx.interop import configs, huggingface
 from jtx.interop.presets import ENCODERS
-from jtx.nn.masks import CAUSAL, FULL, Mask, Rows, kind_mask, materialize
+from jtx.nn.kinds import kind_mask
+from jtx.nn.masks import CAUSAL, FULL, Mask, Rows, materialize
 
 TOKENS, WINDOW, PREFIX = 16, 3, 5
 GLOBAL = (0, 9)  # places of the global tokens

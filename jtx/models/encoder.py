@@ -11,8 +11,9 @@ from jtx.models.contract import flags_of
 from jtx.models.features import FeatureConfig, Features
 from jtx.models.global_tokens import GlobalConfig
 from jtx.models.heads import heads_of
-from jtx.models.text_head import Head, HeadConfig, MaskedConfig, MlmHead
-from jtx.nn import layers, mask_decoder
+from jtx.models.masked import MaskedConfig, decoded
+from jtx.models.text_head import Head, HeadConfig, MlmHead
+from jtx.nn import layers
 from jtx.nn.attention import PROJECTIONS, AttentionConfig
 from jtx.nn.block import BlockConfig, Context
 from jtx.nn.dropout import Dropout
@@ -59,7 +60,7 @@ class Encoder(Adapted):
   def setup(self):
     dtype, block = layers.compute_dtype(self.dtype), self.stack.block
     self.globals.check(self.stack)
-    self.masked.check(self.mlm)
+    self.decoder_positions = self.masked.table(self)
     width = self.embedding.width or self.stack.width
     std = block.init_std or 0.02
     self.embed = self.input_embed = layers.Embed(self.vocab_size, width, std, dtype)
@@ -77,11 +78,6 @@ class Encoder(Adapted):
     if self.mlm:
       self.mlm_head = MlmHead(self.vocab_size, width, block, dtype,
                               use_bias=self.masked.use_bias)
-    if self.masked.positions:
-      mask_decoder.check(self.stack)
-      self.decoder_positions = layers.param(
-          self, "decoder_positions", nn.initializers.normal(std),
-          (self.masked.positions, self.stack.width), ("positions", "embed"))
     if self.features.layers:
       if self.head.task == "none":
         raise ConfigError(f"features.layers={self.features.layers} are for a head, and head.task is"
@@ -122,17 +118,9 @@ class Encoder(Adapted):
 
   def masked_states(self, batch: Batch, train: bool = False) -> tuple[jax.Array, jax.Array]:
     """Hidden states of the last layer, and what `mlm_logits` is of, both [B, T, D]."""
-    number, positions = self.masked.positions, batch["text_positions"]
-    if not number:
-      return (hidden := self(batch, train)), hidden
-    if batch["text"].shape[1] > number:
-      raise ConfigError(f"masked.positions={number} is too short for rows of"
-                        f" {batch['text'].shape[1]} tokens")
-    x, ctx = self.inputs(batch, train, return_hidden=True)
-    hidden, out = self.encoder(x, ctx)
-    before = out.hidden[-2] if self.stack.num_layers > 1 else x
-    queries = before + self.decoder_positions[positions].astype(before.dtype)
-    return hidden, mask_decoder.decode(self.encoder, queries, before, ctx)
+    if self.masked.positions:
+      return decoded(self, batch, train)
+    return (hidden := self(batch, train)), hidden
 
   def mlm_logits(self, hidden: jax.Array) -> jax.Array:
     """[..., D] of `masked_states` to float32 [..., V]."""

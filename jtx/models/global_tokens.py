@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
-from jtx.nn.masks import kind_of
+from jtx.nn.kinds import known
 from jtx.nn.stack import StackConfig
 from jtx.parallel.sharding import Batch
 from jtx.ranges import SizeOrNone
@@ -25,7 +25,7 @@ class GlobalConfig:
   Their first one, for classes; the first text of a pair, such as a question, for answers; the
   second text, for multiple choice; none, for masked tokens.
   """
-  tokens: Literal["first", "first_text", "second_text", "none"] = "first"
+  tokens: Literal["first", "first_text", "second_text", "none"] = "first"  # those, of each text
   separator: SizeOrNone | None = None  # id of the token behind a text; unset, the tokenizer's
 
   def check(self, stack: StackConfig) -> None:
@@ -61,9 +61,9 @@ def global_fields(task: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     fields: of the model, those that are set.
   """
   stack = fields["stack"] if "stack" in fields else {}
-  kinds = [kind_of(name)[0] for name in stack["pattern"]] if "pattern" in stack else []
-  return {"globals": {"tokens": tokens_for(task)}} if any(
-      kind and "global" in kind.flags for kind in kinds) else {}
+  kinds = known(stack["pattern"] if "pattern" in stack else ())
+  has_global = any("global" in kind.flags for kind in kinds)
+  return {"globals": {"tokens": tokens_for(task)}} if has_global else {}
 
 
 def of_text(separators: jax.Array, positions: jax.Array, *, second: bool) -> jax.Array:

@@ -14,7 +14,7 @@ from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
 from jtx.nn.numerics import unit
 from jtx.parallel.sharding import Batch
-from jtx.ranges import Fraction, Rate, Size, SizeOrNone
+from jtx.ranges import Fraction, Rate, Size
 
 POOLS = ("first", "last", "before_last", "mean", "none")
 
@@ -130,20 +130,6 @@ def pool(kind: str, hidden: jax.Array, segment_ids: jax.Array, positions: jax.Ar
   chosen = chosen.astype(jnp.float32)
   total = jnp.einsum("bst,btd->bsd", chosen, hidden.astype(jnp.float32))
   return (total / jnp.maximum(chosen.sum(-1, keepdims=True), 1)).astype(hidden.dtype)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskedConfig:
-  """The fields of what predicts masked tokens, beside those that follow from the layers."""
-  use_bias: bool | None = None  # of the transform; None: as the feed-forward sub-layers
-  # Positions that an enhanced mask decoder adds before it predicts (DeBERTa); 0: there is none
-  positions: SizeOrNone = 0
-
-  def check(self, mlm: bool) -> None:
-    """Raises ConfigError where there are no masked tokens to predict."""
-    if self != MaskedConfig() and not mlm:
-      raise ConfigError(f"masked.use_bias={self.use_bias} and masked.positions={self.positions} go"
-                        " with mlm=True")
 
 
 class MlmHead(nn.Module):

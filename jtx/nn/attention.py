@@ -4,7 +4,6 @@ Letters: B batch, T query, S key, N heads, K kv-heads, H head width, D model wid
 """
 
 import dataclasses
-import functools
 from typing import Callable, NamedTuple
 
 import flax.linen as nn
@@ -123,7 +122,8 @@ class Attention(nn.Module):
     c, (B, T, D) = self.config, x.shape
     sizes = c.sizes(D)
     local = kinds[0].local if len(kinds) == 1 else jnp.array([k.local for k in kinds])[kind]
-    places = places.replace(local=local)
+    places = places.replace(local=local, in_order=(
+        source_places is None and projected is None and update is None))
     key_places = (source_places or places).replace(local=local, causal=places.causal)
     params = {**params, **make_params(self, position.layer_tables(sizes), "position_")}
     q, projected, project = self.project(
@@ -136,7 +136,7 @@ class Attention(nn.Module):
     hooks = dict(position=position, params=params, train=train, return_weights=return_weights)
     merged = lambda out: out
     if c.global_projections and "global" in rows.q_flags:
-      merged, rows = self.global_attention(x, places, rows, **hooks), global_queries.without(rows)
+      merged, rows = global_queries.attended(self, x, places, rows, hooks)
     # Several hypotheses of one source: they are further queries to the same keys.
     folded = k.shape[0], B // k.shape[0] * T
     q = q.reshape(*folded, *q.shape[2:])
@@ -163,24 +163,6 @@ class Attention(nn.Module):
                   dropout_rate=c.dropout, score_vector=self.score_vector(q.shape[-1], prefix),
                   kernel=c.kernel, **options,
                   dropout_key=self.make_rng("dropout") if train and c.dropout > 0 else None)
-
-  def global_attention(self, x: jax.Array, places: Places, rows: Rows, *, position: Position,
-                       params: Params, **options) -> Callable:
-    """What global queries see of all tokens (Beltagy et al. 2020, section 3.1).
-
-    Returns:
-      A function that puts it in the place of what they see by the projections of all.
-    """
-    places = places.replace(local=False)
-    q, projected, project = self.project(x, x, places, places, position=position, params=params,
-                                         projected=None, prefix="global_")
-    first = global_queries.first(rows)
-    # FLOPs are counted as of one global token.
-    found = self.attended(
-        first.sort(q), projected, first.places(places), places, position=position, params=params,
-        project=project, prefix="global_", rows=first.rows(rows), shares=(1 / q.shape[1],),
-        **options)
-    return functools.partial(first.merged, found)
 
   def project(self, x: jax.Array, source: jax.Array, places: Places, key_places: Places, *,
               position: Position, params: Params, projected: Projections | None,

@@ -20,6 +20,7 @@ from jtx.ranges import NotNegative, Positive, Size, SizeOrNone
 
 # Content to position, and position to content.
 TERMS = ("c2p", "p2c")
+BLOCK = 128  # tokens whose products with distances are taken at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,10 @@ class Disentangled(Position):
     return tables
 
   def bias(self, q, k, q_places, k_places, *, params, project, scale):
-    heads = q.shape[2]
+    heads, (T, S) = q.shape[2], (q.shape[1], k.shape[1])
+    # Rows of distances that are there may be a few more than the table has, but no more.
+    if q_places.in_order and T == S and 2 * T - 1 <= 4 * self.span:
+      return scale * self.of_row(q, k, params, project)
     queries, keys = self.project(params, project, q.dtype)
     rows = distance_rows(q_places.positions[:, :, None] - k_places.positions[:, None],
                          span=self.span, max_distance=self.max_distance)[:, None]
@@ -81,10 +85,30 @@ class Disentangled(Position):
       total += chosen(by_key, rows.swapaxes(-1, -2)).swapaxes(-1, -2)
     return scale * total
 
+  def of_row(self, q: jax.Array, k: jax.Array, params: Params,
+             project: Project | None) -> jax.Array:
+    """The terms of all pairs of a row in order, [B, N, T, T], without a lookup for each of them."""
+    heads, T = q.shape[2], q.shape[1]
+    distances = jnp.arange(1 - T, T)
+    rows = distance_rows(distances, span=self.span, max_distance=self.max_distance)
+    fewer = len(rows) <= 2 * self.span
+    queries, keys = self.project(params, project, q.dtype, rows if fewer else None)
+    if not fewer:
+      queries, keys = (None if x is None else x[rows] for x in (queries, keys))
+    total = jnp.zeros((), jnp.float32)
+    if keys is not None:  # of the key that is farthest behind last
+      total += of_distances(q, per_head(keys[::-1], heads))
+    if queries is not None:
+      total += of_distances(per_head(k, heads), queries).swapaxes(-1, -2)
+    return total
+
   def project(self, params: Params, project: Project | None, dtype: jnp.dtype,
-              ) -> tuple[jax.Array | None, jax.Array | None]:
-    """Queries [2 span, N, H] and keys [2 span, K, H] of distances; None for a term that is not."""
-    table = params["distances"]
+              rows: jax.Array | None = None) -> tuple[jax.Array | None, jax.Array | None]:
+    """Queries [2 span, N, H] and keys [2 span, K, H] of distances; None for a term that is not.
+
+    With `rows` [R] they are of these rows of the table.
+    """
+    table = params["distances"] if rows is None else params["distances"][rows]
     if self.norm:
       table = normalized(table, params["distances_norm_scale"], self.norm_eps, True)
       table += params["distances_norm_bias"]
@@ -108,6 +132,34 @@ def per_head(x: jax.Array, num_heads: int) -> jax.Array:
 def products(x: jax.Array, table: jax.Array) -> jax.Array:
   """Of tokens [B, T, N, H] and rows [R, N, H]: float32 [B, N, T, R]."""
   return jnp.einsum("btnh,rnh->bntr", x, table, preferred_element_type=jnp.float32)
+
+
+def of_distances(x: jax.Array, table: jax.Array) -> jax.Array:
+  """Products of tokens [B, T, N, H] with T rows of a table [2 T - 1, N, H] each: [B, N, T, T].
+
+  The first token has the last T rows, the next those from one before on. Blocks of tokens leave out
+  rows that none of them has.
+  """
+  T = x.shape[1]
+  parts = []
+  for first in range(0, T, BLOCK):
+    block = x[:, first:first + BLOCK]
+    size = block.shape[1]
+    start = T - size - first
+    parts.append(skewed(products(block, table[start:start + T + size - 1])))
+  return parts[0] if len(parts) == 1 else jnp.concatenate(parts, 2)
+
+
+def skewed(x: jax.Array) -> jax.Array:
+  """Of [..., n, T + n - 1], in row i the T from place n - 1 - i on: [..., n, T].
+
+  Each begins one place before that of the row above, so that rows cut one shorter have them all.
+  """
+  *rest, number, length = x.shape
+  flat = x.reshape(*rest, number * length)
+  if number > 1:
+    flat = flat[..., number - 1:-1]
+  return flat.reshape(*rest, number, -1)[..., :length - number + 1]
 
 
 def chosen(x: jax.Array, rows: jax.Array) -> jax.Array:

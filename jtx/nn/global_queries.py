@@ -5,7 +5,8 @@ which then see nothing, so that kernels that leave out empty blocks take time in
 number of global tokens times the length.
 """
 
-from typing import NamedTuple
+import functools
+from typing import Any, Callable, Mapping, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,9 +53,32 @@ def _taken(x: jax.Array, index: jax.Array) -> jax.Array:
   return jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), 1)
 
 
-def first(rows: Rows) -> First:
+def attended(attention: Any, x: jax.Array, places: Places, rows: Rows,
+             hooks: Mapping[str, Any]) -> tuple[Callable, Rows]:
+  """What global queries see of all tokens.
+
+  Args:
+    attention: a bound `jtx.nn.attention.Attention`.
+    x: its input [B, T, D].
+    places: of x.
+    rows: with the flag "global".
+    hooks: keywords of `Attention.attended`: the position and others.
+
+  Returns:
+    A function that puts it in the place of what they see by the projections of all, and rows in
+    which they see no more than other queries.
+  """
+  places = places.replace(local=False, in_order=False)
+  of_position = {name: hooks[name] for name in ("position", "params")}
+  q, projected, project = attention.project(x, x, places, places, projected=None, prefix="global_",
+                                            **of_position)
   of_query = rows.q_flags["global"]
-  return First(of_query, jnp.argsort(~of_query, axis=-1, stable=True))
+  first = First(of_query, jnp.argsort(~of_query, axis=-1, stable=True))
+  # FLOPs are counted as of one global token.
+  found = attention.attended(
+      first.sort(q), projected, first.places(places), places, project=project, prefix="global_",
+      rows=first.rows(rows), shares=(1 / q.shape[1],), **hooks)
+  return functools.partial(first.merged, found), without(rows)
 
 
 def without(rows: Rows) -> Rows:

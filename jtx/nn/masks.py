@@ -12,7 +12,7 @@ from typing import Callable, ClassVar, Mapping, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jtx.errors import ConfigError, nearest
+from jtx.errors import ConfigError
 
 
 class Rows(NamedTuple):
@@ -149,56 +149,6 @@ KINDS: dict[str, Kind] = {
             (window(width, 0) | Global()) & CAUSAL if causal else window(width, width) | Global()),
         windowed=True, flags=("global",)),
 }
-
-
-def kind_of(name: str) -> tuple[Kind | None, int | None]:
-  """A kind of layers and the window of its own, by its name in a stack's `pattern`.
-
-  Args:
-    name: a key of `KINDS`, or "KIND:WINDOW" for layers whose window is not the stack's.
-
-  Returns:
-    None for a kind that is not known, and None where the window is the stack's.
-
-  Raises:
-    ConfigError: what is behind the colon is no window, or the kind has none.
-  """
-  kind, colon, own = name.partition(":")
-  found = KINDS[kind] if kind in KINDS else None
-  if not colon or found is None:
-    return found, None
-  if not found.windowed or not own.isdecimal() or int(own) < 1:
-    windowed = " or ".join(repr(f"{k}:64") for k, kind in KINDS.items() if kind.windowed)
-    raise ConfigError(f"pattern: {name!r} is not a kind with a window of its own, such as"
-                      f" {windowed}")
-  return found, int(own)
-
-
-def kind_mask(name: str, *, causal: bool, window: int) -> Mask:
-  """The mask of a kind of layer.
-
-  Args:
-    name: a key of `KINDS`, or "KIND:WINDOW".
-    causal: whether later places are hidden.
-    window: places to each side, of windowed kinds without a window of their own.
-
-  Raises:
-    ConfigError: an unknown kind, or a windowed one without a window.
-  """
-  kind, own = kind_of(name)
-  if kind is None:
-    raise ConfigError(f"pattern: unknown kind of layer {name!r}; {nearest(name, KINDS)}")
-  width = window if own is None else own
-  if kind.windowed and width < 1:
-    raise ConfigError(f"pattern has layers of kind {name!r}: set window to 1 or more")
-  return kind.mask(causal, width)
-
-
-def only_windows(mask: Mask) -> bool:
-  """Whether the mask is made of windows alone, so that nothing of it varies from row to row."""
-  if isinstance(mask, And | Or):
-    return only_windows(mask.a) and only_windows(mask.b)
-  return isinstance(mask, Window)
 
 
 def materialize(mask: Mask, num_queries: int, num_keys: int, rows: Rows = Rows(),

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
 from jtx.nn import cache as kv
+from jtx.nn import kinds as layer_kinds
 from jtx.nn.apart import one_by_one
 from jtx.nn.attention import LayerKind
 from jtx.nn.block import POSITION_AT, Block, BlockConfig, Context
@@ -22,7 +23,6 @@ from jtx.nn.cache import Projections
 from jtx.nn.convolution import ConvolutionConfig
 from jtx.nn.experts import SUMS
 from jtx.nn.kept import KEPT
-from jtx.nn.masks import KINDS, Kind, kind_mask, kind_of
 from jtx.nn.positions import Params, Places, Position, make_params
 from jtx.nn.recurrence import of_layer
 from jtx.parallel.sharding import platform
@@ -77,16 +77,8 @@ class StackConfig:
     if self.position_at not in POSITION_AT:
       raise ConfigError(
           f"position_at={self.position_at!r}: {nearest(self.position_at, POSITION_AT)}")
-    for kind in self.pattern:
-      kind_mask(kind, causal=self.causal, window=self.window)
-    shared = any(kind.windowed and own is None for kind, own in map(kind_of, self.pattern) if kind)
-    if self.window and not shared:
-      kinds = " or ".join(name for name, kind in KINDS.items() if kind.windowed)
-      raise ConfigError(f"window={self.window} is for layers of kind {kinds}, and pattern has none;"
-                        " leave it 0")
+    layer_kinds.check(self)
     self.position.check_kinds(self.windowed)
-    if self.block.attention.global_projections:
-      self.check_global()
     if self.position_at != "stem" and not self.position.embeds:
       raise ConfigError(f"position_at={self.position_at!r} is for positions that are added to"
                         f" embeddings, and {type(self.position).__name__} is not; leave it 'stem'")
@@ -95,27 +87,16 @@ class StackConfig:
       raise ConfigError("final_norm=False goes with norm.position='pre', 'sandwich' or 'output';"
                         " 'post' has none behind the last layer")
 
-  def check_global(self) -> None:
-    """Raises ConfigError where there are no global tokens to have projections of their own."""
-    if self.causal or not all("global" in kind.flags for kind in self.kinds):
-      raise ConfigError("attention.global_projections=True goes with layers of kind"
-                        f" 'global_tokens' alone and causal=False, not pattern={self.pattern} and"
-                        f" causal={self.causal}")
-
-  @property
-  def kinds(self) -> list[Kind]:
-    """The kinds in its pattern; `check` tells those that are not known."""
-    return [kind for kind, _ in map(kind_of, self.pattern) if kind]
-
   @property
   def windowed(self) -> bool:
     """Whether some of its layers see a window only."""
-    return any(kind.windowed for kind in self.kinds)
+    return any(kind.windowed for kind in layer_kinds.known(self.pattern))
 
   @property
   def flags(self) -> tuple[str, ...]:
     """The flags of tokens that its masks need."""
-    return tuple(dict.fromkeys(name for kind in self.kinds for name in kind.flags))
+    known = layer_kinds.known(self.pattern)
+    return tuple(dict.fromkeys(name for kind in known for name in kind.flags))
 
   def embed_params(self, module: nn.Module, width: int | None = None, prefix: str = "") -> Params:
     """The position's parameters that `module`, the model, owns.
@@ -152,6 +133,12 @@ class StackConfig:
     if self.num_layers == 1:
       return (first,)
     return first, Segment(rest, self.num_layers - 1, turned)
+
+
+def layer_kind(config: StackConfig, name: str, share: float = 1.0) -> LayerKind:
+  """The kind of a layer, by its name in the pattern."""
+  mask = layer_kinds.kind_mask(name, causal=config.causal, window=config.window)
+  return LayerKind(mask, layer_kinds.kind_of(name)[0].windowed, share)
 
 
 class ScanLayer(Block):
@@ -247,9 +234,7 @@ class Stack(nn.Module):
 
   def scan(self, segment: Segment, name: str, apart: bool) -> Callable:
     c, (distinct, _, shares) = self.config, segment.kinds
-    kinds = tuple(LayerKind(kind_mask(kind, causal=c.causal, window=c.window),
-                            kind_of(kind)[0].windowed, share)
-                  for kind, share in zip(distinct, shares))
+    kinds = tuple(layer_kind(c, name, share) for name, share in zip(distinct, shares))
     fields = segment.block, kinds, c.position, self.cross, c.position_at, self.dtype
     if apart:
       return one_by_one(ScanLayer, fields, name, segment.num_layers, c.share)

@@ -18,7 +18,7 @@ from jtx.nn import masks
 from jtx.nn.attention import Attention
 from jtx.nn.bias import PairBias
 from jtx.nn.kernels.reference import SCORES
-from jtx.nn.stack import Stack, StackConfig
+from jtx.nn.stack import Stack, StackConfig, layer_kind
 
 # What may be kept of layers: their hidden states; queries, keys and values; biases of logits.
 HIDDEN, PROJECTIONS, BIASES = "hidden", "projections", "biases"
@@ -47,7 +47,7 @@ class Layers(NamedTuple):
   def allowed(self, layer: int) -> jax.Array:
     """Whether a token sees another in a layer, counted from 0: bool [B, 1, T, T]."""
     c, (B, T) = self.config, self.tokens
-    mask = masks.kind_mask(c.pattern[layer % len(c.pattern)], causal=c.causal, window=c.window)
+    mask = layer_kind(c, c.pattern[layer % len(c.pattern)]).mask
     allowed = masks.materialize(mask, T, T, self.rows)
     return jnp.broadcast_to(True if allowed is None else allowed, (B, 1, T, T))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.models.text_head import MaskedConfig
+from jtx.models.masked import MaskedConfig
 from jtx.nn.disentangled import Disentangled
 from jtx.objectives.mlm import Mlm
 from jtx.parallel.sharding import unbox

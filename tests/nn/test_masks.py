@@ -8,6 +8,7 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.nn import masks
+from jtx.nn.kinds import kind_mask
 from jtx.nn.masks import CAUSAL, FULL, And, Global, Or, Prefix, Rows, Window
 
 T, S, B = 5, 7, 2
@@ -151,7 +152,7 @@ def test_what_a_mask_needs_is_named(mask, needs):
 def test_a_kind_says_which_flags_its_mask_needs():
   for causal in (False, True):
     for name, kind in masks.KINDS.items():
-      mask = masks.kind_mask(name, causal=causal, window=1)
+      mask = kind_mask(name, causal=causal, window=1)
       flags = {flag: jnp.zeros((1, 3), bool) for flag in kind.flags}
       masks.materialize(mask, 3, 3, Rows(q_flags=flags, k_flags=flags))
       for flag in flags:

@@ -15,7 +15,7 @@ from jtx.interop.layers import cycle
 from jtx.interop.tables import dense, renamed
 from jtx.models.encoder import Encoder
 from jtx.models.global_tokens import OF_TEXTS, tokens_for
-from jtx.nn.masks import kind_of
+from jtx.nn.kinds import kind_of
 
 # The class's defaults; the published longformer-base-4096 has 4098 positions, 1 type and 1e-5.
 ATTRIBUTES = {
@@ -50,8 +50,7 @@ def head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
 def values(model: Encoder) -> dict[str, Any]:
   """The inverse of `trunk` and `head`."""
   stack = model.stack
-  need(stack.block.attention.global_projections and len(stack.kinds) == len(stack.pattern),
-       "has attention.global_projections=True")
+  need(stack.block.attention.global_projections, "has attention.global_projections=True")
   found = roberta.values(model)
   del found["classifier_dropout"]
   own = [kind_of(stack.pattern[i % len(stack.pattern)])[1] for i in range(stack.num_layers)]

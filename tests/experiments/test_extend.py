@@ -1,0 +1,53 @@
+"""The command that gives a trained model more tokens or longer texts, and its mistakes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jtx.data.tokenizers.kinds import wordpiece
+from jtx.nn.positions import Learned
+from jtx.saved.pretrained import load_pretrained, load_tokenizer, save_pretrained
+from tests.helpers import ROOT, block, encoder, refused
+from tests.interop.test_extended import drawn
+
+
+@pytest.mark.parametrize("argv, sentence", [
+    ([], "nothing to do: give --text and --tokens"),
+    (["--text=a.txt"], "--text and --tokens go together"),
+    (["--window=8"], "--window goes with --max_length"),
+    (["--max_length=64"], "--to_hf=NEW goes with"),
+    (["--compare=tests"], "nowhere")])
+def test_mistakes(argv, sentence):
+  status, told = refused("extend", "--init=nowhere", *argv)
+  assert status and sentence in told
+
+
+@pytest.mark.slow
+def test_a_model_with_more_tokens_and_longer_texts(tmp_path):
+  tokenizer = wordpiece(iter(["a few words of all kinds"] * 2), vocab_size=60, min_frequency=1)
+  model = encoder(vocab_size=tokenizer.vocab_size, width=8, num_layers=2, mlm=True,
+                  position=Learned(16, first_position=tokenizer.pad_id + 1), num_token_types=1,
+                  block=block(num_heads=2, ffn_dim=12, attention_bias=True, activation="gelu",
+                              norm_position="post", norm_eps=1e-5))
+  save_pretrained(str(tmp_path / "old"), model, drawn(model), tokenizer)
+  (tmp_path / "domain.txt").write_text("wordsall kindsof\n" * 3)
+  done = subprocess.run(
+      [sys.executable, "-m", "experiments.extend", f"--init={tmp_path}/old", "--tokens=6",
+       f"--text={tmp_path}/domain.txt", "--max_length=40", "--window=8",
+       f"--to_hf={tmp_path}/new", f"--compare={tmp_path}/old"],
+      cwd=ROOT, text=True, capture_output=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+  assert done.returncode == 0, done.stderr
+  told = json.loads(done.stdout.splitlines()[-1])
+  old, new = (load_tokenizer(str(tmp_path / name)) for name in ("old", "new"))
+  plain = len(old.plain_ids())
+  # Then each word is one token, and there are no more pairs.
+  assert sorted(new.tokens(range(old.vocab_size, new.vocab_size))) == ["kindsof", "wordsall"]
+  assert told == {"new_tokens": 2, "vocab_size": old.vocab_size + 2, "max_length": 40,
+                  "tokens": [plain + 2, plain], "shared": plain, "share": 1.0}
+  assert len(new.encode("wordsall kindsof")) == 2
+  longer, _ = load_pretrained(str(tmp_path / "new"))
+  assert (longer.vocab_size, longer.longest, longer.stack.window) == (old.vocab_size + 2, 40, 4)
+  assert json.loads((tmp_path / "new" / "config.json").read_text())["model_type"] == "longformer"
