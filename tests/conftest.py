@@ -36,8 +36,8 @@ import pytest
 from flax import linen as nn
 
 
-# The programs that the present test has called, so that a second call with arrays of the same shapes
-# does not trace again. What a test replaces in jtx may be part of them: see `replaced`.
+# The programs that the present test has called, so that a second call with arrays of the same
+# shapes does not trace again. What a test replaces in jtx may be part of them: see `replaced`.
 PROGRAMS = {}
 
 

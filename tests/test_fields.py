@@ -41,19 +41,20 @@ from jtx.models.two_towers import ProjectionConfig, SimilarityConfig, TowerConfi
 from jtx.models.vit import GridStackConfig, ImageConfig, Vit
 from jtx.models.xlnet import Xlnet
 from jtx.nn.activations import ACTIVATIONS
+from jtx.nn.attached import Attached
 from jtx.nn.attention import PROJECTIONS, QK_NORMS, Attention, AttentionConfig, LayerKind
 from jtx.nn.block import PARALLEL, POSITION_AT, BlockConfig, Context, Memory, ResidualConfig
 from jtx.nn.characters import CharacterConfig
 from jtx.nn.convolution import ConvolutionConfig
 from jtx.nn.disentangled import Disentangled
-from jtx.nn.grid_positions import (
-    GRID_POSITIONS, GridPosition, Learned2d, LearnedGrid, RelativeBias, Rope2d, Sincos2d)
+from jtx.nn.grid_kinds import Learned2d, RelativeBias, Rope2d
+from jtx.nn.grid_positions import GRID_POSITIONS, GridPosition, LearnedGrid, Sincos2d
 from jtx.nn.layers import NORM_POSITIONS, FfnConfig, NormConfig
 from jtx.nn.lora import LoraConfig
 from jtx.nn.mbconv import MbConvConfig
 from jtx.nn.mixture import ExpertsConfig
 from jtx.nn.masks import CAUSAL, Rows
-from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sinusoidal
+from jtx.nn.positions import POSITIONS, Learned, Places, Position, Sinusoidal
 from jtx.nn.recurrent import CellConfig, RecurrentConfig
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import SCALINGS, Linear, Llama3, Ntk, Rope, Scaling, Yarn

@@ -42,6 +42,7 @@ SKIPPED = {
     "jtx.models.masked": "DeBERTa's decoder of masked tokens, which BERT has not",
     "jtx.models.features": "frozen features, which pretraining has not",
     "jtx.models.mae_decoder": "the decoder of MAE",
+    "jtx.models.pooling": "the token, or the mean, that a head reads",
     "jtx.models.patches": "bytes of images to normalised patches, row by row",
     "jtx.models.resnet": "the stem of hybrids",
     "jtx.objectives": "the table of losses",

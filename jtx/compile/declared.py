@@ -34,8 +34,8 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
     if "vocab_size" in kind:
       size = kind.vocab_size + len(config.tokenizer.delimiters)
       if vocab_size not in (None, size):
-        raise ConfigError(f"vocab_size={vocab_size}: it is {size} by config.tokenizer.kind.vocab_size"
-                          f"={kind.vocab_size} and its delimiters; set that in its place")
+        raise ConfigError(f"vocab_size={vocab_size}: it is {size} by config.tokenizer.kind."
+                          f"vocab_size={kind.vocab_size} and its delimiters; set that in its place")
     of_file = size is None and kind.name == "file" and (
         storage.exists(kind.path) or hub.is_name(kind.path))
     if of_file or kind.name == "bytes":  # whose vocabulary is always the same

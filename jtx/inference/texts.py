@@ -17,8 +17,8 @@ from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.inference.predictions import Labels, Prediction, predicted
 from jtx.models.heads import only_pools
-from jtx.models.text_head import POOLS
-from jtx.models.text_head import pool as pool_texts
+from jtx.models.pooling import POOLS
+from jtx.models.pooling import pool as pool_texts
 from jtx.nn.numerics import unit
 from jtx.parallel import processes, sharding
 

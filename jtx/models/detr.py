@@ -21,7 +21,7 @@ from jtx.nn import layers
 from jtx.nn.attention import PROJECTIONS, AttentionConfig
 from jtx.nn.block import BlockConfig, Context, Memory
 from jtx.nn.encodings import sinusoidal
-from jtx.nn.given import Given
+from jtx.nn.attached import Given
 from jtx.nn.lora import Adapted
 from jtx.nn.positions import Places, Position
 from jtx.nn.stack import Stack, StackConfig

@@ -1,4 +1,4 @@
-"""What predicts masked tokens, where that is more than the last layer's hidden states."""
+"""Prediction of masked tokens from more than the last layer's hidden states."""
 
 import dataclasses
 from typing import Any

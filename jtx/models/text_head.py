@@ -8,15 +8,14 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
 from jtx.models.heads import TASKS, check_text_head
+from jtx.models.pooling import POOLS, pool
 from jtx.nn import layers
 from jtx.nn.activations import activate
 from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
 from jtx.nn.numerics import unit
 from jtx.parallel.sharding import Batch
-from jtx.ranges import Fraction, Rate, Size
-
-POOLS = ("first", "last", "before_last", "mean", "none")
+from jtx.ranges import Fraction, Rate, Size, SizeOrNone
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,23 +112,6 @@ class Transform(nn.Module):
                      init_std=self.block.init_std, dtype=self.dtype, name="dense")(x)
     x = activate(self.activation, x)
     return self.block.norm.make("norm")(x) if self.norm else x
-
-
-def pool(kind: str, hidden: jax.Array, segment_ids: jax.Array, positions: jax.Array,
-         num_texts: int) -> jax.Array:
-  """The token that `kind` names or the mean of each text of a row: [B, T, D] to [B, S, D].
-
-  Texts that a row does not have are zeros.
-  """
-  chosen = segment_ids[:, None] == jnp.arange(1, num_texts + 1)[:, None]  # [B, S, T]
-  if kind == "first":
-    chosen &= positions[:, None] == 0
-  if kind in ("last", "before_last"):
-    places = jnp.where(chosen, positions[:, None], -1)
-    chosen &= positions[:, None] == places.max(-1, keepdims=True) - (kind == "before_last")
-  chosen = chosen.astype(jnp.float32)
-  total = jnp.einsum("bst,btd->bsd", chosen, hidden.astype(jnp.float32))
-  return (total / jnp.maximum(chosen.sum(-1, keepdims=True), 1)).astype(hidden.dtype)
 
 
 class MlmHead(nn.Module):

@@ -1,4 +1,4 @@
-"""The kinds of a stack's layers by their names in its pattern, each with a window of its own or not."""
+"""The kinds of a stack's layers by their names in its pattern, with or without a window."""
 
 from typing import Any, Sequence
 

@@ -31,7 +31,7 @@ class Places:
   types: jax.Array | None = None  # [B, T] int, token types
   local: jax.Array | bool = False  # scalar: of a layer that sees a window only
   causal: bool = flax.struct.field(pytree_node=False, default=False)  # later keys are hidden
-  vectors: jax.Array | None = None  # [B, T, D], of `jtx.nn.given`
+  vectors: jax.Array | None = None  # [B, T, D], of `jtx.nn.attached`
   # Queries and keys are the whole row in order, so tokens of a text are as far apart in the row as
   # in the text.
   in_order: bool = flax.struct.field(pytree_node=False, default=False)
@@ -175,26 +175,6 @@ class Sinusoidal(Position):
 
 
 @dataclasses.dataclass(frozen=True)
-class Attached(Sinusoidal):
-  """Sinusoids added to the inputs of queries and keys in every layer (DETR, appendix A.4)."""
-  cross: bool = False  # in cross-attention, too
-
-  @property
-  def embeds(self):
-    return False
-
-  @property
-  def crosses(self):
-    return self.cross
-
-  def embed(self, x, places, params):
-    return x
-
-  def add(self, x, places, params):
-    return Sinusoidal.embed(self, x, places, params)
-
-
-@dataclasses.dataclass(frozen=True)
 class Learned(Position):
   """A trained vector for each position.
 
@@ -233,6 +213,5 @@ class Learned(Position):
 POSITIONS: dict[str, Callable[..., Position]] = {
     "none": Position,
     "sinusoidal": Sinusoidal,
-    "attached": Attached,
     "learned": Learned,
 }

@@ -12,8 +12,9 @@ import pytest
 from jtx.errors import ConfigError
 from jtx.inference import decode, generate
 from jtx.models.text_head import HeadConfig
+from jtx.nn.attached import Attached
 from jtx.nn.disentangled import Disentangled
-from jtx.nn.positions import POSITIONS, Attached, Learned, Places, Position, Sinusoidal
+from jtx.nn.positions import POSITIONS, Learned, Places, Position, Sinusoidal
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import Rope
 from jtx.nn.shift import LAST

@@ -13,7 +13,8 @@ from jtx.interop import huggingface
 from jtx.interop.presets import ENCODERS
 from jtx.models import MODELS
 from jtx.models.encoder import BERT_STACK, Encoder
-from jtx.models.text_head import Head, HeadConfig, pool
+from jtx.models.pooling import pool
+from jtx.models.text_head import Head, HeadConfig
 from jtx.nn.convolution import ConvolutionConfig
 from jtx.nn.disentangled import Disentangled
 from jtx.nn.layers import LayerNorm

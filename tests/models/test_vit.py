@@ -19,8 +19,8 @@ from jtx.models import patches
 from jtx.models.patches import ImageConfig, split
 from jtx.models.vit import VIT_STACK
 from jtx.nn.block import Context, ResidualConfig, skip_examples
-from jtx.nn.grid_positions import (
-    GRID_POSITIONS, Grid, Learned2d, LearnedGrid, RelativeBias, Sincos2d)
+from jtx.nn.grid_kinds import Learned2d, RelativeBias
+from jtx.nn.grid_positions import GRID_POSITIONS, Grid, LearnedGrid, Sincos2d
 from jtx.nn.positions import Places
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, vit

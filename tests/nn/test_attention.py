@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
+from jtx.nn.attached import Attached
 from jtx.nn.kernels import choose as kernels_of
 from jtx.nn import masks
 from jtx.nn.attend import attend
 from jtx.nn.attention import PROJECTIONS, Attention, AttentionConfig, LayerKind
 from jtx.nn.layers import NormConfig
 from jtx.nn.masks import CAUSAL, FULL, Global, Prefix, Rows
-from jtx.nn.positions import Attached, Places, Position, Sinusoidal
+from jtx.nn.positions import Places, Position, Sinusoidal
 from jtx.nn.rope import Rope
 from jtx.parallel.sharding import unbox
 

@@ -11,7 +11,8 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.nn import encodings, rope
-from jtx.nn.positions import Attached, Learned, Places, Sinusoidal, Sizes
+from jtx.nn.attached import Attached
+from jtx.nn.positions import Learned, Places, Sinusoidal, Sizes
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import Rope
 

@@ -9,12 +9,13 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.nn import masks
+from jtx.nn.attached import Attached
 from jtx.nn.attention import Attention, AttentionConfig, LayerKind
 from jtx.nn.block import Block, BlockConfig, Context, Memory, ResidualConfig
 from jtx.nn.layers import NORM_POSITIONS, FeedForward, FfnConfig, LayerNorm, NormConfig
 from jtx.nn.kinds import kind_mask, kind_of
 from jtx.nn.masks import CAUSAL, FULL, KINDS, Global, Prefix
-from jtx.nn.positions import Attached, Places, Position, Sinusoidal, Sizes
+from jtx.nn.positions import Places, Position, Sinusoidal, Sizes
 from jtx.nn.residual import skip_examples
 from jtx.nn.relative import T5Bias
 from jtx.nn.rope import Rope
