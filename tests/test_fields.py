@@ -279,7 +279,7 @@ CHANGES = {
         "num_layers": ({}, 2),
     },
     PixelConfig: {
-        "channels": ({}, 1),
+        "channels": (dict(mean=(0.4,), std=(0.4,)), 1),
         "mean": ({}, (0.4,)),
         "std": ({}, (0.4,)),
     },

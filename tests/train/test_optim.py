@@ -465,7 +465,7 @@ def test_bad_stretches(frozen, message):
 
 
 @pytest.mark.parametrize("name, axes", [("position_embedding", ("fixed_positions", "embed")),
-                                        ("kernel/mean", ("fixed_norm", "embed"))])
+                                        ("mean", ("fixed_norm", "embed"))])
 def test_parameters_that_are_not_trained_stay(name, axes):
   """Tables of positions, and the constants of batch norms, which weight decay does not reach."""
   params = {name: jnp.ones((3, 4)), "kernel": jnp.ones((4, 5))}
