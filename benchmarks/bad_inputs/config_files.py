@@ -80,6 +80,12 @@ CASES = [
     flagged("a layer kind that is none", "model.stack.pattern=globl,", "globl"),
     flagged("a dtype that is none", "model.dtype=float8", "float8"),
     flagged("an objective of another head", "objective=\"{'name':'mlm'}\"", "mlm"),
+    Case("a cell that is none", "train --config=jtx.configs.rnn:tiny,cell=lstn --workdir=w",
+         "cell.kind='lstn'"),
+    Case("a bridge between unlike layers", "train --config=jtx.configs.rnn:tiny --workdir=w"
+         " --config.model.bridge=copy", "bridge='copy' needs an encoder of one direction"),
+    Case("a language model of no words", "train --config=jtx.configs.elmo:tiny --workdir=w"
+         " --config.model.bilm=False", "set config.model.bilm=True"),
     Case("an argument that is none", "train --config=jtx.configs.classify:tny=1 --workdir=w",
          "config argument 'tny=1'; did you mean 'tiny'|'tny=1': did you mean 'tiny'"),
     Case("a size that is none", "train --config=jtx.configs.bert:lrge --workdir=w", "lrge"),
