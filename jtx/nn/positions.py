@@ -31,8 +31,7 @@ class Places:
   types: jax.Array | None = None  # [B, T] int, token types
   local: jax.Array | bool = False  # scalar: of a layer that sees a window only
   causal: bool = flax.struct.field(pytree_node=False, default=False)  # later keys are hidden
-  # Queries and keys are the whole row in order, so tokens of a text are as far apart in the row as
-  # in the text.
+  # Queries and keys are whole rows, where tokens of a text are as far apart as in the text.
   in_order: bool = flax.struct.field(pytree_node=False, default=False)
 
 
