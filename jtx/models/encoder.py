@@ -6,7 +6,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.errors import ConfigError
 from jtx.models.contract import flags_of
 from jtx.models.features import FeatureConfig, Features
 from jtx.models.global_tokens import GlobalConfig
@@ -59,7 +58,6 @@ class Encoder(Adapted):
 
   def setup(self):
     dtype, block = layers.compute_dtype(self.dtype), self.stack.block
-    self.globals.check(self.stack)
     self.decoder_positions = self.masked.table(self)
     width = self.embedding.width or self.stack.width
     std = block.init_std or 0.02
@@ -79,12 +77,7 @@ class Encoder(Adapted):
       self.mlm_head = MlmHead(self.vocab_size, width, block, dtype,
                               use_bias=self.masked.use_bias)
     if self.features.layers:
-      if self.head.task == "none":
-        raise ConfigError(f"features.layers={self.features.layers} are for a head, and head.task is"
-                          " 'none'")
-      if self.lora.rank:
-        raise ConfigError("features.layers are of an encoder as it is; leave lora.rank 0")
-      self.features.check(self.stack.num_layers)
+      self.features.check(self)
       self.extractor = Features(self.features, dtype)
     if self.head.task != "none":
       self.task_head = Head(self.head, block, dtype)
@@ -118,9 +111,7 @@ class Encoder(Adapted):
 
   def masked_states(self, batch: Batch, train: bool = False) -> tuple[jax.Array, jax.Array]:
     """Hidden states of the last layer, and what `mlm_logits` is of, both [B, T, D]."""
-    if self.masked.positions:
-      return decoded(self, batch, train)
-    return (hidden := self(batch, train)), hidden
+    return decoded(self, batch, train)
 
   def mlm_logits(self, hidden: jax.Array) -> jax.Array:
     """[..., D] of `masked_states` to float32 [..., V]."""
@@ -156,7 +147,7 @@ class Encoder(Adapted):
 
   def inputs(self, batch: Batch, train: bool, **returns: bool) -> tuple[jax.Array, Context]:
     """Those of the stack."""
-    places, batch = self.places(batch), self.globals.flagged(batch)
+    places, batch = self.places(batch), self.globals.flagged(batch, self.stack)
     ctx = Context(places, batch["text_segment_ids"], flags_of(batch, "text", self.stack, places),
                   batch.get("text_pairs"), train=train, **returns,
                   embed_params=self.stack.shared(self.position_params))

@@ -4,6 +4,7 @@ Devlin et al. 2019, section 5.3; Peters et al. 2018, equation 1, of ELMo.
 """
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -38,8 +39,13 @@ class FeatureConfig:
     if (self.combine, self.lstm_layers) != (off.combine, off.lstm_layers):
       raise ConfigError("features.combine and features.lstm_layers go with features.layers")
 
-  def check(self, num_layers: int) -> None:
-    """Raises ConfigError where a layer does not exist."""
+  def check(self, encoder: Any) -> None:
+    """Raises ConfigError where an `Encoder` has no head for them, is trained, or lacks a layer."""
+    if encoder.head.task == "none":
+      raise ConfigError(f"features.layers={self.layers} are for a head, and head.task is 'none'")
+    if encoder.lora.rank:
+      raise ConfigError("features.layers are of an encoder as it is; leave lora.rank 0")
+    num_layers = encoder.stack.num_layers
     for i in self.layers:
       if not -num_layers - 1 <= i <= num_layers:
         raise ConfigError(f"features.layers={self.layers}: there is no {i}; the embeddings are 0"

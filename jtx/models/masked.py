@@ -1,4 +1,4 @@
-"""Prediction of masked tokens from more than the last layer's hidden states."""
+"""The states that predict masked tokens: the last layer's, or those of an enhanced mask decoder."""
 
 import dataclasses
 from typing import Any
@@ -37,8 +37,11 @@ class MaskedConfig:
 
 
 def decoded(encoder: Any, batch: Batch, train: bool) -> tuple[jax.Array, jax.Array]:
-  """`Encoder.masked_states` of a bound encoder with an enhanced mask decoder."""
+  """`Encoder.masked_states` of a bound encoder."""
   number, positions = encoder.masked.positions, batch["text_positions"]
+  if not number:
+    hidden = encoder(batch, train)
+    return hidden, hidden
   if positions.shape[1] > number:
     raise ConfigError(f"masked.positions={number} is too short for rows of {positions.shape[1]}"
                       " tokens")

@@ -40,8 +40,7 @@ class AttentionConfig:
   # Queries and keys are normed: "head" in every head (Qwen 3), "width" over all heads (OLMo 2).
   qk_norm: str = "none"
   dropout: Rate = 0.0  # of the weights
-  # Queries with the flag "global" see all, by projections of their own (Longformer).
-  global_projections: bool = False
+  global_projections: bool = False  # of their own for tokens that are "global" (Longformer)
   kernel: str = "auto"  # of nn/kernels/choose.py; "auto" is the first that fits and pays
 
   def __post_init__(self):
@@ -166,11 +165,8 @@ class Attention(nn.Module):
 
   def project(self, x: jax.Array, source: jax.Array, places: Places, key_places: Places, *,
               position: Position, params: Params, projected: Projections | None,
-              prefix: str = ""):
-    """Queries [B, T, N, H] of x; keys and values of the source, where `projected` has none.
-
-    `prefix` goes before the names of the projections.
-    """
+              prefix: str = ""):  # of the projections' names
+    """Queries [B, T, N, H] of x; keys and values of the source, where `projected` has none."""
     c = self.config
     H = c.sizes(x.shape[-1]).head_dim
     # Logits begin as if `scale` were H^-0.5 (T5 has 1 and smaller queries).

@@ -1,4 +1,7 @@
-"""The kinds of a stack's layers by their names in its pattern, with or without a window."""
+"""The kinds of a stack's layers, by their names in its pattern.
+
+A name is a key of `KINDS`, or "KIND:WINDOW" for layers whose window is not the stack's: "local:64".
+"""
 
 from typing import Any, Sequence
 
@@ -47,6 +50,12 @@ def kind_mask(name: str, *, causal: bool, window: int) -> Mask:
   if kind.windowed and width < 1:
     raise ConfigError(f"pattern has layers of kind {name!r}: set window to 1 or more")
   return kind.mask(causal, width)
+
+
+def of_layer(stack: Any, name: str) -> tuple[Mask, bool]:
+  """The mask of a layer of a `StackConfig`, by its kind's name, and whether it is local."""
+  kind, _ = kind_of(name)
+  return kind_mask(name, causal=stack.causal, window=stack.window), kind.windowed
 
 
 def known(pattern: Sequence[str]) -> list[Kind]:

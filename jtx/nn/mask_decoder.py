@@ -8,8 +8,10 @@ layer's parameters serve the decoder, too, in each of its steps.
 import jax
 
 from jtx.errors import ConfigError
+from jtx.nn.attention import LayerKind
 from jtx.nn.block import Block, Context
-from jtx.nn.stack import Stack, StackConfig, layer_kind
+from jtx.nn.kinds import of_layer
+from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import unbox
 
 STEPS = 2
@@ -44,8 +46,8 @@ def decode(stack: Stack, queries: jax.Array, source: jax.Array, ctx: Context) ->
     layer = jax.tree.map(lambda x: x[-1], layer)
   name = segment.pattern[(segment.num_layers - 1) % len(segment.pattern)]
   # Of no parent: its parameters are not its own.
-  block = Block(segment.block, (layer_kind(config, name),), config.position, dtype=stack.dtype,
-                parent=None)
+  block = Block(segment.block, (LayerKind(*of_layer(config, name)),), config.position,
+                dtype=stack.dtype, parent=None)
   tables = config.position.stack_tables(segment.block.attention.sizes(queries.shape[-1]))
   ctx = ctx.replace(source=source, params={name: params[name] for name in tables},
                     return_weights=False, return_hidden=False)

@@ -32,8 +32,7 @@ class Places:
   local: jax.Array | bool = False  # scalar: of a layer that sees a window only
   causal: bool = flax.struct.field(pytree_node=False, default=False)  # later keys are hidden
   vectors: jax.Array | None = None  # [B, T, D], of `jtx.nn.attached`
-  # Queries and keys are the whole row in order, so tokens of a text are as far apart in the row as
-  # in the text.
+  # Queries and keys are whole rows, where tokens of a text are as far apart as in the text.
   in_order: bool = flax.struct.field(pytree_node=False, default=False)
 
 

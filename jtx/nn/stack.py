@@ -61,8 +61,7 @@ class StackConfig:
   block: BlockConfig = BlockConfig()  # all that layers have in common
   position: Position = Position()  # encoding of where tokens are
   position_at: str = "stem"  # of `POSITION_AT`
-  # Kinds of layers, keys of `KINDS`, cycled over the depth; "local:64" has a window of its own.
-  pattern: tuple[str, ...] = ("global",)
+  pattern: tuple[str, ...] = ("global",)  # kinds of layers in turn, as jtx/nn/kinds.py names them
   window: SizeOrNone = 0  # of other windowed layers, places to each side
   causal: bool = False  # later places are hidden
   final_norm: bool = True  # False: what reads a pre-norm stack has a norm of its own
@@ -133,12 +132,6 @@ class StackConfig:
     if self.num_layers == 1:
       return (first,)
     return first, Segment(rest, self.num_layers - 1, turned)
-
-
-def layer_kind(config: StackConfig, name: str, share: float = 1.0) -> LayerKind:
-  """The kind of a layer, by its name in the pattern."""
-  mask = layer_kinds.kind_mask(name, causal=config.causal, window=config.window)
-  return LayerKind(mask, layer_kinds.kind_of(name)[0].windowed, share)
 
 
 class ScanLayer(Block):
@@ -234,7 +227,8 @@ class Stack(nn.Module):
 
   def scan(self, segment: Segment, name: str, apart: bool) -> Callable:
     c, (distinct, _, shares) = self.config, segment.kinds
-    kinds = tuple(layer_kind(c, name, share) for name, share in zip(distinct, shares))
+    kinds = tuple(LayerKind(*layer_kinds.of_layer(c, name), share)
+                  for name, share in zip(distinct, shares))
     fields = segment.block, kinds, c.position, self.cross, c.position_at, self.dtype
     if apart:
       return one_by_one(ScanLayer, fields, name, segment.num_layers, c.share)

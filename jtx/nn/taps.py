@@ -18,7 +18,8 @@ from jtx.nn import masks
 from jtx.nn.attention import Attention
 from jtx.nn.bias import PairBias
 from jtx.nn.kernels.reference import SCORES
-from jtx.nn.stack import Stack, StackConfig, layer_kind
+from jtx.nn.kinds import of_layer
+from jtx.nn.stack import Stack, StackConfig
 
 # What may be kept of layers: their hidden states; queries, keys and values; biases of logits.
 HIDDEN, PROJECTIONS, BIASES = "hidden", "projections", "biases"
@@ -47,7 +48,7 @@ class Layers(NamedTuple):
   def allowed(self, layer: int) -> jax.Array:
     """Whether a token sees another in a layer, counted from 0: bool [B, 1, T, T]."""
     c, (B, T) = self.config, self.tokens
-    mask = layer_kind(c, c.pattern[layer % len(c.pattern)]).mask
+    mask, _ = of_layer(c, c.pattern[layer % len(c.pattern)])
     allowed = masks.materialize(mask, T, T, self.rows)
     return jnp.broadcast_to(True if allowed is None else allowed, (B, 1, T, T))
 
