@@ -36,7 +36,8 @@ from jtx.nn.block import PARALLEL, POSITION_AT, BlockConfig, Context, Memory, Re
 from jtx.nn.convolution import ConvolutionConfig
 from jtx.nn.disentangled import Disentangled
 from jtx.nn.grid_positions import (
-    GRID_POSITIONS, GridPosition, Learned2d, LearnedGrid, RelativeBias, Rope2d, Sincos2d)
+    GRID_POSITIONS, GridPosition, Learned2d, LearnedGrid, Sincos2d)
+from jtx.nn.grid_relative import RelativeBias, Rope2d
 from jtx.nn.layers import NORM_POSITIONS, FfnConfig, NormConfig
 from jtx.nn.lora import LoraConfig
 from jtx.nn.mbconv import MbConvConfig

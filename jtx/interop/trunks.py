@@ -24,7 +24,8 @@ from jtx.models.text_head import HeadConfig
 from jtx.models.two_towers import IMAGE, TwoTowers, image_tower
 from jtx.models.vit import Vit
 from jtx.models.xlnet import Xlnet
-from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid, RelativeBias
+from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid
+from jtx.nn.grid_relative import RelativeBias
 from jtx.nn.rope import Rope
 from jtx.nn.stack import StackConfig
 from jtx.parallel.sharding import unbox

@@ -25,7 +25,8 @@ from jtx.nn import layers
 from jtx.nn.activations import activate
 from jtx.nn.attention import PROJECTIONS, AttentionConfig
 from jtx.nn.block import BlockConfig, Context
-from jtx.nn.grid_positions import Grid, GridPosition, RelativeBias
+from jtx.nn.grid_positions import Grid, GridPosition
+from jtx.nn.grid_relative import RelativeBias
 from jtx.nn.lora import Adapted
 from jtx.nn.mbconv import Conv, MbConv, MbConvConfig, max_pool
 from jtx.nn.positions import Places

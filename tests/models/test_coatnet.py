@@ -15,7 +15,8 @@ from jtx.models.coatnet import CoAtNet, LayersConfig, StagesConfig, StemConfig
 from jtx.models.image_head import ImageHeadConfig
 from jtx.models.patches import ImageConfig
 from jtx.nn import mbconv
-from jtx.nn.grid_positions import Grid, RelativeBias, Sincos2d
+from jtx.nn.grid_positions import Grid, Sincos2d
+from jtx.nn.grid_relative import RelativeBias
 from jtx.nn.layers import NormConfig
 from jtx.nn.mbconv import Conv, MbConv, MbConvConfig, depthwise, max_pool
 from jtx.nn.positions import Places

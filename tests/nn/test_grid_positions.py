@@ -8,7 +8,8 @@ import pytest
 from jtx.errors import ConfigError
 from jtx.nn import encodings
 from jtx.nn.grid_positions import (
-    GRID_POSITIONS, Grid, Learned2d, LearnedGrid, RelativeBias, Rope2d, Sincos2d)
+    GRID_POSITIONS, Grid, Learned2d, LearnedGrid, Sincos2d)
+from jtx.nn.grid_relative import RelativeBias, Rope2d
 from jtx.nn.positions import Places, Sizes
 
 GRID = Grid(3, 4, prefix=2)

@@ -14,7 +14,8 @@ from jtx.interop.families import vit
 from jtx.interop.family import Attributes, Family, Heads, Names
 from jtx.interop.tables import TABLE, VECTOR, Row, dense, norm
 from jtx.models.vit import Vit
-from jtx.nn.grid_positions import GRID_POSITIONS, GridPosition, LearnedGrid, RelativeBias
+from jtx.nn.grid_positions import GRID_POSITIONS, GridPosition, LearnedGrid
+from jtx.nn.grid_relative import RelativeBias
 
 # The attribute of a kind of positions -> its fields, by name
 POSITIONS = {
