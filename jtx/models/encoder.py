@@ -88,8 +88,7 @@ class Encoder(Adapted):
 
   @property
   def heads(self) -> frozenset[str]:
-    more = {"mlm": self.mlm, "projected": self.head.projection}
-    return frozenset(name for name, has in more.items() if has) | heads_of(self.head.task)
+    return frozenset({"mlm"} if self.mlm else ()) | heads_of(self.head.task, self.head.projection)
 
   @property
   def longest(self) -> int | None:

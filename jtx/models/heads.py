@@ -34,9 +34,10 @@ TASKS: dict[str, Task] = {
 }
 
 
-def heads_of(task: str) -> frozenset[str]:
+def heads_of(task: str, projection: int = 0) -> frozenset[str]:
   """The heads, as `contract.Model.heads` names them, that a head for this task is."""
-  return frozenset({task, TASKS[task].trained_as} - {"none", None})
+  names = {task, TASKS[task].trained_as, "projected" if projection else None}
+  return frozenset(names - {"none", None})
 
 
 def only_pools(head: Any) -> bool:

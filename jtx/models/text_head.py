@@ -73,7 +73,7 @@ class Head(nn.Module):
 
     Returns:
       [B, S, outputs], or [B, T, outputs] where tokens are not pooled; the outputs of an
-      "embedding" are the D of the transform, or those of the projection.
+      "embedding" are the D of the transform, or the projection.
     """
     c = self.config
     x = hidden if c.pool == "none" else pool(
@@ -82,9 +82,10 @@ class Head(nn.Module):
     if c.transform != "none":
       x = Transform(hidden.shape[-1], c.transform, norm=c.norm, use_bias=c.use_bias,
                     block=self.block, dtype=self.dtype, name="transform")(x)
-    if c.projection:
-      x = layers.Dense((c.projection,), ("embed", "transform"), use_bias=c.output_bias,
-                       init_std=self.block.init_std, dtype=self.dtype, name="projection")(x)
+    dense = lambda size, axis, name: layers.Dense(
+        (size,), ("embed", axis), use_bias=c.output_bias, init_std=self.block.init_std,
+        dtype=self.dtype, name=name)
+    x = dense(c.projection, "transform", "projection")(x) if c.projection else x
     if c.task == "embedding":
       x = x.astype(jnp.float32)
       return unit(x) if c.normalize else x
@@ -92,9 +93,7 @@ class Head(nn.Module):
     outputs = TASKS[c.task].outputs or c.outputs
     if outputs is None:
       raise ConfigError(f"head.outputs must be set: head.task={c.task!r}")
-    x = layers.Dense((outputs,), ("embed", "outputs"), use_bias=c.output_bias,
-                     init_std=self.block.init_std, dtype=self.dtype, name="output")(x)
-    return x.astype(jnp.float32)
+    return dense(outputs, "outputs", "output")(x).astype(jnp.float32)
 
 
 class Transform(nn.Module):

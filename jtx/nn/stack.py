@@ -204,8 +204,7 @@ class Stack(nn.Module):
       raise ConfigError("segments that share a position bias need the same num_heads")
     ctx = ctx.replace(params=make_params(self, tables), places=ctx.places.replace(
         causal=config.causal and "prefix" not in config.pattern))
-    outputs, first = [], self.below
-    total = self.of or sum(s.num_layers for s in segments)
+    outputs, first, total = [], self.below, self.of or sum(s.num_layers for s in segments)
     for i, segment in enumerate(segments):
       name = "layers" if len(segments) == 1 else f"layers_{i}"
       own = None if cache is None else cache[i]

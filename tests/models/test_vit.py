@@ -305,10 +305,15 @@ def test_weights_are_for_images_of_another_size():
   same = resized_vit(SMALL, flat, SMALL)
   assert all(same[p] is flat[p] for p in flat)
   assert resized_vit(vit(larger, position=Sincos2d()), {}, vit(SMALL, position=Sincos2d())) == {}
-  for position, name in ((Learned2d(), "Learned2d"), (RelativeBias(), "RelativeBias")):
-    model = vit(SMALL, position=position)
-    with pytest.raises(ConfigError, match=f"positions of the kind {name}"):
-      resized_vit(vit(larger, position=position), flatten_dict(drawn(model), sep="/"), model)
+  model = vit(SMALL, position=Learned2d())
+  with pytest.raises(ConfigError, match="positions of the kind Learned2d"):
+    resized_vit(vit(larger, position=Learned2d()), flatten_dict(drawn(model), sep="/"), model)
+  model = vit(SMALL, position=RelativeBias())  # whose three numbers of the prefix stay
+  flat = flatten_dict(drawn(model), sep="/")
+  params, path = resized_vit(vit(larger, position=RelativeBias()), flat, model), (
+      "encoder/position_bias")
+  assert params[path].shape == (9 * 9 + 3, 2) and flat[path].shape == (5 * 5 + 3, 2)
+  np.testing.assert_array_equal(params[path][-3:], flat[path][-3:])
 
 
 def test_the_stem_of_a_hybrid():
@@ -333,7 +338,7 @@ def test_the_stem_of_a_hybrid():
 @pytest.mark.parametrize("fields, message", [
     (dict(patch_size=5), "image.size=12 is not a multiple of the 5 pixels of a patch"),
     (dict(stem=ResnetConfig((1,), 8, 4), patch_size=2), "8 pixels of a patch"),
-    (dict(prefix=PrefixConfig(cls=False)), "head.pool='first' is the"),
+    (dict(prefix=PrefixConfig(cls=False)), "head.pool='first' takes the"),
     (dict(head=dataclasses.replace(CLASSES, distilled=True)), "needs prefix.cls=True and"),
     (dict(position_at="top"), "position_at='top'"),
     (dict(position_at="layers", decoder=DecoderConfig(num_layers=1)),

@@ -20,6 +20,7 @@ from jtx.nn.grid_positions import GRID_POSITIONS, LearnedGrid
 SIDE = "side_of_images"  # of preprocessor_config.json
 ATTRIBUTES = {key: value for key, value in vit.ATTRIBUTES.items() if key != "intermediate_size"} | {
     "layer_norm_eps": ("positive", 1e-6),
+    "patch_size": ("square", 14),
     "mlp_ratio": ("size", 4),
     "layerscale_value": ("positive", 1.0),
     "drop_path_rate": ("rate", 0.0),
@@ -154,4 +155,5 @@ def family(kind: str, name: str, more: Mapping[str, tuple[str, Any]],
 FAMILY = family("dinov2", "Dinov2", {"use_mask_token": ("flag", True)},
                 {"num_register_tokens": 0})
 WITH_REGISTERS = family("dinov2_with_registers", "Dinov2WithRegisters",
-                        {"num_register_tokens": ("size", 4)}, {"use_mask_token": True})
+                        {"num_register_tokens": ("size", 4), "patch_size": ("square", 16)},
+                        {"use_mask_token": True})

@@ -48,6 +48,14 @@ PUBLISHED = {
     "DeiTForImageClassificationWithTeacher": (87_338_192, dict(
         model_type="deit", architectures=["DeiTForImageClassificationWithTeacher"],
         hidden_size=768, image_size=[224, 224], num_labels=1000)),
+    "Dinov2Model": (86_580_480, dict(
+        model_type="dinov2", architectures=["Dinov2Model"], image_size=518, out_indices=[12],
+        reshape_hidden_states=True)),
+    "BeitForImageClassification": (86_530_984, dict(
+        model_type="beit", architectures=["BeitForImageClassification"], num_labels=1000,
+        use_relative_position_bias=True, vocab_size=8192)),
+    "CLIPVisionModelWithProjection": (87_849_216, dict(
+        model_type="clip_vision_model", architectures=["CLIPVisionModelWithProjection"])),
     "ViTMAEForPreTraining": (111_907_840, dict(
         model_type="vit_mae", architectures=["ViTMAEForPreTraining"], norm_pix_loss=True)),
 }
