@@ -132,8 +132,7 @@ def from_trained(c, args) -> None:
   if fields["num_queries"] < c.data.ops[-1].max_boxes:
     raise ConfigError(f"config argument init={args.init!r}: its {fields['num_queries']} queries are"
                       f" fewer than the {c.data.ops[-1].max_boxes} boxes that an image may have")
-  common.apply(c, {"model": fields})
-  c.init_from = path
+  c.model, c.init_from = common.model("detr", **fields), path
   if not c.model.backbone.groups:
     c.optim.lr_mults = (("^backbone/(stem|stage_0)", 0.0), ("^backbone/", 0.1))
 

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from jtx.interop import preprocessor
+from jtx.config import build, section
+from jtx.errors import ConfigError
+from jtx.interop import huggingface, preprocessor
+from jtx.models import MODELS
 from jtx.models.detr import IMAGENET
 from jtx.objectives.detection import Detection
+from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 
 torch = pytest.importorskip(
@@ -207,3 +211,17 @@ def test_images_are_resized_as_by_its_processor(size, shape, tmp_path):
   theirs = json.loads((tmp_path / "preprocessor_config.json").read_text())
   assert {key: theirs[key] for key in again if key in theirs} == {
       key: x for key, x in again.items() if key in theirs}
+
+
+def test_a_detector_of_other_classes_starts_from_all_but_their_scores(tmp_path):
+  peer = make_peer("basic")
+  folder = saved(peer, tmp_path / "theirs")
+  kind, fields = open_saved(folder).fields()
+  assert kind == "detr" and "head" not in fields
+  model = build(MODELS, section(MODELS, "detr", **fields, head=dict(outputs=2)), what="model")
+  params, missing = huggingface.load_params(folder, model)
+  assert sorted(missing) == ["task_head/output/bias", "task_head/output/kernel"]
+  np.testing.assert_array_equal(
+      params["task_head"]["box_1"]["kernel"].T, peer.bbox_predictor.layers[1].weight.detach())
+  with pytest.raises(ConfigError, match="model.num_queries=9 does not fit the weights of"):
+    huggingface.load_params(folder, model.clone(num_queries=9))
