@@ -13,8 +13,9 @@ folder coco: AdamW of 1e-4, and 1e-5 for the backbone, 300 epochs of which the l
 of it; published AP 42.0 and 43.5 after 500. Not yet reproduced here. Their batch norms are
 constants, so they start from `init`, a Hugging Face folder or a workdir of a Detr with a trained
 backbone. "digits" is a small model from scratch, for one to four digits on 64 x 64 pixels, or on
-32 x 32 of those that come with scikit-learn. "blood_cells" is for a few hundred photographs, from
-`init`, or from scratch with group norms.
+32 x 32 of those that come with scikit-learn: with MNIST's, 12 epochs take 45 minutes on one core,
+and AP at an IoU of 0.5 is 0.93 after 5,000 updates and 0.97 after 10,000. "blood_cells" is for a
+few hundred photographs, from `init`, or from scratch with group norms.
 
 Arguments: recipe; train and val, sources of images with boxes; init; queries; res, pixels of the
 longer side of an image; batch, epochs and lr, of which 0 is the recipe's; tiny, for seconds.
