@@ -52,6 +52,6 @@ def test_configs_of_tasks_take_recurrent_models():
   model = classify.get_config("model=lstm_2048,lm=0.5").model
   assert (model.name, model.lm, model.recurrent.dim, model.head.pool) == ("rnn", True, 2048, "last")
   for arg, what in (("features=last", "features is of encoders, and the model is a recurrent"),
-                    ("freeze=1", "freeze and decay are of one stack of layers, and the model is a")):
+                    ("freeze=1", "freeze and decay are of one stack of layers, and the model is")):
     with pytest.raises(ConfigError, match=what):
       classify.get_config(f"model=bilstm,{arg}")
