@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from typing import Any, ClassVar, Sequence
+from typing import Any, ClassVar, Mapping, Sequence
 
 from absl import logging
 import numpy as np
@@ -77,29 +77,30 @@ class WordTargets(ExampleOp):
                         f" {tokenizers[TOKENIZER].kind!r}")
     check_text("word_targets", ("text",), examples)
     numbers = {name: i for i, name in enumerate(self.names)}
-    return [{**e, **self._row(part, numbers, tokenizers[TOKENIZER])}
+    return [{**e, **row_of(part, numbers, tokenizers[TOKENIZER])}
             for e in examples for part in self._parts(e["text"])]
 
-  def _parts(self, text: str) -> list[list[bytes]]:
-    """The words of each example."""
+  def _parts(self, text: str) -> list[list[tuple[str, bytes]]]:
+    """The words of each example, and their bytes."""
     parts, room = [], 0
     for word in text.split():
-      word = word.encode("utf-8")[:self.max_length - 2]
-      if not parts or len(parts[-1]) == self.max_words or len(word) + 1 > room:
+      content = word.encode("utf-8")[:self.max_length - 2]
+      if not parts or len(parts[-1]) == self.max_words or len(content) + 1 > room:
         parts.append([])
         room = self.max_length - 1  # a space stands between words only
-      parts[-1].append(word)
-      room -= len(word) + 1
+      parts[-1].append((word, content))
+      room -= len(content) + 1
     return parts
 
-  def _row(self, words: list[bytes], numbers: dict[str, int], tokenizer: Bytes) -> Example:
-    ids, targets = [[tokenizer.bos_id]], [[numbers[BEGIN]]]
-    for i, word in enumerate(words):
-      own = ([ord(" ")] if i else []) + list(word)
-      ids.append(np.array(own) + tokenizer.low)
-      targets.append([-1] * len(own))
-      targets[-1][i > 0] = numbers.get(word.decode("utf-8", "replace"), numbers[UNKNOWN])
-    ids.append([tokenizer.eos_id])
-    targets.append([numbers[END]])
-    return {"text": np.concatenate(ids).astype(np.int32),
-            "text_targets": np.concatenate(targets).astype(np.int32)}
+
+def row_of(part: Sequence[tuple[str, bytes]], numbers: Mapping[str, int],
+           tokenizer: Bytes) -> Example:
+  """The columns of an example of words and their bytes, with the numbers of words by name."""
+  words, contents = zip(*part)
+  content = np.frombuffer(b" ".join(contents), np.uint8).astype(np.int32) + tokenizer.low
+  text = np.concatenate([[tokenizer.bos_id], content, [tokenizer.eos_id]]).astype(np.int32)
+  targets = np.full(len(text), -1, np.int32)
+  starts = 1 + np.cumsum([0, *(len(c) + 1 for c in contents[:-1])])
+  targets[starts] = [numbers.get(word, numbers[UNKNOWN]) for word in words]
+  targets[0], targets[-1] = numbers[BEGIN], numbers[END]
+  return {"text": text, "text_targets": targets}
