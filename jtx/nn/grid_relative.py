@@ -1,4 +1,4 @@
-"""Position encodings of the offsets between the patches of a grid: a bias of logits, and 2-D RoPE."""
+"""Position encodings by offsets between the patches of a grid: a bias of logits, and 2-D RoPE."""
 
 import dataclasses
 import math
