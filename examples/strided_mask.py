@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jtx.nn.masks import kind_mask, materialize
+from jtx.nn.kinds import kind_mask
+from jtx.nn.masks import materialize
 from tests.helpers import block, encoder
 
 CAUSAL = """

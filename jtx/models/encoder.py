@@ -58,6 +58,7 @@ class Encoder(Adapted):
 
   def setup(self):
     dtype, block = layers.compute_dtype(self.dtype), self.stack.block
+    self.globals.check(self.stack)
     self.decoder_positions = self.masked.table(self)
     width = self.embedding.width or self.stack.width
     std = block.init_std or 0.02
@@ -146,7 +147,7 @@ class Encoder(Adapted):
 
   def inputs(self, batch: Batch, train: bool, **returns: bool) -> tuple[jax.Array, Context]:
     """Those of the stack."""
-    places, batch = self.places(batch), self.globals.flagged(batch, self.stack)
+    places, batch = self.places(batch), self.globals.flagged(batch)
     ctx = Context(places, batch["text_segment_ids"], flags_of(batch, "text", self.stack, places),
                   batch.get("text_pairs"), train=train, **returns,
                   embed_params=self.stack.shared(self.position_params))

@@ -37,9 +37,8 @@ class GlobalConfig:
       raise ConfigError(f"globals.tokens={self.tokens!r} needs globals.separator, the id of the"
                         " token behind a text")
 
-  def flagged(self, batch: Batch, stack: StackConfig) -> Batch:
+  def flagged(self, batch: Batch) -> Batch:
     """The batch with `text_global` [B, T] bool, which it may bring itself."""
-    self.check(stack)
     if "text_global" in batch or self.tokens == "first":  # the flag's own rule
       return batch
     if self.tokens == "none":

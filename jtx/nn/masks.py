@@ -42,8 +42,7 @@ class Rows(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Mask:
   """A predicate; `a & b` allows what both allow, `a | b` what either allows."""
-  # Its pairs follow from flags of tokens alone, and more flags allow more pairs: a block without a
-  # token that has one is empty.
+  # Its pairs follow from flags alone, and more flags allow more: blocks without one are empty.
   of_flags: ClassVar[bool] = False
   few: ClassVar[bool] = False  # beside other masks, it adds few pairs, which FLOPs leave out
 

@@ -119,7 +119,8 @@ def exponent(cost, lengths=(1024, 4096)):
   return math.log(b / a) / math.log(lengths[1] / lengths[0])
 
 
-@pytest.mark.parametrize("places", [pytest.param("first", marks=pytest.mark.slow), "spread"])
+@pytest.mark.slow
+@pytest.mark.parametrize("places", ["first", "spread"])
 def test_the_blocks_that_have_work_are_in_proportion_to_the_length(places):
   """Of queries that see a window, and of global ones, wherever these are."""
   def blocks_of(length):

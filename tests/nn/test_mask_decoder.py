@@ -98,6 +98,7 @@ def test_masked_tokens_are_predicted_by_the_last_layer_run_twice_more(params):
                                atol=5e-6 * abs(theirs[real]).max())
 
 
+@pytest.mark.slow
 def test_the_objective_trains_the_positions_of_masked_tokens(params):
   """And its loss is the twin's."""
   def loss(params):

@@ -8,7 +8,8 @@ from my_parts.objective import ClassifyEntropy
 from my_parts.position import Kerple
 import numpy as np
 
-from jtx.nn.masks import kind_mask, materialize
+from jtx.nn.kinds import kind_mask
+from jtx.nn.masks import materialize
 from jtx.nn.positions import Places
 
 
