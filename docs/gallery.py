@@ -13,12 +13,12 @@ sys.path.insert(0, str(ROOT))
 
 import matplotlib
 
-from docs.pictures import functions, images, losses, patterns, positions, sizes, texts
+from docs.pictures import boxes, functions, images, losses, patterns, positions, sizes, texts
 from jtx.figures.figure import save_figure
 
 FOLDER = ROOT / "docs" / "gallery"
 FIGURES = (patterns.FIGURES | positions.FIGURES | functions.FIGURES | texts.FIGURES
-           | losses.FIGURES | images.FIGURES | sizes.FIGURES)
+           | losses.FIGURES | images.FIGURES | boxes.FIGURES | sizes.FIGURES)
 
 
 def save(name: str, folder: pathlib.Path = FOLDER) -> None:

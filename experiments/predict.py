@@ -41,7 +41,9 @@ PICTURES = flags.DEFINE_string(
 MAX_LENGTH = flags.DEFINE_integer(
     "max_length", None, "Tokens that a text is cut to, and of the windows of a context; if not"
     " given those that the run was trained with, or 256.", lower_bound=8)
-BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Texts or images at a time.", lower_bound=1)
+BATCH_SIZE = flags.DEFINE_integer(
+    "batch_size", None, "Texts or images at a time; if not given 64, and 8 of a detector.",
+    lower_bound=1)
 
 
 def read_inputs(saved, model) -> list[dict]:
@@ -66,6 +68,10 @@ def plain_inputs(path: str, labels: Sequence[str], by_word: bool) -> list[dict]:
   return inputs.of_plain_lines(cli.read_lines(path), name_of(path), labels, by_word)
 
 
+def batch_size() -> int:
+  return BATCH_SIZE.value or 64
+
+
 def name_of(path: str) -> str:
   return "standard input" if path == "-" else path
 
@@ -76,7 +82,7 @@ def of_images(saved, model, params) -> list[dict]:
   from jtx.inference.predictions import predicted
   paths = listed_images(INPUT.value)
   by_class = model.head.task in ("classes", "multi_label")
-  run = ImagePredictor(model, params, saved.image_ops(model), batch_size=BATCH_SIZE.value,
+  run = ImagePredictor(model, params, saved.image_ops(model), batch_size=batch_size(),
                        method="predict" if by_class else "features")
   if not by_class:
     return [{"path": path, "embedding": x.tolist()} for path, x in zip(paths, run(paths))]
@@ -94,20 +100,18 @@ def of_boxes(saved, model, params) -> list[dict]:
   """The objects of each image, drawn where they are asked for."""
   from jtx import storage
   from jtx.figures.figure import save_figure
-  from jtx.inference import boxes
+  from jtx.inference import boxes, tasks
   from jtx.inference.images import listed_images
-  paths = listed_images(INPUT.value)
-  labels = saved.labels() or [f"LABEL_{i}" for i in range(model.head.outputs)]
-  detect = boxes.Detector(model, params, saved.image_ops(model), labels,
-                          batch_size=BATCH_SIZE.value)
+  paths, labels = listed_images(INPUT.value), saved.labels() or ()
   threshold = boxes.THRESHOLD if THRESHOLD.value is None else THRESHOLD.value
-  results = []
-  for number, (path, found) in enumerate(zip(paths, detect(paths, threshold))):
-    results.append({"path": path, "objects": [x._asdict() for x in found]})
-    if PICTURES.value is not None:
-      name = f"{number:05d}_{os.path.splitext(os.path.basename(path))[0]}.png"
-      save_figure(boxes.picture(path, found, labels), storage.join(PICTURES.value, name))
-  return results
+  ready = tasks.Trained(model, params, None, labels, ops=saved.image_ops(model),
+                        batch_size=BATCH_SIZE.value or boxes.BATCH_SIZE, threshold=threshold)
+  outputs = tasks.predict(ready, [{"image": path} for path in paths])
+  for number, (path, output) in enumerate(zip(paths, outputs) if PICTURES.value else ()):
+    name = f"{number:05d}_{os.path.splitext(os.path.basename(path))[0]}.png"
+    found = [boxes.Found(**x) for x in output["objects"]]
+    save_figure(boxes.picture(path, found, labels), storage.join(PICTURES.value, name))
+  return [{"path": path, **output} for path, output in zip(paths, outputs)]
 
 
 def of_pairs(saved, model, params) -> list[dict]:
@@ -124,7 +128,7 @@ def of_pairs(saved, model, params) -> list[dict]:
     raise ConfigError(f"--texts={TEXTS.value} has no text; write one a line")
   vectors = towers.text_vectors(model, params, caption_encoder(saved, model), texts)
   paths, results = listed_images(INPUT.value), []
-  run = ImagePredictor(model, params, saved.image_ops(model), batch_size=BATCH_SIZE.value,
+  run = ImagePredictor(model, params, saved.image_ops(model), batch_size=batch_size(),
                        method="features")
   for path, x in zip(paths, run(paths)):
     p = towers.fits(model, params, x[None], vectors)[0]
@@ -153,7 +157,7 @@ def main() -> None:
   if takes_images(model):
     write((of_boxes if finds else of_images)(saved, model, params))
     return
-  ready = trained(saved, model, params, MAX_LENGTH.value, BATCH_SIZE.value)
+  ready = trained(saved, model, params, MAX_LENGTH.value, batch_size())
   write(tasks.predict(ready, read_inputs(saved, model)))
 
 

@@ -150,8 +150,8 @@ class Detector(Opened):
   """Images to the objects in them."""
   heads, told, of_images = ("boxes",), "objects", True
 
-  def __init__(self, directory: str, **options: Any):
-    super().__init__(directory, **options)
+  def __init__(self, directory: str, *, batch_size: int = boxes.BATCH_SIZE, **options: Any):
+    super().__init__(directory, batch_size=batch_size, **options)
     self.labels = self.saved.labels() or tuple(
         f"LABEL_{i}" for i in range(self.model.head.outputs))
     self.detect = boxes.Detector(self.model, self.params, self.saved.image_ops(self.model),

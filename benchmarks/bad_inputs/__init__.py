@@ -7,12 +7,13 @@ from typing import Callable
 import zlib
 
 from benchmarks.bad_inputs import (
-    commands, config_files, images, language, models, numbers, plans, tables, texts, tokenizers,
-    workdirs)
+    boxes, commands, config_files, images, language, models, numbers, plans, tables, texts,
+    tokenizers, workdirs)
 
 FAMILIES = {
     "commands": commands.CASES, "config files": config_files.CASES, "numbers": numbers.CASES,
     "texts": texts.CASES, "tables": tables.CASES, "images": images.CASES,
+    "boxes": boxes.CASES,
     "tokenizers": tokenizers.CASES, "models": models.CASES, "workdirs": workdirs.CASES,
     "language models": language.CASES, "sweeps and launches": plans.CASES,
 }

@@ -15,6 +15,7 @@ from jtx.inference.images import Image, ImagePredictor
 
 KEYS = ("image", "size")  # of a batch, that a detector takes
 THRESHOLD = 0.5  # the least score of what is given
+BATCH_SIZE = 8  # images at a time, which are large
 
 
 class Found(NamedTuple):
@@ -47,21 +48,21 @@ def detect(model: nn.Module, params: Any, batch: Mapping[str, jax.Array]) -> Que
 
 
 def corners(boxes: np.ndarray, size: Sequence[int]) -> np.ndarray:
-  """Relative boxes [N, 4] as left, top, right and bottom in pixels, float64, within the image.
+  """Relative boxes [N, 4] as left, top, right and bottom in pixels, float64.
 
   Args:
     boxes: centre x, centre y, width and height.
     size: height and width of the image.
   """
-  boxes, sides = np.asarray(boxes, np.float64), [size[1], size[0]] * 2
+  boxes = np.asarray(boxes, np.float64)
   half = boxes[:, 2:] / 2
-  pixels = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1) * sides
-  return np.clip(pixels, 0, sides)
+  relative = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1)
+  return relative * ([size[1], size[0]] * 2)
 
 
 def objects(queries: Queries, size: Sequence[int], labels: Sequence[str],
             threshold: float = THRESHOLD) -> list[Found]:
-  """The objects of one image, best first.
+  """The objects of one image, best first; what of a box is beyond its edges is cut off.
 
   Args:
     queries: of the image: [Q], [Q] and [Q, 4].
@@ -76,8 +77,9 @@ def objects(queries: Queries, size: Sequence[int], labels: Sequence[str],
     raise DataError("the model gives scores that are NaN or infinite: its weights can't be used")
   order = np.argsort(-queries.scores, kind="stable")
   order = order[queries.scores[order] >= threshold]
-  return [Found(labels[int(queries.classes[q])], float(queries.scores[q]),
-                with_sides(box)) for q, box in zip(order, corners(queries.boxes[order], size))]
+  boxes = np.clip(corners(queries.boxes[order], size), 0, [size[1], size[0]] * 2)
+  return [Found(labels[int(queries.classes[q])], float(queries.scores[q]), with_sides(box))
+          for q, box in zip(order, boxes)]
 
 
 def with_sides(box: Sequence[float]) -> tuple[float, float, float, float]:
@@ -99,7 +101,7 @@ class Detector:
   """
 
   def __init__(self, model: nn.Module, params: Any, ops: Sequence[Any], labels: Sequence[str], *,
-               batch_size: int = 16):
+               batch_size: int = BATCH_SIZE):
     self.model, self.params, self.labels = model, params, labels
     self.predictor = ImagePredictor(model, params, ops, batch_size=batch_size)
 

@@ -59,17 +59,19 @@ class ImagePredictor:
     """Examples after the ops, and the arrays [batch_size, ...] of some of their keys.
 
     All batches are of one shape, so that a program is compiled once; rows without an image are 0.
+    Of fewer images than `batch_size` the rows are a power of two.
 
     Raises:
       DataError: an image can't be read or decoded.
     """
+    size = min(self.batch_size, 1 << max(len(images) - 1, 0).bit_length())
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
-      for start in range(0, len(images), self.batch_size):
-        examples = list(pool.map(self.example, images[start:start + self.batch_size]))
+      for start in range(0, len(images), size):
+        examples = list(pool.map(self.example, images[start:start + size]))
         batch = {}
         for key in keys:
           rows = np.stack([e[key] for e in examples])
-          more = np.zeros((self.batch_size - len(rows), *rows.shape[1:]), rows.dtype)
+          more = np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)
           batch[key] = jnp.asarray(np.concatenate([rows, more]))
         yield examples, batch
 

@@ -1,8 +1,8 @@
-"""Predictions of a trained encoder for every task of a head, as plain values for JSON.
+"""Predictions of a trained model for every task of a head, as plain values for JSON.
 
 An input is a dict. Which keys it needs depends on the head: `text`, and `second` for a pair
 (classes, embeddings, masked tokens); `words` (tags); `question` and `context` (spans);
-`prompt` and `choices` (multiple choice).
+`prompt` and `choices` (multiple choice); `image`, a path, bytes of a file or an array (boxes).
 """
 
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
@@ -15,6 +15,7 @@ import numpy as np
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.inference.answers import best_answers
+from jtx.inference.boxes import THRESHOLD, Detector
 from jtx.inference.predictions import predicted, prediction
 from jtx.inference.texts import Predictor, encode, text_vectors
 
@@ -29,12 +30,14 @@ class Trained(NamedTuple):
   """A model that is ready for use."""
   model: nn.Module
   params: Any
-  tokenizer: Tokenizer
+  tokenizer: Tokenizer | None  # of texts
   labels: Sequence[str]  # of classes or tags
   max_length: int = 256  # tokens; longer texts are cut, contexts go through in windows
   stride: int | None = None  # tokens that windows share; None is 128, or a quarter if it is less
   max_question: int | None = None  # tokens; a longer question is cut
   batch_size: int = 64
+  ops: Sequence[Any] = ()  # of images: see `jtx.inference.images.ImagePredictor`
+  threshold: float = THRESHOLD  # the least score of an object that is found
 
   def run(self, examples: Sequence[Mapping[str, Any]], **options: Any) -> list[np.ndarray]:
     return Predictor(self.model, self.params, batch_size=self.batch_size, **options)(examples)
@@ -51,7 +54,7 @@ def predict(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
   for number, x in enumerate(inputs, 1):
     for key, kind in needs.items():
       if key not in x or not isinstance(x[key], kind):
-        what = "a text" if kind is str else "a list of texts"
+        what = {str: "a text", list: "a list of texts"}.get(kind, "an image")
         raise DataError(f"input {number}: a model whose head is for {task!r} needs {key!r}, {what};"
                         f" the input has {', '.join(x) or 'nothing'}")
   return function(trained, inputs) if inputs else []
@@ -214,6 +217,15 @@ def top_tokens(model: nn.Module, params: Any, batch: Mapping[str, jax.Array]) ->
   return jnp.concatenate([best, ids.astype(jnp.float32)], -1)  # ids are exact up to 2^24
 
 
+def boxes(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+  """The objects of `image`, best first, with their boxes in pixels of the file."""
+  labels = trained.labels or [f"LABEL_{i}" for i in range(trained.model.head.outputs)]
+  detect = Detector(trained.model, trained.params, trained.ops, labels,
+                    batch_size=trained.batch_size)
+  return [{"objects": [x._asdict() for x in found]}
+          for found in detect([x["image"] for x in inputs], trained.threshold)]
+
+
 TEXT = {"text": str}
 PAIR = {"text": str, "second": str}
 # task -> what an input needs, and the function of it
@@ -229,4 +241,5 @@ HEADS: dict[str, tuple[dict[str, type], Callable[[Trained, Sequence[Input]], lis
     "sentence_order": (PAIR, orders),
     "replaced": (TEXT, replaced),
     "mlm": (TEXT, masked_tokens),
+    "boxes": ({"image": object}, boxes),
 }

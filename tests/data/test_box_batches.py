@@ -117,6 +117,11 @@ def test_classes_are_those_of_the_run(folder):
   assert batch["box_classes"].tolist() == [[0, 1]] * 3
   assert error_of(DataError, data.check, ("boxes:other.jsonl",)) == (
       "boxes:other.jsonl: does not have the classes of the run: it also has blue")
+  two = common.get_config()
+  two.data.path, two.data.ops = str(folder), tuple(OPS)
+  two.data.train = ("boxes:train.jsonl", "boxes:other.jsonl:rows[1:]")
+  both = Dataset(two.data, two.tokenizer)
+  assert both.labels == ("green", "red", "blue") and len(both.prepared_train) == 14
   few = configs("decode_image", "images", decode_image={"boxes": True}, images={"max_boxes": 1})
   assert error_of(DataError, dataset(folder, few).prepare, ("boxes:val.jsonl",)) == (
       "boxes:val.jsonl: has an image with 2 boxes, which is more than max_boxes=1 of op images")

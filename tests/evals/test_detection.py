@@ -11,7 +11,6 @@ from jtx.data.dataset import Dataset
 from jtx.errors import DataError
 from jtx.evals import coco
 from jtx.evals.detection import Detection, reported
-from jtx.evals.run import evaluate
 from jtx.parallel import sharding
 from tests.data.image_files import configs
 from tests.detectors import NAMES, Given, said, write_images
@@ -89,17 +88,17 @@ def test_uneven_batches_and_meshes_change_nothing(data, devices, batch_size):
   assert other == base and base["examples"] == 5
 
 
-def test_the_report_and_figures(data, tmp_path):
-  """Every figure is written, and shows what is found and what is true."""
-  evaluator = Detection(("boxes:boxes.jsonl",), report=True, pictures=3)
-  results = evaluate(task_of(data, Given()), said(RIGHT), {"val": evaluator}, 7, str(tmp_path))
-  assert list(results["val/report"]) == list(NAMES)
-  for row in results["val/report"].values():
+def test_the_report_and_figures(data):
+  """A picture shows what is found, and dotted what is true."""
+  results = scored(data, RIGHT, Detection(("boxes:boxes.jsonl",), report=True, pictures=3))
+  report = results["report"].plain()
+  assert list(report) == list(NAMES)
+  for row in report.values():
     assert row == pytest.approx({"ap": 1, "ap50": 1, "ap75": 1, "ar100": 1, "objects": 3})
-  assert {path.name for path in tmp_path.iterdir()} == {"val_boxes.png", "val_precision_recall.png"}
-  yielded = list(evaluator(task_of(data, Given()), said(RIGHT)))
-  figure = next(value for name, value in yielded if name == "boxes")
-  first, second, _ = figure.axes
+  lines = results["precision_recall"].axes[0].lines
+  assert [line.get_label() for line in lines] == list(NAMES)
+  np.testing.assert_allclose([line.get_ydata() for line in lines], 1)
+  first, second, _ = results["boxes"].axes
   # The file of 40 x 20 pixels is 20 x 10 in a batch, and is drawn so.
   assert first.get_xlim() == (0, 20) and first.get_ylim() == (10, 0)
   found, true = first.patches

@@ -12,6 +12,7 @@ from jtx.data.ops.decode import DecodeImage
 from jtx.data.ops.image_layout import Images
 from jtx.data.ops.scale import ResizeShortest
 from jtx.errors import ConfigError, DataError
+from jtx.inference import tasks
 from jtx.inference.boxes import Detector, Found, Queries, corners, detect, objects
 from jtx.saved import folder
 from jtx.serve.kinds import open_kinds
@@ -61,9 +62,9 @@ def test_the_last_layers_queries_have_the_likeliest_class():
   assert found.classes[:, 0].tolist() == [1, 0, 1]
 
 
-def test_corners_are_within_the_image():
+def test_corners_are_in_pixels():
   np.testing.assert_allclose(corners(np.array([[.5, .5, .2, .4], [0, 1, 1, 1]]), (100, 200)),
-                             [[80, 30, 120, 70], [0, 50, 100, 100]])
+                             [[80, 30, 120, 70], [-100, 50, 100, 150]])
   with pytest.raises(DataError, match="NaN or infinite"):
     objects(Queries(np.array([np.nan]), np.array([0]), np.zeros((1, 4))), (8, 8), NAMES)
 
@@ -80,12 +81,13 @@ def opened(monkeypatch):
 def test_the_command_writes_objects_and_pictures(opened, images, tmp_path):
   output, pictures = tmp_path / "o.jsonl", tmp_path / "pictures"
   run_command("predict", "--workdir=w", f"--input={tmp_path}", f"--output={output}",
-              "--threshold=0.5", f"--pictures={pictures}")
+              "--threshold=0.5")
   lines = [json.loads(line) for line in output.read_text().splitlines()]
   assert [line["path"] for line in lines] == images
   assert told([[Found(**x) for x in line["objects"]] for line in lines]) == EXPECTED
-  assert sorted(path.name for path in pictures.iterdir()) == [
-      f"{i:05d}_{i}.png" for i in range(3)]
+  run_command("predict", "--workdir=w", f"--input={images[0]}", f"--output={output}",
+              f"--pictures={pictures}")
+  assert [path.name for path in pictures.iterdir()] == ["00000_0.png"]
 
 
 def test_python_and_the_server_give_the_same(opened, images):
@@ -111,3 +113,21 @@ def test_flags_of_detectors_are_refused_of_others(monkeypatch, tmp_path):
     run_command("predict", "--workdir=w", f"--input={tmp_path}", "--threshold=0.1")
   assert str(e.value) == ("--threshold is of detectors, and --workdir=w holds a Classes without a"
                           " head for boxes")
+
+
+def test_the_table_of_tasks_has_boxes(images):
+  trained = tasks.Trained(Given(), said(ROWS), None, (), ops=OPS, threshold=0.6)
+  outputs = tasks.predict(trained, [{"image": path} for path in images])
+  assert [[(x["label"], x["box"]) for x in output["objects"]] for output in outputs] == [
+      [("LABEL_0", (0, 4, 20, 2))], [], [("LABEL_1", (14, 8, 6, 4))]]
+  with pytest.raises(DataError) as e:
+    tasks.predict(trained, [{"path": images[0]}])
+  assert str(e.value) == ("input 1: a model whose head is for 'boxes' needs 'image', an image; the"
+                          " input has path")
+
+
+def test_few_images_are_few_rows(images):
+  predictor = Detector(Given(), said(ROWS), OPS, NAMES, batch_size=8).predictor
+  rows = lambda number: [batch["size"].shape[0] for _, batch in predictor.batches(
+      (images * 4)[:number], ("size",))]
+  assert [rows(number) for number in (1, 2, 3, 8, 11)] == [[1], [2], [4], [8], [8, 8]]

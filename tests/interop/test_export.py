@@ -115,7 +115,7 @@ def test_arguments_of_saving_are_checked(tmp_path):
   assert message(save_pretrained, path, BERT, wrong) == (
       "params are not of this model: embed/embedding is [1, 12] in params and [31, 12] in the"
       " model")
-  assert "only Encoder or Xlnet or Decoder or EncDec or Vit or TwoTowers can" in message(
+  assert "only Encoder or Xlnet or Decoder or EncDec or Vit or TwoTowers or Detr can" in message(
       save_pretrained, path, Encoder, params)
   assert not os.listdir(tmp_path)
 

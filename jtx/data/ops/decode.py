@@ -80,6 +80,8 @@ class DecodeImage(ImageOp):
     if any(source.classes is None for source in tables):
       return collected_names("decode_image", "box_labels" if self.boxes else "label", sources)
     names = class_names(sources)
+    if self.boxes:  # whose sources may each lack some
+      names = tuple(dict.fromkeys(name for source in sources for name in source.classes))
     logging.info("%d classes: %s", len(names), listed(names))
     return names
 

@@ -300,7 +300,7 @@ def test_digits_are_scattered_in_tight_boxes():
   digits, counts = Digits("train"), collections.Counter()
   by_class = {str(d): [digits[i]["image"] for i in np.flatnonzero(digits.labels == d)[:200]]
               for d in range(10)}
-  for i in range(60):
+  for i in range(40):
     example = source[i]
     image, boxes = example["image"][..., 0], example["boxes"].astype(int)
     assert image.shape == (32, 32) and 1 <= len(boxes) <= 4
@@ -315,7 +315,7 @@ def test_digits_are_scattered_in_tight_boxes():
       shapes = [x[np.ix_(x.any(1), x.any(0))] for x in by_class[example["box_labels"][0]]]
       counts["known"] += any(np.array_equal(image[top:bottom, left:right], x) for x in shapes)
     counts[len(boxes)] += 1
-  assert counts["known"] == counts[1] > 5 and min(counts[n] for n in (2, 3, 4)) > 5
+  assert counts["known"] == counts[1] > 3 and min(counts[n] for n in (2, 3, 4)) > 3
 
 
 def test_an_image_is_a_function_of_seed_and_number():
