@@ -82,7 +82,7 @@ def cifar10(c, args, res: int) -> None:
       stages=dict(strides=(1, 2, 2, 1)), attention=dict(unroll=-1))})
   c.objective = common.objective("classify", label_smoothing=0.1)
   c.data.ops = images.ops("pad", res)
-  recipe(c, args, batch=128, epochs=20.0, lr=2e-3, weight_decay=0.05, warmup=0.1)
+  recipe(c, args, batch=128, epochs=18.0, lr=2e-3, weight_decay=0.05, warmup=0.1)
 
 
 def recipe(c, args, *, batch: int, epochs: float, lr: float, weight_decay: float,
