@@ -21,8 +21,8 @@ TASKS: dict[str, Task] = {
     # a score a label, of which an example may have any number
     "multi_label": Task(labelled=True, stored_as="classes"),
     "classes": Task(labelled=True),  # a score a class, or one number
-    "boxes": Task(labelled=True),  # of an image: a class and a box of every query
     "tags": Task(by_token=True, labelled=True),  # a score a tag
+    "boxes": Task(labelled=True),  # of an image: a class and a box of every query
     "span": Task(by_token=True, outputs=2),  # scores of a span's start and its end
     "choice": Task(outputs=1),  # one score: of several texts, the highest is the answer
     # class 0: the second text follows the first; 1: it is a random one
