@@ -29,7 +29,7 @@ def with_objective(config, name, **fields):
 
 
 def made(config):
-  return build.make_model(config, declared_data(config, 100, 3)[1])
+  return build.make_model(config, declared_data(config, outputs=3)[1])
 
 
 @pytest.mark.parametrize("config,message", [
@@ -64,7 +64,7 @@ def test_an_objective_whose_head_the_model_lacks(config, message):
 def test_an_objective_whose_keys_the_data_lacks():
   config = tag.get_config("tiny")
   model, objective = made(config)
-  recipe, _ = declared_data(config, 100, 3)
+  recipe, _ = declared_data(config, outputs=3)
   example = pipeline.example_batch(recipe, 4)
   build.abstract_params(model, objective, example)
   del example["tags"]
@@ -106,7 +106,8 @@ def test_an_evaluator_that_does_not_fit_is_refused_before_training(tmp_path, eva
 
 
 def test_objectives_name_heads_that_models_have():
-  heads = {"seq2seq", "lm", "mlm", "plm", "mae", "distilled", "generator", "image_text", *TASKS}
+  heads = {"seq2seq", "lm", "mlm", "plm", "mae", "distilled", "generator", "image_text",
+           "bilm", *TASKS}
   assert all(kind.heads <= heads for kind in [*OBJECTIVES.values(), *EVALS.values()])
   assert set(MODELS) >= {edit["name"] for edit in build.HEAD_EDITS.values()}
 
@@ -129,5 +130,5 @@ def test_an_embedding_may_have_rows_to_spare():
 def test_a_target_may_begin_with_the_token_0():
   """As ByT5's do, with <pad>."""
   config = tiny_config()
-  info = declared_data(config, 100, 3)[1] | {"bos_id": 0}
+  info = declared_data(config, outputs=3)[1] | {"bos_id": 0}
   assert build.make_model(config, info)[1].bos_id == 0

@@ -24,8 +24,8 @@ def test_build_ops():
 
 TEXT = {"fields": ("text",), "lengths": (24,)}
 MAKERS = ("'tokenize', 'label', 'multi_label', 'number', 'encode', 'encode_each', 'encode_words',"
-          " 'encode_windows', 'encode_choices', 'encode_messages', 'encode_preferences',"
-          " 'encode_sentences'")
+          " 'encode_windows', 'word_targets', 'encode_choices', 'encode_messages',"
+          " 'encode_preferences', 'encode_sentences'")
 
 
 @pytest.mark.parametrize("ops, message", [

@@ -167,8 +167,8 @@ def build(*names, **edits):
     (("encode_sentences", "halve", "pad"), {},
      "data.ops: 'pad' has fields=('src', 'tgt'), but 'halve' makes only ('before', 'after')"),
     (("tokenize", "halve", "pad"), {"pad": {"fields": FIELDS}},
-     "data.ops (tokenize, halve, pad): 'halve' needs what 'encode_messages' or 'encode_sentences'"
-     " makes"),
+     "data.ops (tokenize, halve, pad): 'halve' needs what 'word_targets' or 'encode_messages' or"
+     " 'encode_sentences' makes"),
     (("encode_sentences", "halve", "pad", "mask"), {"pad": {"fields": FIELDS}},
      "data.ops (encode_sentences, halve, pad, mask): 'mask' needs what 'encode_sentences' makes"),
     (("encode_sentences", "filter_length", "halve", "pad"),
