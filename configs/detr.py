@@ -54,6 +54,7 @@ def get_config(arg: str = ""):
   for key in ("queries", "res", "batch", "epochs", "lr"):
     args[key] = args[key] or recipe[key]
   c = common.get_config()
+  recipe = recipe | {"most": min(recipe["most"], args.queries)}  # a query for each box
   c.model = common.model("detr", num_queries=args.queries)
   c.objective = common.objective("detection")
   c.batch_size, c.epochs, c.optim.lr = args.batch, args.epochs, args.lr

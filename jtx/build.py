@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jtx.config import ConfigDict, build
 from jtx.errors import ConfigError
 from jtx.models import MODELS
+from jtx.models.global_tokens import reads_texts
 from jtx.models.heads import TASKS
 from jtx.objectives import OBJECTIVES
 
@@ -41,8 +42,8 @@ def make_model(config: ConfigDict, info: Mapping[str, int],
     for key, value in info.items():
       *path, last = key.split(".")
       node = functools.reduce(lambda node, part: node[part] if part in node else {}, path, cfg)
-      if path == ["head"] and not labelled(node):
-        continue  # labels that the model is not asked for
+      if path == ["head"] and not labelled(node) or path == ["globals"] and not reads_texts(node):
+        continue  # labels or texts that the model is not asked for
       if last in node and node[last] is None:
         node[last] = None if value is False else value  # a flag as other libraries' files leave it
       elif last in node and (node[last] != value if "vocab" not in last else node[last] < value):

@@ -376,6 +376,7 @@ CHANGES = {
         "pool": ({}, "attention"),
         "norm": ({}, True),
         "transform": ({}, "tanh"),
+        "projection": (dict(task="embedding", outputs=None), 3),
         "distilled": ({}, True),
         "dropout": ({}, 0.5),
         "zero": ({}, True),
@@ -491,6 +492,7 @@ CHANGES = {
         "output_bias": ({}, False),
         "dropout": ({}, 0.5),
         "both_orders": ({}, True),
+        "projection": (dict(task="embedding", outputs=None), 3),
         "normalize": (dict(task="embedding", outputs=None), True),
     },
     BlockConfig: {

@@ -78,7 +78,7 @@ class Elmo(nn.Module):
       if self.head.task == "none":
         raise ConfigError(f"features.layers={self.features.layers} are for a head, and head.task is"
                           " 'none'")
-      self.features.check(self.recurrent.num_layers)
+      self.features.check_layers(self.recurrent.num_layers)
 
   @property
   def stacks(self) -> dict[str, StackConfig]:

@@ -45,7 +45,10 @@ class FeatureConfig:
       raise ConfigError(f"features.layers={self.layers} are for a head, and head.task is 'none'")
     if encoder.lora.rank:
       raise ConfigError("features.layers are of an encoder as it is; leave lora.rank 0")
-    num_layers = encoder.stack.num_layers
+    self.check_layers(encoder.stack.num_layers)
+
+  def check_layers(self, num_layers: int) -> None:
+    """Raises ConfigError where a layer does not exist."""
     for i in self.layers:
       if not -num_layers - 1 <= i <= num_layers:
         raise ConfigError(f"features.layers={self.layers}: there is no {i}; the embeddings are 0"

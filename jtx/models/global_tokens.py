@@ -53,6 +53,11 @@ def tokens_for(task: str) -> str:
   return OF_TASKS[task] if task in OF_TASKS else "none"
 
 
+def reads_texts(fields: Mapping[str, Any]) -> bool:
+  """Whether fields of a `GlobalConfig`, if any, need to know where a text ends."""
+  return "tokens" in fields and fields["tokens"] in OF_TEXTS
+
+
 def global_fields(task: str, fields: Mapping[str, Any]) -> dict[str, Any]:
   """The fields of a model for a task that say which tokens are global; none without such layers.
 
