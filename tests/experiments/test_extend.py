@@ -33,7 +33,7 @@ def test_a_model_with_more_tokens_and_longer_texts(tmp_path):
                   block=block(num_heads=2, ffn_dim=12, attention_bias=True, activation="gelu",
                               norm_position="post", norm_eps=1e-5))
   save_pretrained(str(tmp_path / "old"), model, drawn(model), tokenizer)
-  (tmp_path / "domain.txt").write_text("wordsall kindsof\n" * 3)
+  (tmp_path / "domain.txt").write_text("wordsof kindsof\n" * 3)
   done = subprocess.run(
       [sys.executable, "-m", "experiments.extend", f"--init={tmp_path}/old", "--tokens=6",
        f"--text={tmp_path}/domain.txt", "--max_length=40", "--window=8",
@@ -44,10 +44,11 @@ def test_a_model_with_more_tokens_and_longer_texts(tmp_path):
   old, new = (load_tokenizer(str(tmp_path / name)) for name in ("old", "new"))
   plain = len(old.plain_ids())
   # Then each word is one token, and there are no more pairs.
-  assert sorted(new.tokens(range(old.vocab_size, new.vocab_size))) == ["kindsof", "wordsall"]
-  assert told == {"new_tokens": 2, "vocab_size": old.vocab_size + 2, "max_length": 40,
-                  "tokens": [plain + 2, plain], "shared": plain, "share": 1.0}
-  assert len(new.encode("wordsall kindsof")) == 2
+  added = new.tokens(range(old.vocab_size, new.vocab_size))
+  assert added[0] == "##of" and sorted(added[1:]) == ["kindsof", "wordsof"]
+  assert told == {"new_tokens": 3, "vocab_size": old.vocab_size + 3, "max_length": 40,
+                  "tokens": [plain + 3, plain], "shared": plain, "share": 1.0}
+  assert len(new.encode("wordsof kindsof")) == 2
   longer, _ = load_pretrained(str(tmp_path / "new"))
-  assert (longer.vocab_size, longer.longest, longer.stack.window) == (old.vocab_size + 2, 40, 4)
+  assert (longer.vocab_size, longer.longest, longer.stack.window) == (old.vocab_size + 3, 40, 4)
   assert json.loads((tmp_path / "new" / "config.json").read_text())["model_type"] == "longformer"
