@@ -48,6 +48,7 @@ def sweeps(name):
           if k.startswith("sweep_") and f.__module__ == f"configs.{name}"}
 
 
+@functools.cache
 def edits_of(name, sweep, preset=""):
   """The items of a sweep; one that takes the config gets that of a preset."""
   function = sweeps(name)[sweep]
@@ -203,7 +204,7 @@ def tiny_data(name, preset, sweep, item):
   shared = ("data", "tokenizer", "batch_size")
   plain = json.loads(config.to_json())
   batch, info = tiny_batch(json.dumps({key: plain[key] for key in shared}))
-  if "vocab_size" in info:  # there is none of images
+  if "vocab_size" in info and config.tokenizer.kind.name != "bytes":  # there is none of images
     with config.unlocked():
       config.tokenizer.kind.vocab_size = info["vocab_size"]
   return config, batch, info

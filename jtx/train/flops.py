@@ -32,7 +32,14 @@ def count(fn: Callable[..., Any], *args: Any) -> float:
     fn: a function that `jax.make_jaxpr` can trace; `jax.grad` of a loss for a train step.
     *args: pytrees of arrays or of `jax.ShapeDtypeStruct`.
   """
-  return float(_jaxpr_flops(jax.make_jaxpr(fn)(*args)))
+  return _counted(fn, *args)[0]
+
+
+def _counted(fn: Callable[..., Any], *args: Any) -> tuple[float, Any]:
+  """FLOPs of `fn`, and the shapes of what it returns."""
+  # A function of its own, so that no trace is taken that was made for another purpose.
+  jaxpr, shapes = jax.make_jaxpr(lambda *args: fn(*args), return_shape=True)(*args)
+  return float(_jaxpr_flops(jaxpr)), shapes
 
 
 def _jaxpr_flops(jaxpr: Any) -> float:
@@ -132,18 +139,24 @@ class StepFlops:
   def __init__(self, forward: Callable[..., Any], params: Any, extra: Mapping[str, Any],
                still: Callable[..., Any] | None = None):
     self._forward, self._params, self._extra, self._still = forward, params, extra, still
-    self._known: dict[Any, float] = {}
+    self._known: dict[Any, tuple[float, Any]] = {}
 
   def __call__(self, batch: Mapping[str, Any]) -> float:
+    return self._traced(batch)[0]
+
+  def sums(self, batch: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the objective's sums, which the same trace tells."""
+    return tuple(self._traced(batch)[1])
+
+  def _traced(self, batch: Mapping[str, Any]) -> tuple[float, Any]:
     key = tuple(x.shape for x in jax.tree.leaves(dict(batch)))
     if key not in self._known:
       # A backward pass is two products for each of the forward's (Kaplan et al. 2020, 2.1), but
       # not through what isn't trained.
-      # A function of its own, so that no trace is taken that was made for another purpose.
       with counted():
-        alone, whole = (count(lambda *args: self._forward(*args), self._params, batch, extra)
-                        for extra in ({}, self._extra))
+        whole, sums = _counted(self._forward, self._params, batch, self._extra)
+        alone = _counted(self._forward, self._params, batch, {})[0] if self._extra else whole
         # Of two products of the backward pass, the gradient of a frozen kernel is one.
-        frozen = self._still and count(lambda *args: self._still(*args), self._params, batch)
-      self._known[key] = 2 * alone + whole - (frozen or 0)
+        frozen = _counted(self._still, self._params, batch)[0] if self._still else 0
+      self._known[key] = 2 * alone + whole - frozen, sums
     return self._known[key]

@@ -77,7 +77,6 @@ class Program:
     self.replicated_dimensions = sharding.replicated_dimensions(boxed, mesh)
     forward = lambda p, b, extra: sums_of(objective, model, p, b, train=False, **extra)
     whole = sharding.unbox(boxed | own)
-    self.metric_names = (*jax.eval_shape(forward, whole, example, extra), "grad_norm")
     trained, still = objective, None
     if lora.adapted(model):
       boxed, frozen = lora.split(model, boxed)
@@ -88,6 +87,7 @@ class Program:
     self.flops = flops.StepFlops(forward, whole, extra, still and (
         lambda p, b: objective(still, p, b, train=False)))
     self.flops_per_step = self.flops(example)
+    self.metric_names = (*self.flops.sums(example), "grad_norm")
     boxed = boxed | own
     params, axes = sharding.unbox(boxed), sharding.logical_axes(boxed)
     width = [None, *(stack.width for stack in model.stacks.values())][-1]
@@ -99,12 +99,14 @@ class Program:
       key = jax.random.key(seed)
       fresh = sharding.unbox(build.init_params(model, objective, example, key))
       made = own_params(objective, model, jax.random.fold_in(key, 1))
-      params = lora.split(model, fresh)[0] | sharding.unbox(made)
+      return begun(lora.split(model, fresh)[0] | sharding.unbox(made))
+
+    def begun(params):
       return TrainState(step=jnp.int32(0), params=params, opt_state=self.tx.init(params),
                         ema=params if config.optim.ema else {}, sums=self.zero_sums(),
                         bad_step=jnp.int32(-1))
 
-    self.abstract_state = jax.eval_shape(init, 0)
+    self.abstract_state = jax.eval_shape(begun, params)
     self.shardings = TrainState(
         step=everywhere, params=param_shardings,
         opt_state=optim.opt_state_shardings(self.abstract_state.opt_state, params,

@@ -4,7 +4,6 @@ import logging
 
 import numpy as np
 import pytest
-from sklearn import metrics
 
 from jtx.errors import ConfigError
 from jtx.evals import class_scores
@@ -19,6 +18,13 @@ LOGITS = RNG.normal(size=(200, 3)).astype(np.float32) + 1.5 * np.eye(3, dtype=np
 CLASSES = outcome(LOGITS, GOLD, NAMES)
 LABELS = outcome(LOGITS, RNG.integers(0, 2, (200, 3)), NAMES)
 TWO = outcome(LOGITS[:, :2], GOLD % 2)
+
+
+@pytest.fixture
+def metrics():
+  """Of scikit-learn, which takes seconds to import: not while tests are collected."""
+  from sklearn import metrics
+  return metrics
 
 
 def test_probabilities_and_predictions_of_the_three_kinds():
@@ -58,7 +64,7 @@ def test_averages_by_hand():
 
 @pytest.mark.parametrize("found", [CLASSES, LABELS], ids=["classes", "labels"])
 @pytest.mark.parametrize("average", class_scores.AVERAGES)
-def test_averages_are_scikit_learns(average, found):
+def test_averages_are_scikit_learns(average, found, metrics):
   gold, predictions, p, _ = found
   y = class_scores.truth(gold, 3)
   expected = {
@@ -71,7 +77,7 @@ def test_averages_are_scikit_learns(average, found):
     assert compute(f"{average}_{name}", found) == pytest.approx(value, abs=1e-12), name
 
 
-def test_scores_of_two_classes_are_of_the_second():
+def test_scores_of_two_classes_are_of_the_second(metrics):
   gold, predictions, p, _ = TWO
   expected = {"auc": metrics.roc_auc_score(gold, p[:, 1]),
               "average_precision": metrics.average_precision_score(gold, p[:, 1]),
@@ -81,7 +87,7 @@ def test_scores_of_two_classes_are_of_the_second():
     assert compute(name, TWO) == pytest.approx(value, abs=1e-12), name
 
 
-def test_scores_of_probabilities_are_scikit_learns():
+def test_scores_of_probabilities_are_scikit_learns(metrics):
   gold, predictions, p, _ = CLASSES
   assert compute("log_loss", CLASSES) == pytest.approx(metrics.log_loss(gold, p))
   assert compute("brier", CLASSES) == pytest.approx(metrics.brier_score_loss(gold, p))
@@ -103,7 +109,7 @@ def test_calibration_error_of_labels_is_that_of_their_probabilities():
   assert compute("calibration_error", outcome(logits, gold)) == pytest.approx(0.3 / 2)
 
 
-def test_a_class_without_examples_counts_in_no_average_of_areas():
+def test_a_class_without_examples_counts_in_no_average_of_areas(metrics):
   found = outcome(LOGITS[GOLD < 2], GOLD[GOLD < 2])
   y, p = class_scores.truth(found.gold, 3), found.probabilities
   areas = [metrics.roc_auc_score(y[:, c], p[:, c]) for c in (0, 1)]
@@ -161,7 +167,7 @@ def test_a_score_that_is_not_defined_is_left_out_and_told(caplog):
   assert "dev.tsv: auc is not defined, so it is left out" in caplog.text
 
 
-def test_the_report_is_scikit_learns_and_the_confusion_matrix_a_table_and_a_figure():
+def test_the_report_is_scikit_learns_and_the_confusion_matrix_a_table_and_a_figure(metrics):
   examples = [{"label": g, "id": i} for i, g in enumerate(GOLD)]
   results = list(Classification(("a",), report=True).score(examples, list(LOGITS), NAMES))
   theirs = metrics.classification_report(GOLD, LOGITS.argmax(1), target_names=NAMES,

@@ -52,7 +52,7 @@ class Label(ExampleOp):
 
 def check_names(op: str, names: Sequence[str]) -> None:
   """Raises ConfigError where a name of a class or tag stands more than once."""
-  if double := sorted({name for name in names if names.count(name) > 1}):
+  if double := sorted(name for name, n in collections.Counter(names).items() if n > 1):
     raise ConfigError(f"op {op}: names has {', '.join(double)} more than once")
 
 
