@@ -112,7 +112,7 @@ def drawn(model):
   boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   leaves, tree = jax.tree.flatten(unbox(boxed))
   random = np.random.default_rng(0)
-  return tree.unflatten([jnp.asarray(random.normal(size=x.shape) / 2, jnp.float32) for x in leaves])
+  return tree.unflatten([np.asarray(random.normal(size=x.shape) / 2, np.float32) for x in leaves])
 
 
 def of_length(model, length):
