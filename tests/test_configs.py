@@ -147,16 +147,16 @@ OF_DATA = ("data.", "batch_size", "phases", "epochs", "steps", "tokenizer.", "op
            "distill.")  # terms against a teacher, which is not here
 
 
-def every_config_and_first_items():
-  """Presets and further items are for `make test-slow`; items of the data have the same state."""
+def every_config_and_items():
+  """Presets and items are for `make test-slow`; further items of the data have the same state."""
   for name, preset, sweep, item in full_cases():
     if item and all(key.startswith(OF_DATA) for key in edits_of(name, sweep)[item]):
       continue
-    marks = [pytest.mark.slow] if preset or item else []
+    marks = [pytest.mark.slow] if preset or sweep else []
     yield pytest.param(name, preset, sweep, item, marks=marks)
 
 
-@pytest.mark.parametrize("name,preset,sweep,item", list(every_config_and_first_items()))
+@pytest.mark.parametrize("name,preset,sweep,item", list(every_config_and_items()))
 def test_full_size_train_state_on_a_mesh(name, preset, sweep, item):
   config = config_of(name, preset, sweep, item)
   program = make_program(config, {"data": 2, "fsdp": 2, "tensor": 2})

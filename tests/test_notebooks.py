@@ -9,8 +9,10 @@ import pytest
 
 from notebooks import build
 
-NAMES = ("language_model", "pretrain_bert", "train_translator", "transformer_parts",
-         "vision_transformer")
+NAMES = ("attention_variant", "language_model", "pretrain_bert", "sharding", "sweep_report",
+         "train_translator", "transformer_parts", "vision_transformer")
+# Those whose programs take longer to compile than to run; see conftest.py.
+COMPILED = ("attention_variant", "sharding", "sweep_report", "transformer_parts")
 REPOSITORY = "jtx-research/jtx"
 FIGURE = re.compile(  # a call that returns one
     r"^(attention_map|attention_grid|heatmaps|position_heatmap|position_similarity|curve|bars"
@@ -82,7 +84,7 @@ def test_it_runs_and_shows_its_figures(name, tmp_path):
   environment = {key: value for key, value in os.environ.items()
                  if key not in ("JAX_PLATFORMS", "XLA_FLAGS")}
   flags = "--xla_cpu_parallel_codegen_split_count=1"
-  if name == "transformer_parts":  # which trains nothing; see conftest.py
+  if name in COMPILED:
     flags += " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
   environment |= {"TMPDIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython"),
                   "XLA_FLAGS": flags,

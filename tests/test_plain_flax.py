@@ -22,6 +22,7 @@ def plain_and_ours(name, arg, options, **edits):
 
 
 # MAE's positions are a table that is not trained, which plain Flax computes.
+@pytest.mark.slow
 @pytest.mark.parametrize("name, arg, options, positions", [
     ("bert_base", "", dict(vocab_size=30522), 0), ("vit_b16", "", dict(outputs=1000), 0),
     ("nmt_base", "", dict(vocab_size=37000), 0), ("mae", "b", {}, 197 * (768 + 512)),

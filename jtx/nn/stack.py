@@ -242,6 +242,6 @@ class Stack(nn.Module):
                    metadata_params={nn.PARTITION_NAME: "layers"})
     if c.share:
       sharing |= dict(variable_axes={SUMS: 0}, variable_broadcast="params")
-    # Of shared parameters flax makes the fresh ones in a trace ahead of the loop's; others need none.
+    # Fresh shared parameters are made in a trace ahead of the loop's, which others do not need.
     return nn.scan(layer, in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
                    check_constancy_invariants=c.share, **sharing)(*fields, name=name)

@@ -112,7 +112,8 @@ def drawn(model):
   boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
   leaves, tree = jax.tree.flatten(unbox(boxed))
   random = np.random.default_rng(0)
-  return tree.unflatten([np.asarray(random.normal(size=x.shape) / 2, np.float32) for x in leaves])
+  numbers = [np.float32(random.normal(size=x.shape) / 2) for x in leaves]
+  return tree.unflatten([jnp.asarray(x) for x in numbers])
 
 
 def of_length(model, length):
