@@ -13,6 +13,8 @@ from typing import Callable
 
 from mkdocs.structure.files import File, Files
 
+from notebooks import pages
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = {"README.md": "index.md", "RESULTS.md": "RESULTS.md", "CONTRIBUTING.md": "CONTRIBUTING.md",
          "CHANGELOG.md": "CHANGELOG.md"}
@@ -85,7 +87,7 @@ def site_path(path: str) -> str:
     return PAGES[path]
   if path.startswith("docs/") and not path.endswith(".py"):
     return path.removeprefix("docs/")
-  return f"code/{path}" if path.endswith((".md", ".ipynb")) else f"code/{path}.md"
+  return f"code/{path}" if path.endswith(".md") else f"code/{path}.md"
 
 
 def repository_path(source: str) -> str:
@@ -101,10 +103,7 @@ def repository_path(source: str) -> str:
 
 def file_of(path: str, config) -> File:
   """A file of the site for a file or folder of the repository."""
-  place = ROOT / path
-  if path.endswith(".ipynb"):
-    return File.generated(config, site_path(path), abs_src_path=str(place))
-  return File.generated(config, site_path(path), content=content_of(path, place))
+  return File.generated(config, site_path(path), content=content_of(path, ROOT / path))
 
 
 def content_of(path: str, place: pathlib.Path) -> str:
@@ -113,6 +112,8 @@ def content_of(path: str, place: pathlib.Path) -> str:
     names = sorted(name + "/" * (place / name).is_dir() for name in os.listdir(place)
                    if not name.startswith(("_", ".")))
     return head + "".join(f"- {name}\n" for name in names)
+  if path.endswith(".ipynb"):
+    return pages.page(place)
   text = place.read_text(encoding="utf-8")
   if path.endswith(".md"):
     return text

@@ -32,6 +32,7 @@ import numpy as np
 
 from configs import classify, common
 import jtx
+from jtx.data.sources.registry import open_source
 from jtx.figures.attention import heatmaps
 from jtx.figures.curves import bars, curve
 from jtx.nn.attend import attend
@@ -149,7 +150,7 @@ for name, gradient in gradients.items():
 names = {"full": FULL, "causal": CAUSAL, "causal window": window(256, 0), "strided": strided(True, 256)}
 places = np.arange(4096)[:, None], np.arange(4096)[None]
 pairs = {name: float(np.mean(mask(*places, Rows()))) for name, mask in names.items()}
-computed = {name: float((blocks.blocks(mask, 4096, 4096, 128, 128) != blocks.EMPTY).mean())
+computed = {name: np.mean(blocks.blocks(mask, 4096, 4096, 128, 128) != blocks.EMPTY).round(3)
             for name, mask in names.items()}
 for name in names:
   print(f"{name:14} {pairs[name]:6.1%} of pairs, {computed[name]:6.1%} of blocks")
@@ -186,7 +187,9 @@ assert results["dev/accuracy"] > 0.9
 # %%
 model, params = jtx.load_pretrained(workdir)
 tokenizer = jtx.load_tokenizer(workdir)
-ids = tokenizer.encode("seven hundred and twelve thousand")[:20]
+text = open_source("embedded:sentences:val")[0]["text"]
+print(text)
+ids = tokenizer.encode(text)[:20]
 batch = {"text": jnp.asarray([ids]), "text_segment_ids": jnp.ones((1, len(ids)), jnp.int32),
          "text_positions": jnp.arange(len(ids))[None]}
 weights = model.apply({"params": params}, batch, method="attention_weights")["encoder"]

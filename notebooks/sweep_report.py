@@ -50,7 +50,7 @@ def command(module, *arguments, last=20):
 # classifier of the texts that come with jtx. `--dry_run` prints what would be run.
 
 # %%
-SWEEP = ("--config=configs/classify.py:tiny", f"--workdir={folder}", "--grid=optim.lr=3e-4,3e-3",
+SWEEP = ("--config=configs/classify.py:tiny", f"--workdir={folder}", "--grid=optim.lr=1e-3,3e-3",
          "--grid=seed=0,1", "--config.steps=80", "--config.checkpoint.every=80", "--config.log_every=10",
          "--metrics=dev/accuracy")
 command("experiments.sweep", *SWEEP, "--dry_run")

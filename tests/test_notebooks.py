@@ -7,7 +7,7 @@ import re
 import nbformat
 import pytest
 
-from notebooks import build
+from notebooks import build, pages
 
 NAMES = ("attention_variant", "language_model", "pretrain_bert", "sharding", "sweep_report",
          "train_translator", "transformer_parts", "vision_transformer")
@@ -73,14 +73,47 @@ def test_figures_are_those_of_jtx(name):
     assert len(FIGURE.findall(source)) <= 1, source  # only the last value of a cell is shown
 
 
+def test_a_page_has_the_outputs_of_the_same_cells(tmp_path):
+  from nbformat import v4
+  cells = [v4.new_markdown_cell("# A title"), v4.new_code_cell("1 + 1")]
+  path, executed = tmp_path / "mine.ipynb", tmp_path / "executed"
+  executed.mkdir()
+  nbformat.write(v4.new_notebook(cells=cells), path)
+  bare = "# A title\n\n```python\n1 + 1\n```\n"
+  assert pages.page(path, executed) == bare
+  cells[1].outputs = [
+      v4.new_output("stream", text="\x1b[31mred\x1b[39m\n"),
+      v4.new_output("display_data", {"image/png": "iVBO\nRw0K\n", "text/plain": "<Figure>"}),
+      v4.new_output("display_data", {"text/html": "<p>\n\n</p>", "text/plain": "<HTML>"}),
+      v4.new_output("display_data", {"text/markdown": "| a |", "text/plain": "<Markdown>"}),
+      v4.new_output("execute_result", {"text/plain": "2"}),
+      v4.new_output("display_data", {"application/pdf": "?"})]
+  nbformat.write(v4.new_notebook(cells=cells), executed / "mine.ipynb")
+  assert pages.page(path, executed) == bare + """
+```text
+red
+```
+
+<img alt="The figure that this cell draws" src="data:image/png;base64,iVBORw0K">
+
+<p></p>
+
+| a |
+
+```text
+2
+```
+"""
+  cells[1].source = "1 + 2"  # which was not executed
+  nbformat.write(v4.new_notebook(cells=cells), executed / "mine.ipynb")
+  assert pages.page(path, executed) == bare
+
+
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_and_shows_its_figures(name, tmp_path):
   """From its own folder, as a user's: as many devices as there are, and code as fast."""
-  from nbclient import NotebookClient
-
-  notebook = read(name)
   environment = {key: value for key, value in os.environ.items()
                  if key not in ("JAX_PLATFORMS", "XLA_FLAGS")}
   flags = "--xla_cpu_parallel_codegen_split_count=1"
@@ -89,10 +122,9 @@ def test_it_runs_and_shows_its_figures(name, tmp_path):
   environment |= {"TMPDIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython"),
                   "XLA_FLAGS": flags,
                   "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # as in the Makefile
-  client = NotebookClient(notebook, timeout=600, kernel_name="python3",
-                          resources={"metadata": {"path": str(build.FOLDER)}})
-  client.execute(env=environment)  # an exception in a cell, or its timeout, is raised here
+  notebook = pages.execute(name, environment)  # an exception of a cell, or its timeout, is raised
   for cell in notebook.cells:
     if cell.cell_type == "code":
       figures = [output for output in cell.outputs if "image/png" in output.get("data", {})]
       assert len(figures) == len(FIGURE.findall(cell.source)), cell.source
+  pages.keep(name, notebook)

@@ -1,0 +1,90 @@
+"""Pages of the site that show notebooks, with the outputs of those that were executed.
+
+  python notebooks/pages.py
+
+executes all of them, which takes minutes, and keeps them with their outputs in build/notebooks, where
+`make site` finds them. The slow tests, which execute them as well, do the same.
+"""
+
+import os
+import pathlib
+import re
+from typing import Mapping
+
+import nbformat
+
+FOLDER = pathlib.Path(__file__).parent
+EXECUTED = FOLDER.parent / "build" / "notebooks"
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def execute(name: str, environment: Mapping[str, str]) -> nbformat.NotebookNode:
+  """A notebook of this folder with its outputs.
+
+  Args:
+    name: of the file, without its ending.
+    environment: the variables of its process.
+
+  Raises:
+    CellExecutionError: a cell has raised an exception.
+  """
+  from nbclient import NotebookClient
+  notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+  client = NotebookClient(notebook, timeout=600, kernel_name="python3",
+                          resources={"metadata": {"path": str(FOLDER)}})
+  client.execute(env=dict(environment))
+  return notebook
+
+
+def keep(name: str, notebook: nbformat.NotebookNode) -> None:
+  """Writes a notebook that was executed to where `page` finds it."""
+  EXECUTED.mkdir(parents=True, exist_ok=True)
+  nbformat.write(notebook, EXECUTED / f"{name}.ipynb")
+
+
+def page(path: pathlib.Path, executed: pathlib.Path = EXECUTED) -> str:
+  """The Markdown of a notebook's page.
+
+  Outputs are those of the notebook of the same name in `executed`, as long as its cells are the same.
+  """
+  notebook = nbformat.read(path, as_version=4)
+  if (executed / path.name).exists():
+    found = nbformat.read(executed / path.name, as_version=4)
+    if [cell.source for cell in found.cells] == [cell.source for cell in notebook.cells]:
+      notebook = found
+  parts = []
+  for cell in notebook.cells:
+    if cell.cell_type == "markdown":
+      parts.append(cell.source)
+    else:
+      parts += [f"```python\n{cell.source}\n```", *map(shown, cell.outputs)]
+  return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def shown(output: nbformat.NotebookNode) -> str:
+  """The Markdown of one output of a cell; "" of what a page can't show."""
+  if output.output_type == "stream":
+    return fenced(output.text)
+  data = output.get("data", {})
+  if "image/png" in data:
+    encoded = "".join(data["image/png"].split())
+    return f'<img alt="The figure that this cell draws" src="data:image/png;base64,{encoded}">'
+  if "text/html" in data:
+    return "".join(data["text/html"].splitlines())  # a blank line would end it
+  if "text/markdown" in data:
+    return data["text/markdown"]
+  return fenced(data["text/plain"]) if "text/plain" in data else ""
+
+
+def fenced(text: str) -> str:
+  return f"```text\n{COLOUR.sub('', text).rstrip()}\n```"
+
+
+def main() -> None:
+  for path in sorted(FOLDER.glob("*.ipynb")):
+    print(path.stem, flush=True)
+    keep(path.stem, execute(path.stem, os.environ))
+
+
+if __name__ == "__main__":
+  main()
