@@ -349,6 +349,20 @@ def test_initial_values_do_not_depend_on_unrolling_and_differ_by_layer():
   assert np.abs(kernel[0] - kernel[1]).min() > 0
 
 
+@pytest.mark.parametrize("share, drawn, dropped", [
+    (False, [0.5401972, -0.12914632], [-0.24000594, 0.21509355, 1.740773]),
+    (True, [-0.48210746, 0.4509979], [1.6641366, -0.8189242, 0.16853487])])
+def test_a_seed_draws_what_it_has_ever_drawn(share, drawn, dropped):
+  """Else a run that an earlier version began would go on with other dropout."""
+  module = stack(num_layers=2, block=helpers.block(BLOCK, dropout=0.5), share=share)
+  params = unbox(module.init(jax.random.key(0), X, context())["params"])
+  kernel = params["layers"]["attention"]["query"]["kernel"]
+  close(np.ravel(kernel)[[0, -1]], np.array(drawn), 1e-6)
+  out, _ = module.apply({"params": params}, X, context(train=True),
+                        rngs={"dropout": jax.random.key(1)})
+  close(out[0, 0, :3], np.array(dropped), 1e-5)
+
+
 @pytest.mark.slow
 def test_weights_of_every_layer():
   module, ctx = stack(**VARIED), context(cross=True, return_weights=True)
