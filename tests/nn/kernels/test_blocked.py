@@ -212,6 +212,7 @@ def test_memory_is_linear_in_the_length():
   assert compiled.memory_analysis().temp_size_in_bytes < 1.5e9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [
     {"data": 2, "fsdp": 2, "tensor": 2, "context": 1},
     {"data": 1, "fsdp": 1, "tensor": 2, "context": 4}], ids=["rows", "length"])
