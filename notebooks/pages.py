@@ -57,7 +57,7 @@ def page(path: pathlib.Path, executed: pathlib.Path = EXECUTED) -> str:
     if cell.cell_type == "markdown":
       parts.append(cell.source)
     else:
-      parts += [f"```python\n{cell.source}\n```", *map(shown, cell.outputs)]
+      parts += [fenced(cell.source, "python"), *map(shown, cell.outputs)]
   return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -76,8 +76,9 @@ def shown(output: nbformat.NotebookNode) -> str:
   return fenced(data["text/plain"]) if "text/plain" in data else ""
 
 
-def fenced(text: str) -> str:
-  return f"```text\n{COLOUR.sub('', text).rstrip()}\n```"
+def fenced(text: str, language: str = "text") -> str:
+  fence = max(["```", *(f"{ticks}`" for ticks in re.findall("```+", text))], key=len)
+  return f"{fence}{language}\n{COLOUR.sub('', text).rstrip()}\n{fence}"
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def test_a_page_has_the_outputs_of_the_same_cells(tmp_path):
       v4.new_output("display_data", {"image/png": "iVBO\nRw0K\n", "text/plain": "<Figure>"}),
       v4.new_output("display_data", {"text/html": "<p>\n\n</p>", "text/plain": "<HTML>"}),
       v4.new_output("display_data", {"text/markdown": "| a |", "text/plain": "<Markdown>"}),
-      v4.new_output("execute_result", {"text/plain": "2"}),
+      v4.new_output("execute_result", {"text/plain": "```[2](3)"}),
       v4.new_output("display_data", {"application/pdf": "?"})]
   nbformat.write(v4.new_notebook(cells=cells), executed / "mine.ipynb")
   assert pages.page(path, executed) == bare + """
@@ -100,9 +100,9 @@ red
 
 | a |
 
-```text
-2
-```
+````text
+```[2](3)
+````
 """
   cells[1].source = "1 + 2"  # which was not executed
   nbformat.write(v4.new_notebook(cells=cells), executed / "mine.ipynb")
