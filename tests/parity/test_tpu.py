@@ -69,8 +69,8 @@ def test_a_row_over_eight_chips_leaves_each_a_fifth_of_its_activations_or_less()
 
 def test_a_mask_and_a_bias_of_an_own_repository_are_in_the_fused_kernel():
   done, result = report(
-      "--config=examples/own_repo/my_config.py", "--topology=v5e:1x1", "--vocab_size=100",
-      "--outputs=2", "--config.phases=((1.0, 256, 8),)", "--config.batch_size=8",
+      "--config=examples/own_repo/my_config.py", "--topology=v5e:1x1", "--outputs=2",
+      "--config.phases=((1.0, 256, 8),)", "--config.batch_size=8",
       "--config.data.ops[0].max_length=256")
   assert "attention kernel fused for mask And(" in done.stderr and "Strided" in done.stderr
   for name in ("forward_program", "keys_program"):  # of each kind of layer
