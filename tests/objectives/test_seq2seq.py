@@ -170,7 +170,6 @@ def test_an_empty_batch_is_zeros(params):
   assert all(s == 0 and w == 0 for s, w in sums(Seq2Seq(BOS), params, data).values())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("smoothing, z_loss", [(0.0, 0.0), (0.1, 0.0), (0.2, 0.01)])
 def test_cross_entropy_and_its_gradient_on_chips(smoothing, z_loss, monkeypatch):
   """Against the sums in float64, whose gradient is autodiff's."""

@@ -208,7 +208,6 @@ def test_dropout_has_the_bits_of_the_reference(monkeypatch):
 
 
 # A device's rows, heads or queries; and more devices than there are heads of keys.
-@pytest.mark.slow
 @pytest.mark.parametrize("sizes, case", [
     ((2, 1, 2, 2), FAST[0] | {"lengths": (64, 64), "dropout": 0.3}),
     ((1, 2, 2, 2), FAST[1] | {"lengths": (64, 64)}),
