@@ -7,6 +7,7 @@
   python -m benchmarks.run --suite=vit_b16
   python -m benchmarks.run --suite=lm
   python -m benchmarks.run --suite=seq2seq
+  python -m benchmarks.run --suite=equal_time --data=documents:FOLDER --workdir=runs/equal_time
   python -m benchmarks.run --suite=complexity
   python -m benchmarks.run --suite=saving --workdir=runs/saving
   python -m benchmarks.run --suite=serving --workdir=WORKDIR
@@ -27,6 +28,7 @@ from benchmarks import (
     accelerator,
     bert,
     complexity,
+    equal_time,
     finetune,
     lm,
     nmt,
@@ -38,18 +40,19 @@ from benchmarks import (
 )
 from experiments import cli
 
-SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "lm", "seq2seq", "complexity",
-          "saving", "serving", "accelerator")
+SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "lm", "seq2seq", "equal_time",
+          "complexity", "saving", "serving", "accelerator")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
-                              " finetune, prepare, saving, accelerator: for what is written."
+                              " finetune, prepare, saving, accelerator, equal_time: for"
+                              " what is written."
                               " serving: of a model whose input is a text.")
 DATA = flags.DEFINE_string("data", "", "nmt: folder of train.en, train.de, val.en and val.de;"
                            " without it generated number words are used. finetune: folder of"
                            " the tasks' folders. accelerator: folder of the folders multi30k"
-                           " and sst2; what is not there is made. bert, prepare: a source of"
-                           " documents; without it the documentation of Python's library is used.")
+                           " and sst2; what is not there is made. bert, prepare, equal_time: a source"
+                           " of documents; without it the documentation of Python's library is used.")
 INIT = flags.DEFINE_string("init", "", "finetune: Hugging Face folder of the encoder.")
 TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASKS),
                                 "finetune: of the suite; may be repeated.")
@@ -69,13 +72,14 @@ ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each system, but for finetu
 PRETRAIN_STEPS = flags.DEFINE_integer(
     "pretrain_steps", 600, "nmt: updates before translating, so that sentences end.", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", None, "nmt, bert, vit_b16, accelerator: updates of a turn; 3,"
-                             f" and for accelerator {accelerator.STEPS}, if absent.", lower_bound=1)
+                             f" and for accelerator {accelerator.STEPS}, if absent. equal_time:"
+                             f" ours of all turns; {equal_time.STEPS} if absent.", lower_bound=1)
 MINUTES = flags.DEFINE_float("minutes", accelerator.MINUTES, "accelerator: after which it ends.",
                              lower_bound=0.1)
 SENTENCES = flags.DEFINE_integer("sentences", 1000, "nmt: to translate in a turn.", lower_bound=1)
 SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
-                         "nmt, bert, vit_b16, lm, seq2seq, accelerator: of the model;"
-                         " complexity: of the layers; tiny tries things out.")
+                         "nmt, bert, vit_b16, lm, seq2seq, equal_time, accelerator: of the"
+                         " model; complexity: of the layers; tiny tries things out.")
 STATE_MIB = flags.DEFINE_integer("state_mib", 1024, "saving: the state's size.", lower_bound=3)
 CLIENTS = flags.DEFINE_integer("clients", 200, "serving: that ask at once.", lower_bound=1)
 SECONDS = flags.DEFINE_float("seconds", 120, "serving: for which they ask.", lower_bound=1)
@@ -139,6 +143,10 @@ def main() -> int:
       raise cli.UsageError("--suite=prepare needs --workers of 1 or more")
     result = prepare.run(WORKDIR.value, DATA.value or "embedded:pydocs:train", TOKENIZER.value,
                          WORKERS.value, ROUNDS.value)
+  elif SUITE.value == "equal_time":
+    need(WORKDIR)
+    result = equal_time.run(WORKDIR.value, DATA.value, size(equal_time.SIZES), ROUNDS.value,
+                            STEPS.value or equal_time.STEPS)
   elif SUITE.value == "complexity":
     result = complexity.run(size(complexity.SIZES))
   elif SUITE.value == "saving":

@@ -100,14 +100,6 @@ def pairs_of_a_batch(size: Size) -> int:
   return round(sum(int(b["tgt_segment_ids"].max(1).sum()) for b in batches) / len(batches))
 
 
-def padded(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
-  """[B, longest] int32."""
-  out = np.full((len(rows), max(map(len, rows))), value, np.int32)
-  for row, tokens in zip(out, rows):
-    row[:len(tokens)] = tokens
-  return out
-
-
 class System(sides.Turns):
   """One side, in a process of its own. A token of a pair is the unit.
 
@@ -165,7 +157,7 @@ class Jtx(sides.JtxSide, System):
     return float(sums["loss"][0] / sums["loss"][1])
 
   def row_each(self, field: str, rows: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    text, lengths = padded(rows, 0), np.array([[len(row)] for row in rows])
+    text, lengths = sides.padded(rows, 0), np.array([[len(row)] for row in rows])
     places = np.arange(text.shape[1], dtype=np.int32)
     return {field: text, f"{field}_segment_ids": (places < lengths).astype(np.int32),
             f"{field}_positions": np.broadcast_to(places, text.shape)}
@@ -202,7 +194,7 @@ class Transformers(sides.TorchSide, System):
 
   def placed(self, pairs: Sequence[Pair]) -> dict[str, Any]:
     sources, targets = zip(*pairs)
-    place = lambda rows, value: self.torch.from_numpy(padded(rows, value)).long().to(self.device)
+    place = lambda rows, value: self.torch.from_numpy(sides.padded(rows, value)).long().to(self.device)
     return {"input_ids": place(sources, START), "labels": place(targets, -100),
             "attention_mask": place([np.ones(len(s), int) for s in sources], 0)}
 

@@ -5,9 +5,19 @@ import functools
 import os
 import tempfile
 import time
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Sequence
+
+import numpy as np
 
 from benchmarks import harness
+
+
+def padded(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
+  """[B, longest] int32."""
+  out = np.full((len(rows), max(map(len, rows))), value, np.int32)
+  for row, tokens in zip(out, rows):
+    row[:len(tokens)] = tokens
+  return out
 
 
 class Turns:

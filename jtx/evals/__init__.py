@@ -21,6 +21,7 @@ from jtx.evals.perplexity import Perplexity
 from jtx.evals.pictures import Pictures
 from jtx.evals.replies import Replies
 from jtx.evals.tagging import Tagging
+from jtx.evals.targets import Targets
 from jtx.evals.texts import Texts
 from jtx.evals.translation import Translation
 from jtx.evals.zero_shot import ZeroShot
@@ -42,6 +43,7 @@ EVALS = {
     "retrieval": Retrieval,
     "similarity": Similarity,
     "tagging": Tagging,
+    "targets": Targets,
     "texts": Texts,
     "throughput": Throughput,
     "translation": Translation,

@@ -1,7 +1,7 @@
 """Unigram and bigram predictions of masked tokens: the baseline of masked language models."""
 
 import dataclasses
-from typing import Iterator, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
 import numpy as np
 
@@ -58,6 +58,14 @@ def count(documents, vocab_size: int) -> Counts:
   totals = np.bincount(places, numbers).astype(np.int64)
   starts = np.searchsorted(unique, np.arange(vocab_size + 1) * vocab_size)
   return Counts(tokens, starts, unique % vocab_size, totals)
+
+
+def frequencies(documents: Any, field: str, vocab_size: int) -> np.ndarray:
+  """[V] shares of tokens in prepared documents, with one added to every count."""
+  counts = np.ones(vocab_size, np.int64)
+  for i in range(len(documents)):
+    counts += np.bincount(documents.example(i)[field], minlength=vocab_size)
+  return counts / counts.sum()
 
 
 def hidden_pairs(batch) -> np.ndarray:

@@ -25,9 +25,13 @@ class Seq2Seq:
   heads = frozenset({"seq2seq"})  # of the model
   keys = ("src", "tgt")  # of a batch
 
+  def counted(self, batch: Mapping[str, jax.Array]) -> jax.Array:
+    """Which target tokens count: [B, T] bool."""
+    return batch["tgt_segment_ids"] > 0
+
   def weights(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """The divisor of each loss term's sum: here, target tokens."""
-    return {"loss": (batch["tgt_segment_ids"] > 0).sum().astype(jnp.float32)}
+    return {"loss": self.counted(batch).sum().astype(jnp.float32)}
 
   def model_inputs(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """The batch as the model takes it."""
@@ -38,6 +42,6 @@ class Seq2Seq:
     """Sums over target tokens of `loss` (smoothed), `nll` and `accuracy`."""
     hidden = model.apply({"params": params}, self.model_inputs(batch), train, rngs=rngs)
     head = lambda hidden: model.apply({"params": params}, hidden, method="logits")
-    weights = (batch["tgt_segment_ids"] > 0).astype(jnp.float32)
+    weights = self.counted(batch).astype(jnp.float32)
     return token_sums(head, hidden, batch["tgt"], weights, self.label_smoothing, self.logits_chunk,
                       self.z_loss)

@@ -31,7 +31,8 @@ def adam(_: Axes, *, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-8
 
 
 def adamw(_: Axes, *, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-8,
-          weight_decay: NotNegative = 0.01) -> optax.GradientTransformation:
+          weight_decay: NotNegative = 0.01,
+          scale_by_rms: bool = False) -> optax.GradientTransformation:
   """Adam with decoupled weight decay, times the learning rate (Loshchilov & Hutter 2019).
 
   Args:
@@ -39,8 +40,11 @@ def adamw(_: Axes, *, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-8,
     b2: decay of the average of squared gradients.
     eps: added to the root of the latter.
     weight_decay: of kernels and embeddings.
+    scale_by_rms: whether updates are relative to the parameter's root mean square, of at least
+      0.001, as Adafactor's are: the rate then fits matrices of any scale, such as T5's.
   """
-  return optax.chain(optax.scale_by_adam(b1, b2, eps), _decay(weight_decay))
+  relative = [optax.scale_by_param_block_rms()] if scale_by_rms else []
+  return optax.chain(optax.scale_by_adam(b1, b2, eps), *relative, _decay(weight_decay))
 
 
 def lamb(_: Axes, *, b1: Rate = 0.9, b2: Rate = 0.999, eps: NotNegative = 1e-6,

@@ -80,6 +80,16 @@ def test_the_last_line_of_the_encoder_decoders_suite():
   assert result["generate"]["identical"] == 1 and result["pairs_of_a_batch"] > 4
 
 
+def test_the_last_line_of_equal_time(tmp_path):
+  result = last_line("--suite=equal_time", "--steps=4", f"--workdir={tmp_path}")
+  half, end = result["scores"].values()
+  assert half["updates"]["jtx"] == 2 and end["updates"]["jtx"] == 4
+  assert end["updates"]["transformers"] > half["updates"]["transformers"] > 0
+  same = lambda name: len({scores[s][name] for scores in (half, end)
+                           for s in ("jtx", "transformers")}) == 1
+  assert same("tokens") and same("unigram_nll") and not same("nll")
+
+
 @pytest.mark.parametrize("part, peer", [("full", "flax"), ("sentences", "transformers")])
 def test_the_last_line_of_the_pretraining_suite(part, peer):
   result = last_line("--suite=bert", "--steps=1", f"--part={part}", f"--peer={peer}")

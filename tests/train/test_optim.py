@@ -216,6 +216,22 @@ def test_adamw_against_float64():
     np.testing.assert_allclose(got[path], x, rtol=2e-5, atol=1e-6, err_msg=path)
 
 
+def test_adamw_relative_to_the_size_of_each_layers_matrix():
+  cfg = config("adamw", lr=0.01)
+  cfg.optimizer.update({"weight_decay": 0.1})
+  params, gradient = tree(0), tree(1)
+  after = lambda: flatten_dict(train(make(cfg)[0], params, [gradient])[-1], sep="/")
+  plain = after()
+  cfg.optimizer.scale_by_rms = True
+  relative = after()
+  for path, x in flatten_dict(params, sep="/").items():
+    x = np.asarray(x, np.float64)
+    decayed = x - 0.01 * (0.1 * x if path.endswith(("kernel", "embedding")) else 0)
+    rms = np.sqrt(np.mean(x**2, axis=tuple(range(path in STACKED, x.ndim)), keepdims=True))
+    np.testing.assert_allclose(relative[path], decayed + np.maximum(rms, 1e-3) * (
+        np.asarray(plain[path], np.float64) - decayed), rtol=1e-5, atol=1e-6, err_msg=path)
+
+
 @pytest.mark.parametrize("name,theirs", [
     ("adam", lambda: optax.adam(0.1)),
     ("adamw", lambda: optax.adamw(0.1, weight_decay=0.01)),
