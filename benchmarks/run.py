@@ -51,8 +51,9 @@ WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that i
 DATA = flags.DEFINE_string("data", "", "nmt: folder of train.en, train.de, val.en and val.de;"
                            " without it generated number words are used. finetune: folder of"
                            " the tasks' folders. accelerator: folder of the folders multi30k"
-                           " and sst2; what is not there is made. bert, prepare, equal_time: a source"
-                           " of documents; without it the documentation of Python's library is used.")
+                           " and sst2; what is not there is made. bert, prepare, equal_time: a"
+                           " source of documents; without it the documentation of Python's library"
+                           " is used.")
 INIT = flags.DEFINE_string("init", "", "finetune: Hugging Face folder of the encoder.")
 TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASKS),
                                 "finetune: of the suite; may be repeated.")

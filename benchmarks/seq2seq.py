@@ -194,7 +194,8 @@ class Transformers(sides.TorchSide, System):
 
   def placed(self, pairs: Sequence[Pair]) -> dict[str, Any]:
     sources, targets = zip(*pairs)
-    place = lambda rows, value: self.torch.from_numpy(sides.padded(rows, value)).long().to(self.device)
+    place = lambda rows, value: self.torch.from_numpy(sides.padded(rows, value)).long().to(
+        self.device)
     return {"input_ids": place(sources, START), "labels": place(targets, -100),
             "attention_mask": place([np.ones(len(s), int) for s in sources], 0)}
 

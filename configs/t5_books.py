@@ -8,9 +8,8 @@ pieces, 5 M parameters, and no dropout, since it passes over its data hardly mor
 have 256 tokens, and spans of 3 are hidden; documents of a window run on behind one another. It
 learns by AdamW whose updates are relative to a parameter's size, as Adafactor's are.
 
-`targets` of its evaluation counts target tokens that are no sentinels, beside what their frequencies
-alone would predict. Arguments: corpus, val, vocab and tiny as in t5.py. Its relatives beside it:
-the sweeps of t5.py.
+`targets` is the loss of target tokens that are no sentinels, beside that of their frequencies.
+Arguments: corpus, val, vocab and tiny as in t5.py.
 """
 
 from jtx.data.ops.spans import span_lengths
