@@ -171,23 +171,37 @@ def test_full_size_train_state_on_a_mesh(name, preset, sweep, item):
   assert program.flops_per_step > 0
 
 
+def path_of(config):
+  """What decides by which path a step's code goes, but for the texts and images it is made of."""
+  parts = ("model.", "objective.", "optim.", "distill.", "data.ops", "phases", "ema")
+  return frozenset((key, takes_path((value,))) for key, value in flatten(config).items()
+                   if key.startswith(parts))
+
+
 def tiny_cases():
-  """Cases of which a step is made, and items that only have other data.
+  """Cases of which a step is made, and those that only have other data or numbers.
 
   A key is stepped with the first value that an item gives it: what others compute is tested by
   itself, and all are traced at full size.
   """
-  steps, others, seen = [], [], set()
+  steps, others, seen, paths = [], [], set(), set()
+
+  def add(n, p, s, i):
+    path = path_of(config_of(n, p, s, i))
+    slow = (n, p, s) != ("nmt_base", "tiny", None)
+    (others if path in paths else steps).append(
+        pytest.param(n, p, s, i, marks=[pytest.mark.slow] if slow else []))
+    paths.add(path)
+
   for n, p in PRESETS:
     if "tiny" in p:
-      slow = (n, p) != ("nmt_base", "tiny")
-      steps.append(pytest.param(n, p, None, 0, marks=[pytest.mark.slow] if slow else []))
+      add(n, p, None, 0)
   for n, s, i in ITEMS:
     edits = edits_of(n, s)[i]
     keys = {(n, key) for key in edits  # others: see train/test_distilled.py
             if not key.startswith(("distill.", "optim.frozen"))}
     if not keys <= seen:
-      steps.append(pytest.param(n, "tiny", s, i, marks=pytest.mark.slow))
+      add(n, "tiny", s, i)
     elif len({takes_path(e.get(key)) for e in edits_of(n, s) for key in edits
               if key.startswith("data.")}) > 1:
       others.append(pytest.param(n, "tiny", s, i, marks=pytest.mark.slow))
