@@ -2,9 +2,11 @@
 
 import dataclasses
 import math
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 from absl import logging
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jtx.evals import coco
@@ -41,7 +43,9 @@ class Detection:
   source: tuple[str, ...]  # the split: sources, as data.train has them
   every: CountOrNone = 0  # steps; 0 is at the end only
   report: bool = False  # a table of the classes, and their curves of precision over recall
-  pictures: CountOrNone = 0  # images that are drawn with their boxes, those found and the true ones
+  # Images that are drawn with their boxes, those found and the true ones; where there are any, the
+  # first also with what each query attends to.
+  pictures: CountOrNone = 0
   threshold: Share = 0.5  # the least score of what is drawn
 
   heads = frozenset({"boxes"})  # of the model
@@ -63,6 +67,11 @@ class Detection:
       yield from reported(curves, split.truths)
     if split.pictures:
       yield "boxes", self.drawn(split, names)
+      batch = next(iter(task.data.eval_batches(self.source, 1, range(1))))
+      shown = task.data.recipe.layout.shown
+      if hasattr(task.model, "attention_weights"):
+        with processes.alone(params) as params:
+          yield from drawn_queries(task.model, params, batch, names, shown, self.threshold)
     yield "predictions", records(split, names)
 
   def drawn(self, split: Split, names: Sequence[str]) -> Any:
@@ -77,6 +86,41 @@ class Detection:
           Drawn(names[c], with_sides(box * scale), true=True)
           for c, box in zip(truth.classes, truth.boxes)])
     return boxed(split.pictures, rows, names)
+
+
+def drawn_queries(model: Any, params: Any, batch: Mapping[str, np.ndarray], names: Sequence[str],
+                  shown: Callable[[np.ndarray], np.ndarray], threshold: float = 0.5,
+                  most: int = 6) -> Iterator[tuple[str, Any]]:
+  """A figure of one image for each object found in it, with what the object's query attends to.
+
+  That is the cross-attention of the decoder's last layer, the mean of its heads (Carion et al.
+  2020, figure 6). Where nothing is found there is no figure.
+
+  Args:
+    model: with methods `boxes`, `features` and `attention_weights`, such as a Detr.
+    params: its parameters.
+    batch: of one image.
+    names: of the classes.
+    shown: from the batch's pixels to those that are shown.
+    threshold: the least score of what is found.
+    most: objects, those of the highest scores.
+  """
+  batch = {key: jnp.asarray(batch[key]) for key in KEYS}
+  queries = Queries(*(x[0] for x in jax.device_get(detect(model, params, batch))))
+  apply = lambda method: model.apply({"params": params}, batch, method=method)
+  weights = np.asarray(jax.jit(apply, static_argnums=0)("attention_weights")["cross"])
+  h, w = jax.eval_shape(lambda: apply("features"))[0].shape[1:3]
+  (height, width), (H, W) = np.asarray(batch["size"][0]), batch["image"].shape[1:3]
+  chosen = np.argsort(-queries.scores, kind="stable")[:most]
+  chosen = chosen[queries.scores[chosen] >= threshold]
+  if len(chosen):
+    places = np.ix_(np.arange(height) * h // H, np.arange(width) * w // W)
+    maps = weights[-1, 0].mean(0).reshape(-1, h, w)[chosen]
+    found = [objects(Queries(*(x[[q]] for x in queries)), (height, width), names, threshold)[0]
+             for q in chosen]
+    picture = shown(np.asarray(batch["image"][0, :height, :width]))
+    yield "queries", boxed([picture] * len(chosen), [[Drawn(x.label, x.box, x.score)] for x in found],
+                           names, [f"query {q}" for q in chosen], maps=[m[places] for m in maps])
 
 
 def reported(curves: coco.Curves, truths: Sequence[coco.Truth]) -> Iterator[tuple[str, Any]]:

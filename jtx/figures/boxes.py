@@ -21,7 +21,7 @@ class Drawn(NamedTuple):
 
 @styled
 def boxed(images: Sequence[Any], boxes: Sequence[Sequence[Drawn]], names: Sequence[str] = (),
-          titles: Sequence[str] = (), most: int = 3) -> "Figure":
+          titles: Sequence[str] = (), most: int = 3, maps: Sequence[Any] = ()) -> "Figure":
   """Images side by side, with their boxes; a class has the same colour in all of them.
 
   Args:
@@ -30,12 +30,13 @@ def boxed(images: Sequence[Any], boxes: Sequence[Sequence[Drawn]], names: Sequen
     names: of the classes in order, which tell the colours; () is that of their labels.
     titles: of the images.
     most: images in a row of the figure.
+    maps: numbers [h, w] that lie over the images, such as attention; () is none.
 
   Raises:
-    ValueError: there is no image, or another number of lists of boxes.
+    ValueError: there is no image, or another number of lists of boxes, or of maps.
   """
-  if not len(images) or len(images) != len(boxes):
-    raise ValueError(f"{len(images)} images and {len(boxes)} lists of boxes")
+  if not len(images) or len(images) != len(boxes) or len(maps) not in (0, len(images)):
+    raise ValueError(f"{len(images)} images, {len(boxes)} lists of boxes and {len(maps)} maps")
   names = list(names) or sorted({x.label for row in boxes for x in row})
   across = min(most, len(images))
   down = -(-len(images) // across)
@@ -46,12 +47,13 @@ def boxed(images: Sequence[Any], boxes: Sequence[Sequence[Drawn]], names: Sequen
   for place, axes in enumerate(grid):
     axes.set_axis_off()
     if place < len(images):
-      _draw(axes, images[place], boxes[place], names)
+      _draw(axes, images[place], boxes[place], names, maps[place] if len(maps) else None)
       axes.set_title(titles[place] if titles else "", parse_math=False)
   return figure
 
 
-def _draw(axes: Any, image: Any, boxes: Sequence[Drawn], names: Sequence[str]) -> None:
+def _draw(axes: Any, image: Any, boxes: Sequence[Drawn], names: Sequence[str],
+          over: Any = None) -> None:
   from matplotlib.patches import Rectangle
   image = np.asarray(image)
   image = np.clip(image / 255 if image.dtype == np.uint8 else image.astype(np.float32), 0, 1)
@@ -60,6 +62,9 @@ def _draw(axes: Any, image: Any, boxes: Sequence[Drawn], names: Sequence[str]) -
   # Pixel (0, 0) is from 0 to 1, as boxes count.
   axes.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest",
               extent=(0, width, height, 0))
+  if over is not None:
+    axes.imshow(over, cmap="inferno", alpha=0.6, interpolation="nearest",
+                extent=(0, width, height, 0))
   for x in boxes:
     left, top, *sides = x.box
     colour = f"C{names.index(x.label) % 10}" if x.label in names else "C7"

@@ -3,6 +3,7 @@
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -129,3 +130,35 @@ def test_scores_that_are_not_numbers_are_refused(data):
   params["logits"][1, 0, 0] = np.nan
   with pytest.raises(DataError, match="NaN or infinite"):
     list(dict(Detection(("boxes:boxes.jsonl",))(task_of(data, Given()), params))["predictions"])
+
+
+class Looking(Given):
+  """A detector whose every query attends, by two heads and layers, to one place of 2 x 4 each."""
+
+  def features(self, batch):
+    return jnp.zeros((len(batch["image"]), 2, 4, 8)), batch["size"]
+
+  def attention_weights(self, batch):
+    weights = np.zeros((2, len(batch["image"]), 2, 3, 8), np.float32)
+    weights[0] = 1 / 8  # of the first layer, which is not shown
+    for query in range(3):
+      weights[1, :, 0, query, query] = weights[1, :, 1, query, query + 1] = 1
+    return {"cross": jnp.asarray(weights)}
+
+
+def test_what_queries_attend_to(data):
+  """The first image has 20 x 10 pixels of a batch's 20 x 20, so the upper row of places."""
+  found = [(0, 0.6, (0.5, 0.5, 1, 1)), (1, 0.4, (0.5, 0.5, 1, 1)), (1, 0.9, (0.25, 0.5, 0.5, 1))]
+  results = dict(Detection(("boxes:boxes.jsonl",), pictures=1)(
+      task_of(data, Looking()), said([found, *RIGHT[1:]])))
+  first, second = results["queries"].axes
+  assert [axes.get_title() for axes in (first, second)] == ["query 2", "query 0"]  # by their scores
+  for axes, places in ((first, (2, 3)), (second, (0, 1))):
+    picture, over = axes.images
+    assert picture.get_array().shape[:2] == over.get_array().shape == (10, 20)
+    columns = np.isin(np.arange(20) // 5, places)
+    np.testing.assert_allclose(over.get_array(), np.broadcast_to(0.5 * columns, (10, 20)))
+  assert [text.get_text() for text in first.texts] == ["dog 0.90"]
+  nothing = dict(Detection(("boxes:boxes.jsonl",), pictures=1, threshold=0.95)(
+      task_of(data, Looking()), said([found, *RIGHT[1:]])))
+  assert "queries" not in nothing and "boxes" in nothing
