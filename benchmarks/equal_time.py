@@ -119,26 +119,34 @@ class Transformers(sides.TorchSide, Side):
     self.model.config.decoder_start_token_id = tokenizer.bos_id
     self.model.config.pad_token_id = tokenizer.pad_id
     self.model.to(self.device).train()
-    adam = self.config.optim.optimizer
-    self.optimizer = self.torch.optim.AdamW(
-        [{"params": [p]} for p in self.model.parameters()], betas=(adam.b1, adam.b2), eps=adam.eps,
-        weight_decay=0.0)
+    ours, torch = self.config.optim.optimizer, self.torch
+    matrices = {name: p for name, p in self.model.named_parameters()
+                if p.ndim == 2 and not name.startswith("shared") and "relative" not in name}
+    others = [p for name, p in self.model.named_parameters() if name not in matrices]
+    self.optimizers = [
+        torch.optim.Muon(matrices.values(), momentum=ours.momentum, nesterov=ours.nesterov,
+                         ns_steps=ours.iterations, adjust_lr_fn="match_rms_adamw",
+                         weight_decay=0.0),
+        torch.optim.AdamW(others, betas=(ours.b1, ours.b2), eps=ours.eps, weight_decay=0.0)]
 
   def train(self, seconds: float, share: float, part: float) -> int:
     """Updates that were made in the time: of the whole time the `part` behind `share` of it."""
     start, before = time.perf_counter(), self.done
     while (elapsed := time.perf_counter() - start) < seconds:
-      self.set_rates(share + part * elapsed / seconds)
-      self.update(self.loss_of(self.done), self.config.optim.clip_norm)
+      self.update(share + part * elapsed / seconds)
       self.done += 1
     return self.done - before
 
-  def set_rates(self, share: float) -> None:
-    """Those of the schedule after this share of the time, relative to each parameter's size."""
+  def update(self, share: float) -> None:
+    """One update, by the schedule's rate after this share of the time."""
+    self.loss_of(self.done).backward()
+    self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optim.clip_norm)
     rate = float(self.rate(max(1, share * self.config.steps)))
-    for group in self.optimizer.param_groups:
-      root_mean_square = group["params"][0].detach().square().mean().sqrt().item()
-      group["lr"] = rate * max(root_mean_square, 1e-3)
+    for optimizer in self.optimizers:
+      for group in optimizer.param_groups:
+        group["lr"] = rate
+      optimizer.step()
+      optimizer.zero_grad(set_to_none=True)
 
   def loss(self) -> float:
     with self.torch.no_grad():

@@ -61,7 +61,7 @@ def get_config(arg: str = ""):
   {"digits": digits, "blood_cells": blood_cells}.get(args.recipe, paper)(c, args, recipe)
   if args.init:
     from_trained(c, args)
-  c.evals.val = common.evaluator("detection", source=(args.val,), every=5000)
+  c.evals.val = common.evaluator("detection", source=(args.val,), every=5000, pictures=6)
   c.data.train, c.data.window = (args.train,), 0  # so that every epoch has every image
   if args.tiny:
     shrink(c)

@@ -4,9 +4,10 @@
     --config=configs/t5_books.py:corpus=documents:BOOKS --workdir=runs/t5_books
 
 BOOKS is as in bert_books.py. It is T5 in small: two layers of 256 on each side, embeddings of 8,192
-pieces, 5 M parameters, and no dropout, since it passes over its data hardly more than once. Inputs
-have 256 tokens, and spans of 3 are hidden; documents of a window run on behind one another. It
-learns by AdamW whose updates are relative to a parameter's size, as Adafactor's are.
+pieces, 5 M parameters, and no dropout, since it passes over its data hardly more than once. Spans of
+3 tokens are hidden; documents of a window run on behind one another. Inputs have 64 tokens: of a
+longer row the decoder finds out later, by hundreds of updates, which span a sentinel stands for. It
+learns by Muon.
 
 `targets` is the loss of target tokens that are no sentinels, beside that of their frequencies.
 Arguments: corpus, val, vocab and tiny as in t5.py.
@@ -18,7 +19,7 @@ from . import arguments, common, t5
 
 PRESETS = ("", "tiny", "corpus=documents:books.zip,vocab=vocab.txt",
            "corpus=documents:train,val=documents:val")
-LENGTH = 256  # tokens of a row's input
+LENGTH = 64  # tokens of a row's input
 SPAN = 3.0  # mean tokens of a hidden span
 
 
@@ -36,10 +37,10 @@ def get_config(arg: str = ""):
     c.tokenizer.kind = common.tokenizer("unigram", vocab_size=8192, sentinels=100, lowercase=True)
   c.data.ops[1].running = True
   c.data.ops[-1].lengths = (LENGTH, span_lengths(LENGTH, 0.15, SPAN)[1])
-  c.optim.optimizer = common.optimizer("adamw", b2=0.98, scale_by_rms=True)
+  c.optim.optimizer = common.optimizer("muon", b2=0.98, weight_decay=0.0)
   c.optim.schedule = common.schedule("cosine", warmup=0.05, end=0.1)
-  c.optim.lr, c.optim.clip_norm = 2e-2, 1.0
-  c.batch_size, c.steps = 16, 3000
+  c.optim.lr, c.optim.clip_norm = 4e-3, 1.0
+  c.batch_size, c.steps = 32, 5000
   c.log_every, c.checkpoint.every = 50, 250
   c.evals.val.every = 500
   c.evals.targets = common.evaluator("targets", source=(args.val,))

@@ -14,12 +14,14 @@ sys.path.insert(0, str(ROOT))
 import matplotlib
 
 from docs.pictures import (
-    boxes, functions, images, losses, measured, patterns, positions, sizes, texts)
+    boxes, functions, images, losses, measured, patterns, positions, sizes, texts,
+    trained)
 from jtx.figures.figure import save_figure
 
 FOLDER = ROOT / "docs" / "gallery"
 FIGURES = (patterns.FIGURES | positions.FIGURES | functions.FIGURES | texts.FIGURES
-           | losses.FIGURES | images.FIGURES | boxes.FIGURES | sizes.FIGURES | measured.FIGURES)
+           | losses.FIGURES | images.FIGURES | boxes.FIGURES | sizes.FIGURES | measured.FIGURES
+           | trained.FIGURES)
 
 
 def save(name: str, folder: pathlib.Path = FOLDER) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from notebooks import build, pages
 
-NAMES = ("attention_variant", "language_model", "pretrain_bert", "sharding", "sweep_report",
-         "train_translator", "transformer_parts", "vision_transformer")
+NAMES = ("attention_variant", "checkpoint", "language_model", "pretrain_bert", "sharding",
+         "sweep_report", "train_translator", "transformer_parts", "vision_transformer")
 # Those whose programs take longer to compile than to run; see conftest.py.
 COMPILED = ("attention_variant", "sharding", "sweep_report", "transformer_parts")
 REPOSITORY = "jtx-research/jtx"
@@ -119,7 +119,7 @@ def test_it_runs_and_shows_its_figures(name, tmp_path):
   flags = "--xla_cpu_parallel_codegen_split_count=1"
   if name in COMPILED:
     flags += " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-  environment |= {"TMPDIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython"),
+  environment |= {"HF_HUB_OFFLINE": "1", "TMPDIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython"),
                   "XLA_FLAGS": flags,
                   "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # as in the Makefile
   notebook = pages.execute(name, environment)  # an exception of a cell, or its timeout, is raised

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from absl import logging
 import jax
@@ -67,11 +67,12 @@ class Detection:
       yield from reported(curves, split.truths)
     if split.pictures:
       yield "boxes", self.drawn(split, names)
-      batch = next(iter(task.data.eval_batches(self.source, 1, range(1))))
-      shown = task.data.recipe.layout.shown
       if hasattr(task.model, "attention_weights"):
+        batch = next(iter(task.data.eval_batches(self.source, 1, range(1))))
         with processes.alone(params) as params:
-          yield from drawn_queries(task.model, params, batch, names, shown, self.threshold)
+          found = attended(task.model, params, batch, names, self.threshold)
+        if found:
+          yield "queries", drawn_queries(split.pictures[0], found, names)
     yield "predictions", records(split, names)
 
   def drawn(self, split: Split, names: Sequence[str]) -> Any:
@@ -88,20 +89,24 @@ class Detection:
     return boxed(split.pictures, rows, names)
 
 
-def drawn_queries(model: Any, params: Any, batch: Mapping[str, np.ndarray], names: Sequence[str],
-                  shown: Callable[[np.ndarray], np.ndarray], threshold: float = 0.5,
-                  most: int = 6) -> Iterator[tuple[str, Any]]:
-  """A figure of one image for each object found in it, with what the object's query attends to.
+class Attended(NamedTuple):
+  """An object that was found, and what its query attends to."""
+  query: int  # its number
+  drawn: Drawn
+  places: np.ndarray  # [height, width] of the image: the weight of the place that a pixel is in
 
-  That is the cross-attention of the decoder's last layer, the mean of its heads (Carion et al.
-  2020, figure 6). Where nothing is found there is no figure.
+
+def attended(model: Any, params: Any, batch: Mapping[str, np.ndarray], names: Sequence[str],
+             threshold: float = 0.5, most: int = 6) -> list[Attended]:
+  """The objects found in one image, best first, with the cross-attention of their queries.
+
+  That is of the decoder's last layer, the mean of its heads (Carion et al. 2020, figure 6).
 
   Args:
     model: with methods `boxes`, `features` and `attention_weights`, such as a Detr.
     params: its parameters.
     batch: of one image.
     names: of the classes.
-    shown: from the batch's pixels to those that are shown.
     threshold: the least score of what is found.
     most: objects, those of the highest scores.
   """
@@ -111,16 +116,19 @@ def drawn_queries(model: Any, params: Any, batch: Mapping[str, np.ndarray], name
   weights = np.asarray(jax.jit(apply, static_argnums=0)("attention_weights")["cross"])
   h, w = jax.eval_shape(lambda: apply("features"))[0].shape[1:3]
   (height, width), (H, W) = np.asarray(batch["size"][0]), batch["image"].shape[1:3]
-  chosen = np.argsort(-queries.scores, kind="stable")[:most]
-  chosen = chosen[queries.scores[chosen] >= threshold]
-  if len(chosen):
-    places = np.ix_(np.arange(height) * h // H, np.arange(width) * w // W)
-    maps = weights[-1, 0].mean(0).reshape(-1, h, w)[chosen]
-    found = [objects(Queries(*(x[[q]] for x in queries)), (height, width), names, threshold)[0]
-             for q in chosen]
-    picture = shown(np.asarray(batch["image"][0, :height, :width]))
-    yield "queries", boxed([picture] * len(chosen), [[Drawn(x.label, x.box, x.score)] for x in found],
-                           names, [f"query {q}" for q in chosen], maps=[m[places] for m in maps])
+  places = np.ix_(np.arange(height) * h // H, np.arange(width) * w // W)
+  maps = weights[-1, 0].mean(0).reshape(-1, h, w)
+  result = []
+  for q in np.argsort(-queries.scores, kind="stable")[:most]:
+    for x in objects(Queries(*(x[[q]] for x in queries)), (height, width), names, threshold):
+      result.append(Attended(int(q), Drawn(x.label, x.box, x.score), maps[q][places]))
+  return result
+
+
+def drawn_queries(image: np.ndarray, found: Sequence[Attended], names: Sequence[str]) -> Any:
+  """A figure of one image for each object that was found in it, under its query's attention."""
+  return boxed([image] * len(found), [[x.drawn] for x in found], names,
+               [f"query {x.query}" for x in found], maps=[x.places for x in found])
 
 
 def reported(curves: coco.Curves, truths: Sequence[coco.Truth]) -> Iterator[tuple[str, Any]]:

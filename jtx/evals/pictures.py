@@ -50,25 +50,34 @@ class Pictures:
 
 def attention(model: Any, params: Any, images: np.ndarray) -> Any:
   """A figure of images [B, H, W, C], bytes, and their attention."""
+  return looked_at(images / 255, rolled_out(model, params, images))
+
+
+def rolled_out(model: Any, params: Any, images: np.ndarray) -> np.ndarray:
+  """Attention rolled out over the places of images, [B, h, w] of [B, H, W, C] bytes."""
   model, params = of_images(model, params)
   weights = model.apply({"params": params}, {"image": jnp.asarray(images)},
                         method="attention_weights")["encoder"]
   rolled = attention_rollout(weights)  # [B, T, T]
   grid = model.grid
   of = rolled[:, 0] if model.prefix.cls else rolled.mean(1)
-  return looked_at(images / 255,
-                   of[:, grid.prefix:].reshape(-1, grid.height, grid.width))
+  return of[:, grid.prefix:].reshape(-1, grid.height, grid.width)
 
 
 def reconstruction(model: Any, params: Any, images: np.ndarray) -> Any:
-  """A figure of images [B, H, W, C], bytes, and what MAE makes of a part of their patches.
+  """A figure of images [B, H, W, C], bytes, and what MAE makes of a part of their patches."""
+  return reconstructions(images / 255, *reconstructed(model, params, images))
+
+
+def reconstructed(model: Any, params: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Which pixels are hidden, [B, H, W], and what MAE predicts, [B, H, W, C] from 0 to 1.
 
   Where it predicts patches of mean 0 and variance 1, the true ones are put back.
 
   Args:
     model: with a decoder.
     params: its parameters.
-    images: to hide patches of, the same ones every time.
+    images: [B, H, W, C] bytes, to hide patches of, the same ones every time.
   """
   batch = {"image": jnp.asarray(images)}
   noise = jax.random.uniform(jax.random.key(0), (len(images), model.grid.height * model.grid.width))
@@ -80,9 +89,8 @@ def reconstruction(model: Any, params: Any, images: np.ndarray) -> Any:
   size, channels = model.patch_size, model.image.channels
   mean, std = (np.array(x) for x in (model.image.mean, model.image.std))
   where = jnp.broadcast_to(hidden[..., None], (*hidden.shape, size * size))
-  return reconstructions(
-      images / 255, join(where, size, 1)[..., 0],
-      np.asarray(join(predicted, size, channels)) * std + mean)
+  return (np.asarray(join(where, size, 1)[..., 0]),
+          np.asarray(join(predicted, size, channels)) * std + mean)
 
 
 def join(patches: jax.Array, size: int, channels: int) -> jax.Array:

@@ -30,7 +30,7 @@ def boxed(images: Sequence[Any], boxes: Sequence[Sequence[Drawn]], names: Sequen
     names: of the classes in order, which tell the colours; () is that of their labels.
     titles: of the images.
     most: images in a row of the figure.
-    maps: numbers [h, w] that lie over the images, such as attention; () is none.
+    maps: numbers [h, w] that lie over the images, such as attention; None, or () for all, is none.
 
   Raises:
     ValueError: there is no image, or another number of lists of boxes, or of maps.
