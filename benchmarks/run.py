@@ -5,6 +5,7 @@
   python -m benchmarks.run --suite=bert --data=documents:FOLDER
   python -m benchmarks.run --suite=prepare --data=documents:FOLDER --workdir=runs/bench_prepare
   python -m benchmarks.run --suite=vit_b16
+  python -m benchmarks.run --suite=detr
   python -m benchmarks.run --suite=lm
   python -m benchmarks.run --suite=seq2seq
   python -m benchmarks.run --suite=equal_time --data=documents:FOLDER --workdir=runs/equal_time
@@ -28,6 +29,7 @@ from benchmarks import (
     accelerator,
     bert,
     complexity,
+    detr,
     equal_time,
     finetune,
     lm,
@@ -40,7 +42,7 @@ from benchmarks import (
 )
 from experiments import cli
 
-SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "lm", "seq2seq", "equal_time",
+SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "detr", "lm", "seq2seq", "equal_time",
           "complexity", "saving", "serving", "accelerator")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
@@ -59,9 +61,10 @@ TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASK
                                 "finetune: of the suite; may be repeated.")
 SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "finetune: of the runs; may be repeated.")
 PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PARTS,
-                                               *lm.PARTS, *accelerator.ROWS],  # and seq2seq's
+                                               *detr.PARTS, *lm.PARTS,  # and seq2seq's
+                                               *accelerator.ROWS],
                                 "Of the suite (nmt: train, translate; bert: full, sentences;"
-                                " vit_b16: step, images; lm: step, generate, one, experts;"
+                                " vit_b16: step, images; detr: step, matching; lm: step, generate, one, experts;"
                                 " seq2seq: step, generate; accelerator:"
                                 f" {', '.join(accelerator.ROWS)}); may be repeated; all if absent.")
 PEERS = flags.DEFINE_multi_enum("peer", None, bert.PEERS,
@@ -132,6 +135,9 @@ def main() -> int:
   elif SUITE.value == "vit_b16":
     result = vit.run(size(vit.SIZES), parts(vit.PARTS), peers(vit.PEERS, vit.PEERS), ROUNDS.value,
                      steps, WORKERS.value)
+  elif SUITE.value == "detr":
+    result = detr.run(size(detr.SIZES), parts(detr.PARTS), peers(detr.PEERS, detr.PEERS),
+                      ROUNDS.value, steps)
   elif SUITE.value == "lm":
     result = lm.run(size(lm.SIZES), parts(lm.PARTS), peers(lm.PEERS, ("transformers",)),
                     ROUNDS.value, steps)

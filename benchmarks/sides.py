@@ -32,9 +32,10 @@ class Turns:
   def warm_up(self) -> float:
     """Seconds of an update with each shape of batches, and one more."""
     shape = lambda batch: tuple((name, x.shape) for name, x in batch.items())
-    first = {shape(batch): i for i, batch in reversed([*enumerate(self.batches)])}
+    numbered = reversed([*enumerate(self.batches)]) if self.compiled else []
+    first = {shape(batch): i for i, batch in numbered}
     start = time.perf_counter()
-    for i in [*first.values()] if self.compiled else []:
+    for i in first.values():
       self.number = i
       self.updates(1)
     self.number = 0

@@ -39,8 +39,8 @@ def get_config(arg: str = ""):
   c.data.ops[-1].lengths = (LENGTH, span_lengths(LENGTH, 0.15, SPAN)[1])
   c.optim.optimizer = common.optimizer("muon", b2=0.98, weight_decay=0.0)
   c.optim.schedule = common.schedule("cosine", warmup=0.05, end=0.1)
-  c.optim.lr, c.optim.clip_norm = 4e-3, 1.0
-  c.batch_size, c.steps = 32, 5000
+  c.optim.lr, c.optim.clip_norm = 2e-3, 1.0
+  c.batch_size, c.steps = 16, 10_000
   c.log_every, c.checkpoint.every = 50, 250
   c.evals.val.every = 500
   c.evals.targets = common.evaluator("targets", source=(args.val,))

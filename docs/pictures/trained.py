@@ -1,10 +1,10 @@
 """Pictures of what small models of digits have learned, whose numbers are in trained.json.
 
-  python -m docs.pictures.trained
-
-trains the models anew, minutes each, and writes the file.
+  python -m docs.pictures.trained rollout reconstruction  trains these models anew, in minutes
+  python -m docs.pictures.trained queries --mnist=F       a quarter of an hour; F is mnist_train.npz
 """
 
+import argparse
 import json
 import pathlib
 import tempfile
@@ -55,9 +55,11 @@ def reconstruction() -> dict:
   return {"images": images, "hidden": hidden.astype(int), "predicted": predicted}
 
 
-def queries() -> dict:
+def queries(mnist: str) -> dict:
   """Of the image with most digits."""
-  task, params, batches = trained(detr.get_config("digits,epochs=150"), {})
+  digits = f"scattered:{mnist}:rows"
+  task, params, batches = trained(detr.get_config(
+      f"digits,epochs=3,train={digits}[:90%],val={digits}[90%:]"), {"evals.val.every": 0})
   batch = max(batches, key=lambda batch: (batch["box_classes"] >= 0).sum())
   found = detection.attended(task.model, params, batch, task.data.labels)
   height, width = batch["size"][0]
@@ -103,6 +105,18 @@ def draw_queries():
 FIGURES = {"rollout": draw_rollout, "reconstruction": draw_reconstruction, "queries": draw_queries}
 
 
+def main() -> None:
+  parser = argparse.ArgumentParser()
+  parser.add_argument("names", nargs="+", choices=list(FIGURES))
+  parser.add_argument("--mnist", help="of queries: the file of MNIST's training images")
+  args = parser.parse_args()
+  made = json.loads(TRAINED.read_text("utf-8")) if TRAINED.exists() else {}
+  makers = {"rollout": rollout, "reconstruction": reconstruction,
+            "queries": lambda: queries(args.mnist)}
+  for name in args.names:
+    made[name] = plain(makers[name]())
+  TRAINED.write_text(json.dumps(made), "utf-8")
+
+
 if __name__ == "__main__":
-  TRAINED.write_text(json.dumps(plain({
-      function.__name__: function() for function in (rollout, reconstruction, queries)})), "utf-8")
+  main()
