@@ -51,6 +51,16 @@ def test_the_last_line_of_the_images_suite():
     assert all(len(rates) == 2 and min(rates) > 0 for rates in part["all"].values())
 
 
+def test_the_last_line_of_the_detectors_suite():
+  result = last_line("--suite=detr", "--steps=1")
+  step, matching = result["step"], result["matching"]
+  assert step["loss"]["jtx"] == pytest.approx(step["loss"]["transformers"], rel=1e-4)
+  assert set(step["images_per_s"]) == {"jtx", "transformers"}
+  assert set(matching["images_per_s"]) == {"matched", "in_order"} and matching["share"] < 1
+  for part in (step, matching):
+    assert all(len(rates) == 2 and min(rates) > 0 for rates in part["all"].values())
+
+
 def test_the_last_line_of_the_language_models_suite():
   result = last_line("--suite=lm", "--steps=1")
   assert result["step"]["loss"]["jtx"] == pytest.approx(
