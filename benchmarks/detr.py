@@ -79,44 +79,12 @@ class System(sides.Turns):
     self.units = [size.rows] * len(self.batches)
 
 
-class Jtx(sides.JtxSide, System):
+class Jtx(sides.ProgramSide, System):
   """Our side."""
 
   def start(self, state) -> None:
-    import jax
-
-    from jtx import build
-    from jtx.parallel import sharding
-    from jtx.train.program import Program
-    self.jax = jax
-    config = make_config(self.size)
-    self.mesh = sharding.make_mesh(config.mesh)
-    self.model, self.objective = build.make_model(config, {"head.outputs": CLASSES})
-    if not self.matched:
-      self.objective = in_order(self.objective)
-    self.example = batches(self.size, 1)[0]
-    self.program = Program(config, self.model, self.objective, example=self.example,
-                           mesh=self.mesh)
-    self.state = self.program.init()
-
-  def placed(self, batch):
-    from jtx.parallel import sharding
-    return sharding.to_device(batch, self.size.rows, sharding.batch_sharding(self.mesh))
-
-  def hf_config(self) -> dict[str, Any]:
-    from jtx.interop import export
-    return export.hf_config(self.model)
-
-  def loss(self) -> float:
-    """All terms, with their weights."""
-    sums = self.jax.jit(functools.partial(self.objective, self.model, train=False))(
-        self.state.params, self.example)
-    weights = self.objective.weights(self.example)
-    return sum(float(sums[key][0] / weight) for key, weight in weights.items())
-
-  def flops(self) -> float:
-    """Matrix-product FLOPs of an image."""
-    return self.program.flops(self.example) / self.size.rows
+    self.make(make_config(self.size), CLASSES, batches(self.size, 1)[0],
+              *([] if self.matched else [in_order]))
 
 
 def in_order(objective):

@@ -6,6 +6,7 @@
   python -m benchmarks.run --suite=prepare --data=documents:FOLDER --workdir=runs/bench_prepare
   python -m benchmarks.run --suite=vit_b16
   python -m benchmarks.run --suite=detr
+  python -m benchmarks.run --suite=clip
   python -m benchmarks.run --suite=lm
   python -m benchmarks.run --suite=seq2seq
   python -m benchmarks.run --suite=equal_time --data=documents:FOLDER --workdir=runs/equal_time
@@ -28,6 +29,7 @@ from absl import flags
 from benchmarks import (
     accelerator,
     bert,
+    clip,
     complexity,
     detr,
     equal_time,
@@ -42,8 +44,8 @@ from benchmarks import (
 )
 from experiments import cli
 
-SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "detr", "lm", "seq2seq", "equal_time",
-          "complexity", "saving", "serving", "accelerator")
+SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "detr", "clip", "lm", "seq2seq",
+          "equal_time", "complexity", "saving", "serving", "accelerator")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
@@ -64,26 +66,29 @@ PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PAR
                                                *detr.PARTS, *lm.PARTS,  # and seq2seq's
                                                *accelerator.ROWS],
                                 "Of the suite (nmt: train, translate; bert: full, sentences;"
-                                " vit_b16: step, images; detr: step, matching; lm: step, generate, one, experts;"
+                                " vit_b16: step, images; detr: step, matching; lm: step, generate, one,"
+                                " experts;"
                                 " seq2seq: step, generate; accelerator:"
                                 f" {', '.join(accelerator.ROWS)}); may be repeated; all if absent.")
 PEERS = flags.DEFINE_multi_enum("peer", None, bert.PEERS,
-                                "bert, vit_b16, lm, seq2seq, accelerator: beside jtx; may be"
+                                "bert, vit_b16, detr, clip, lm, seq2seq, accelerator: beside jtx; may"
+                                " be"
                                 " repeated; all if absent, but for the last three, which then have"
                                 f" {', '.join(accelerator.DEFAULT_PEERS)}. Only bert has flax.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each system, but for finetune.",
                               lower_bound=1)
 PRETRAIN_STEPS = flags.DEFINE_integer(
     "pretrain_steps", 600, "nmt: updates before translating, so that sentences end.", lower_bound=1)
-STEPS = flags.DEFINE_integer("steps", None, "nmt, bert, vit_b16, accelerator: updates of a turn; 3,"
+STEPS = flags.DEFINE_integer("steps", None,
+                             "nmt, bert, vit_b16, detr, clip, accelerator: updates of a turn; 3,"
                              f" and for accelerator {accelerator.STEPS}, if absent. equal_time:"
                              f" ours of all turns; {equal_time.STEPS} if absent.", lower_bound=1)
 MINUTES = flags.DEFINE_float("minutes", accelerator.MINUTES, "accelerator: after which it ends.",
                              lower_bound=0.1)
 SENTENCES = flags.DEFINE_integer("sentences", 1000, "nmt: to translate in a turn.", lower_bound=1)
 SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
-                         "nmt, bert, vit_b16, lm, seq2seq, equal_time, accelerator: of the"
-                         " model; complexity: of the layers; tiny tries things out.")
+                         "nmt, bert, vit_b16, detr, clip, lm, seq2seq, equal_time, accelerator: of"
+                         " the model; complexity: of the layers; tiny tries things out.")
 STATE_MIB = flags.DEFINE_integer("state_mib", 1024, "saving: the state's size.", lower_bound=3)
 CLIENTS = flags.DEFINE_integer("clients", 200, "serving: that ask at once.", lower_bound=1)
 SECONDS = flags.DEFINE_float("seconds", 120, "serving: for which they ask.", lower_bound=1)
@@ -138,6 +143,8 @@ def main() -> int:
   elif SUITE.value == "detr":
     result = detr.run(size(detr.SIZES), parts(detr.PARTS), peers(detr.PEERS, detr.PEERS),
                       ROUNDS.value, steps)
+  elif SUITE.value == "clip":
+    result = clip.run(size(clip.SIZES), peers(clip.PEERS, clip.PEERS), ROUNDS.value, steps)
   elif SUITE.value == "lm":
     result = lm.run(size(lm.SIZES), parts(lm.PARTS), peers(lm.PEERS, ("transformers",)),
                     ROUNDS.value, steps)

@@ -109,6 +109,44 @@ class JtxSide(JaxSide):
     return export.tensors_of(FAMILIES[family], self.model, params)
 
 
+class ProgramSide(JtxSide):
+  """Our own side, of batches with a row for each of what counts; it has `size` with `rows`."""
+
+  def make(self, config: Any, outputs: int | None, example: Mapping[str, np.ndarray],
+           changed: Callable[[Any], Any] = lambda objective: objective) -> None:
+    """Builds the program of a config, whose objective may be `changed`."""
+    import jax
+
+    from jtx import build
+    from jtx.parallel import sharding
+    from jtx.train.program import Program
+    self.jax, self.example = jax, example
+    self.mesh = sharding.make_mesh(config.mesh)
+    self.model, objective = build.make_model(config, {"head.outputs": outputs} if outputs else {})
+    self.objective = changed(objective)
+    self.program = Program(config, self.model, self.objective, example=example, mesh=self.mesh)
+    self.state = self.program.init()
+
+  def placed(self, batch: Mapping[str, np.ndarray]) -> Any:
+    from jtx.parallel import sharding
+    return sharding.to_device(batch, self.size.rows, sharding.batch_sharding(self.mesh))
+
+  def hf_config(self) -> dict[str, Any]:
+    from jtx.interop import export
+    return export.hf_config(self.model)
+
+  def loss(self) -> float:
+    """Of the example, all terms with their weights."""
+    sums = self.jax.jit(functools.partial(self.objective, self.model, train=False))(
+        self.state.params, self.example)
+    weights = self.objective.weights(self.example)
+    return sum(float(sums[key][0] / weight) for key, weight in weights.items())
+
+  def flops(self) -> float:
+    """Matrix-product FLOPs of a row."""
+    return self.program.flops(self.example) / self.size.rows
+
+
 class TorchSide:
   """The base of workers that run PyTorch; they have `torch`, `device` and `model`."""
 

@@ -74,40 +74,15 @@ class System(sides.Turns):
     self.units = [size.rows] * len(self.batches)
 
 
-class Jtx(sides.JtxSide, System):
+class Jtx(sides.ProgramSide, System):
   """Our side."""
 
   def start(self, state) -> None:
-    import jax
-
-    from jtx import build
-    from jtx.parallel import sharding
-    from jtx.train.program import Program
-    self.jax = jax
-    config = make_config(self.size)
-    self.mesh = sharding.make_mesh(config.mesh)
-    self.model, objective = build.make_model(config, {"head.outputs": CLASSES})
-    self.example = batches(self.size, 1)[0]
-    self.program = Program(config, self.model, objective, example=self.example,
-                           mesh=self.mesh)
-    self.state = self.program.init()
-
-  def placed(self, batch):
-    from jtx.parallel import sharding
-    return sharding.to_device(batch, self.size.rows, sharding.batch_sharding(self.mesh))
+    self.make(make_config(self.size), CLASSES, batches(self.size, 1)[0])
 
   def hf_config(self) -> dict[str, Any]:
-    from jtx.interop import export
-    config = export.hf_config(self.model)
-    return {key: value for key, value in config.items() if key not in ("image_mean", "image_std")}
-
-  def loss(self) -> float:
-    sums = self.sums(self.state.params, self.example)
-    return float(sums["loss"][0] / sums["loss"][1])
-
-  def flops(self) -> float:
-    """Matrix-product FLOPs of an image."""
-    return self.program.flops(self.example) / self.size.rows
+    return {key: value for key, value in super().hf_config().items()
+            if key not in ("image_mean", "image_std")}
 
 
 class Transformers(sides.TorchSide, System):

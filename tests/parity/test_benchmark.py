@@ -61,6 +61,12 @@ def test_the_last_line_of_the_detectors_suite():
     assert all(len(rates) == 2 and min(rates) > 0 for rates in part["all"].values())
 
 
+def test_the_last_line_of_the_towers_suite():
+  result = last_line("--suite=clip", "--steps=1")
+  assert result["loss"]["jtx"] == pytest.approx(result["loss"]["transformers"], rel=1e-4)
+  assert all(len(rates) == 2 and min(rates) > 0 for rates in result["all"].values())
+
+
 def test_the_last_line_of_the_language_models_suite():
   result = last_line("--suite=lm", "--steps=1")
   assert result["step"]["loss"]["jtx"] == pytest.approx(

@@ -1,0 +1,128 @@
+"""Training CLIP: jtx beside `transformers` on PyTorch.
+
+Both have the same network, weights, optimiser, images and texts, each text in a row of 77 tokens of
+which a dozen are its own.
+"""
+
+from typing import Any, NamedTuple, Sequence
+
+import numpy as np
+
+from benchmarks import harness, sides
+
+LEARNING_RATE, CLIP = 1e-4, 1.0
+PEERS = ("transformers",)
+
+
+class Size(NamedTuple):
+  model: str = "clip_b32"  # of configs/clip.py
+  vocab: int = 49_408
+  res: int = 224  # pixels of a side
+  length: int = 77  # tokens of a row
+  rows: int = 16  # of a batch
+  edits: tuple[tuple[str, Any], ...] = ()  # of the model
+  dtype: str = "auto"  # of products, in both systems
+  unroll: int = -1  # layers in jtx
+
+
+TINY = dict(width=32, num_layers=2, block=dict(attention=dict(num_heads=4), ffn=dict(dim=64)))
+SIZES = {"base": Size(), "tiny": Size(
+    vocab=97, res=32, length=12, rows=4, edits=(
+        ("image_stack", TINY), ("text_stack", TINY | dict(position=dict(max_length=12))),
+        ("projection", dict(width=32)), ("image", dict(size=32)), ("patch_size", 8)))}
+
+
+def make_config(size: Size):
+  from configs import clip, common
+  return common.apply(clip.get_config(f"{size.model},batch={size.rows},train=captions:a.tsv"), {
+      "steps": 1000, "epochs": None, "optim.lr": LEARNING_RATE, "optim.clip_norm": CLIP,
+      "optim.schedule": common.schedule("constant"), "optim.optimizer": common.optimizer(
+          "adamw", weight_decay=0.01, eps=1e-8),
+      "model": dict(size.edits), "model.vocab_size": size.vocab, "model.dtype": size.dtype,
+      "model.image_stack.unroll": size.unroll, "model.text_stack.unroll": size.unroll}).lock()
+
+
+def batches(size: Size, number: int) -> list[dict[str, np.ndarray]]:
+  """Noise of texts' usual lengths; the last token of a text is that of the largest id."""
+  random = np.random.default_rng(0)
+  places = np.arange(size.length)
+  made = []
+  for _ in range(number):
+    ends = np.clip(random.poisson(11, (size.rows, 1)), 2, size.length - 1)
+    text = np.where(places < ends, random.integers(3, size.vocab - 1, (size.rows, size.length)), 0)
+    made.append({
+        "image": random.standard_normal((size.rows, size.res, size.res, 3), np.float32),
+        "text": np.where(places == ends, size.vocab - 1, text).astype(np.int32),
+        "text_segment_ids": (places <= ends).astype(np.int32),
+        "text_positions": np.where(places <= ends, places, 0).astype(np.int32),
+        "real": np.ones((size.rows, 1), np.int32)})
+  return made
+
+
+class System(sides.Turns):
+  """One side, in a process of its own. A pair of an image and a text is the unit.
+
+  Args:
+    size: of the model and of a batch.
+    state: tensors to start from; None draws them.
+    hf_config: of the model, for `transformers`.
+  """
+
+  def __init__(self, size: Size, state=None, hf_config=None):
+    self.size, self.hf = size, hf_config
+    self.start(state)
+    self.batches = [self.placed(batch) for batch in batches(size, 4)]
+    self.units = [size.rows] * len(self.batches)
+
+
+class Jtx(sides.ProgramSide, System):
+  """Our side."""
+
+  def start(self, state) -> None:
+    self.make(make_config(self.size), None, batches(self.size, 1)[0])
+
+
+class Transformers(sides.TorchSide, System):
+  """CLIPModel, eager."""
+
+  def start(self, state) -> None:
+    import transformers
+    self.open(self.size.dtype)
+    config = transformers.CLIPConfig(**self.hf)
+    config.text_config.eos_token_id = self.size.vocab - 1
+    self.model = self.pretrained(transformers.CLIPModel, config, state)
+    self.start_training(lr=LEARNING_RATE)
+
+  def placed(self, batch):
+    tensor = lambda x: self.torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
+    return {"pixel_values": tensor(batch["image"].transpose(0, 3, 1, 2)),
+            "input_ids": tensor(batch["text"]).long(), "return_loss": True,
+            "attention_mask": tensor(batch["text_segment_ids"]).long()}
+
+  def step(self, batch) -> None:
+    with self.autocast():
+      loss = self.run(**batch).loss
+    self.update(loss, CLIP)
+
+  def loss(self) -> float:
+    with self.torch.no_grad(), self.autocast():
+      return float(self.model(**self.placed(batches(self.size, 1)[0])).loss)
+
+
+SYSTEMS = {"transformers": Transformers}
+
+
+def run(size: Size, peers: Sequence[str], rounds: int, steps: int) -> dict[str, Any]:
+  """Measures, and returns values for JSON.
+
+  Args:
+    size: of the model and of batches.
+    peers: of PEERS.
+    rounds: turns of each system.
+    steps: updates of a turn.
+  """
+  result = {"suite": "clip", "size": size._asdict(), "rounds": rounds,
+            "machine": harness.machine()}
+  return result | harness.train_beside(
+      Jtx, {name: SYSTEMS[name] for name in peers}, "clip", "pairs_per_s", rounds, steps,
+      result["machine"], size=size)
