@@ -71,8 +71,8 @@ PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PAR
                                 f" {', '.join(accelerator.ROWS)}); may be repeated; all if absent.")
 PEERS = flags.DEFINE_multi_enum("peer", None, bert.PEERS,
                                 "bert, vit_b16, detr, clip, lm, seq2seq, accelerator: beside jtx;"
-                                " may be repeated; all if absent, but for the last three, which then"
-                                " have"
+                                " may be repeated; all if absent, but for the last three, which"
+                                " then have"
                                 f" {', '.join(accelerator.DEFAULT_PEERS)}. Only bert has flax.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each system, but for finetune.",
                               lower_bound=1)
