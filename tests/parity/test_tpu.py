@@ -95,6 +95,38 @@ def test_attention_is_fused_on_other_chips_and_meshes(topology, mesh, config):
     assert result["kernels"][f"{name} (Pallas, Mosaic)"]["count"] >= 1
 
 
+# Attention between sides of which one is a block of a length that is no multiple of 8.
+ACROSS = """
+from jtx.compile import topologies
+topologies.set_up("v5e:1x1")
+import jax
+import jax.numpy as jnp
+from jtx.nn.attend import attend
+from jtx.nn.masks import Rows
+from jtx.parallel import sharding
+
+mesh = sharding.make_mesh({"data": 1}, topologies.devices("v5e:1x1"))
+one_place = jax.NamedSharding(mesh, jax.P())
+array = lambda dtype, *shape: jax.ShapeDtypeStruct(shape, dtype, sharding=one_place)
+
+def loss(q, k, v, *segments):
+  return attend(q, k, v, rows=Rows(*segments), kernel="fused").astype(jnp.float32).sum()
+
+for T, S in ((100, 1000), (1000, 100)):
+  sides = [array(jnp.bfloat16, 2, n, 4, 32) for n in (T, S, S)]
+  segments = [array(jnp.int32, 2, n) for n in (T, S)]
+  with jax.set_mesh(mesh):
+    step = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*sides, *segments).compile()
+  print(step.as_text().count("tpu_custom_call"))
+"""
+
+
+def test_attention_between_sides_of_any_lengths():
+  done = subprocess.run([sys.executable, "-c", ACROSS], cwd=ROOT, capture_output=True, text=True,
+                        check=False)
+  assert done.stdout.split() == ["2", "2"], done.stderr  # forward, and both gradients in one
+
+
 @pytest.mark.parametrize("topology, devices", [("v5e:1x1", 1), ("v5e:2x1", 2)])
 def test_less_than_a_host(topology, devices):
   done, result = report("--config=configs/nmt_numbers.py:tiny", f"--topology={topology}")

@@ -118,11 +118,13 @@ class Reader:
     self.variant, self.plan, self.cut, self.inputs = variant, plan, cut, inputs
     self.ids = {name: pl.program_id(axis) for axis, name in enumerate(cut.grid)}
 
+  # The only block of a side may have any length, which no compiler can tell to be aligned at a
+  # place that is computed.
   def queries(self, i: Any) -> Any:
-    return block(0 if self.cut.queries else i, self.plan.q_block)
+    return block(0 if self.cut.queries or self.plan.q_blocks == 1 else i, self.plan.q_block)
 
   def keys(self, j: Any) -> Any:
-    return block(0 if self.cut.keys else j, self.plan.k_block)
+    return block(0 if self.cut.keys or self.plan.k_blocks == 1 else j, self.plan.k_block)
 
   def state(self, i: Any, j: Any) -> jax.Array:
     states = self.inputs.work.states
