@@ -21,6 +21,7 @@ from jtx.train import loop
 
 TRAINED = pathlib.Path(__file__).parent / "trained.json"
 NUMBER = 6  # images of a picture
+STRIDE = 8  # pixels of a place that a query of the detector attends to
 MAE = {  # edits of vit_digits.py
     "model.head": {"task": "none", "zero": False, "pool": "first"},
     "model.decoder": {"num_layers": 2, "width": 32, "num_heads": 4, "ffn_dim": 64, "masked": 0.5,
@@ -62,9 +63,8 @@ def queries(mnist: str) -> dict:
       f"digits,epochs=3,train={digits}[:90%],val={digits}[90%:]"), {"evals.val.every": 0})
   batch = max(batches, key=lambda batch: (batch["box_classes"] >= 0).sum())
   found = detection.attended(task.model, params, batch, task.data.labels)
-  height, width = batch["size"][0]
-  return {"image": batch["image"][0, :height, :width], "names": list(task.data.labels),
-          "found": [[x.query, x.drawn._asdict(), x.places] for x in found]}
+  return {"image": batch["image"][0, ..., 0], "names": list(task.data.labels),
+          "found": [[x.query, x.drawn._asdict(), x.places[::STRIDE, ::STRIDE]] for x in found]}
 
 
 def plain(value):
