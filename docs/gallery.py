@@ -20,8 +20,8 @@ from jtx.figures.figure import save_figure
 
 FOLDER = ROOT / "docs" / "gallery"
 FIGURES = (patterns.FIGURES | positions.FIGURES | functions.FIGURES | texts.FIGURES
-           | losses.FIGURES | images.FIGURES | boxes.FIGURES | sizes.FIGURES | measured.FIGURES
-           | trained.FIGURES)
+           | losses.FIGURES | images.FIGURES | boxes.FIGURES | trained.FIGURES | sizes.FIGURES
+           | measured.FIGURES)
 
 
 def save(name: str, folder: pathlib.Path = FOLDER) -> None:
