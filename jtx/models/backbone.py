@@ -110,13 +110,20 @@ class ConvNorm(nn.Module):
     init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")  # He et al. 2015b
     kernel = layers.param(self, "kernel", init, (self.size, self.size, x.shape[-1], self.features),
                           ("patch", "patch", "channels", "conv"))
-    around = (self.size // 2, self.size // 2)  # also of even sides, where "SAME" has it uneven
-    x = jax.lax.conv_general_dilated(
-        x.astype(self.dtype), kernel.astype(self.dtype), (self.stride, self.stride),
-        (around, around), dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    x = convolve(x.astype(self.dtype), kernel.astype(self.dtype), self.stride)
     norm = GroupNorm(self.groups, name="norm") if self.groups else FrozenBatchNorm(name="norm")
     x = norm(x)
     return jax.nn.relu(x) if self.relu else x
+
+
+def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+  """[B, H, W, C] by [size, size, C, D], with zeros around so that stride 1 keeps H and W."""
+  size = kernel.shape[0]
+  if size == 1:  # a product, which a CPU makes in half of a convolution's time
+    return jnp.einsum("bhwc,cd->bhwd", x[:, ::stride, ::stride], kernel[0, 0])
+  around = (size // 2, size // 2)  # also of even sides, where "SAME" has it uneven
+  return jax.lax.conv_general_dilated(x, kernel, (stride, stride), (around, around),
+                                      dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 class FrozenBatchNorm(nn.Module):

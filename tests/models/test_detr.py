@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.models.backbone import Backbone, BackboneConfig, FrozenBatchNorm
+from jtx.models.backbone import Backbone, BackboneConfig, FrozenBatchNorm, convolve
 from jtx.models.box_head import BoxHeadConfig
 from jtx.models.detr import STACK, Detr, PlacesConfig
 from jtx.nn.positions import Learned
@@ -218,3 +218,14 @@ def test_a_model_that_does_not_fit_together(fields, message):
 def test_fields_that_do_not_go_together(make, message):
   with pytest.raises(ConfigError, match=message):
     make()
+
+
+@pytest.mark.parametrize("size, stride", [(1, 1), (1, 2), (3, 1), (3, 2), (7, 2)])
+def test_a_convolution_is_a_sum_over_the_places_around(size, stride):
+  random = np.random.default_rng(0)
+  x, kernel = random.normal(size=(2, 7, 10, 3)), random.normal(size=(size, size, 3, 4))
+  found = convolve(jnp.array(x, jnp.float32), jnp.array(kernel, jnp.float32), stride)
+  around = [(0, 0), *[(size // 2, size // 2)] * 2, (0, 0)]
+  windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, around), (size, size), (1, 2))
+  expected = np.einsum("bhwcij,ijcd->bhwd", windows[:, ::stride, ::stride], kernel)
+  np.testing.assert_allclose(found, expected, atol=1e-4)
