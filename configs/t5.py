@@ -24,6 +24,8 @@ from jtx.interop.presets import ENCDECS
 from . import arguments, common
 
 SIZES = {name: name for name in ENCDECS if "t5" in name}
+# Arguments that `pretrain` reads; a config adds its own.
+CORPUS_ARGS = dict(corpus="", val="", vocab="", tiny=False)
 PRESETS = ("", "tiny", "mt5_small,corpus=documents:.,val=blank_lines:val.txt,vocab=vocab.txt",
            "byt5_small", "byt5_small,tiny", "t5_small,tiny")
 # A stack for configs that run in seconds.
@@ -32,8 +34,16 @@ TINY = dict(width=32, num_layers=2, block=dict(attention=dict(num_heads=2, head_
 
 
 def get_config(arg: str = ""):
-  args = arguments.parse_args(arg, size="t5_v1_1_base", corpus="", val="", vocab="", tiny=False)
-  name, c = arguments.choose(SIZES, args.size, "size"), common.get_config()
+  args = arguments.parse_args(arg, size="t5_v1_1_base", **CORPUS_ARGS)
+  c = common.get_config()
+  pretrain(c, args, arguments.choose(SIZES, args.size, "size"))
+  if args.tiny:
+    shrink(c)
+  return c
+
+
+def pretrain(c, args, name: str) -> None:
+  """Makes a config pretrain an encoder-decoder by span corruption; `args` are of CORPUS_ARGS."""
   is_first = name.startswith("t5") and not name.startswith("t5_v1_1")
   in_bytes = name.startswith("byt5")
   c.model = common.model("encdec", **huggingface.fields_for(ENCDECS[name], {"seq2seq"}, name))
@@ -63,9 +73,6 @@ def get_config(arg: str = ""):
   c.data.window = 8192  # documents
   val = args.val or "tfds:wikipedia/20230601.en:train[:1%]"
   c.evals.val = common.evaluator("loss", source=(val,), every=10_000)
-  if args.tiny:
-    shrink(c)
-  return c
 
 
 def shrink(c) -> None:

@@ -4,10 +4,10 @@
     --config=configs/t5_books.py:corpus=documents:BOOKS --workdir=runs/t5_books
 
 BOOKS is as in bert_books.py. It is T5 in small: two layers of 256 on each side, embeddings of 8,192
-pieces, 5 M parameters, and no dropout, since it passes over its data hardly more than once. Spans of
-3 tokens are hidden; documents of a window run on behind one another. Inputs have 64 tokens: of a
-longer row the decoder finds out later, by hundreds of updates, which span a sentinel stands for. It
-learns by Muon.
+pieces, 5 M parameters, and no dropout, since it passes over its data hardly more than once. Spans
+of 3 tokens are hidden; documents of a window run on behind one another. Inputs have 64 tokens: of
+longer ones it takes hundreds of updates more until the decoder finds which span a sentinel stands
+for. It learns by Muon.
 
 `targets` is the loss of target tokens that are no sentinels, beside that of their frequencies.
 Arguments: corpus, val, vocab and tiny as in t5.py.
@@ -24,10 +24,10 @@ SPAN = 3.0  # mean tokens of a hidden span
 
 
 def get_config(arg: str = ""):
-  args = arguments.parse_args(arg, corpus="", val="", vocab="", tiny=False)
+  args = arguments.parse_args(arg, **t5.CORPUS_ARGS)
   arguments.hold_out_folders(args)
-  c = t5.get_config(",".join(["t5_small", *(
-      f"{key}={args[key]}" for key in ("corpus", "val", "vocab") if args[key])]))
+  c = common.get_config()
+  t5.pretrain(c, args, "t5_small")
   stack = dict(width=256, num_layers=2, unroll=-1, block=dict(
       attention=dict(num_heads=4, head_dim=64, dropout=0.0), ffn=dict(dim=768, dropout=0.0),
       dropout=0.0))

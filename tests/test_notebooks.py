@@ -119,8 +119,8 @@ def test_it_runs_and_shows_its_figures(name, tmp_path):
   flags = "--xla_cpu_parallel_codegen_split_count=1"
   if name in COMPILED:
     flags += " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-  environment |= {"HF_HUB_OFFLINE": "1", "TMPDIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython"),
-                  "XLA_FLAGS": flags,
+  environment |= {"HF_HUB_OFFLINE": "1", "XLA_FLAGS": flags, "TMPDIR": str(tmp_path),
+                  "IPYTHONDIR": str(tmp_path / "ipython"),
                   "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # as in the Makefile
   notebook = pages.execute(name, environment)  # an exception of a cell, or its timeout, is raised
   for cell in notebook.cells:
