@@ -66,8 +66,8 @@ PODS = (
     Pod("mae", "v5e:8x8", {"data": 4, "fsdp": 16}),
     Pod("detr", "v5e:4x4", {"fsdp": 16}, ("--outputs=80",)),
     Pod("coatnet:3", "v5e:4x4", {"fsdp": 16}, ("--outputs=1000", "--config.optim.accumulate=4")),
-    Pod("clip:clip_b16", "v5e:4x4", {"fsdp": 16}, ("--vocab_size=49408",
-                                                   "--config.batch_size=4096")),
+    Pod("clip:clip_b16", "v5e:4x4", {"fsdp": 16}, (
+        "--config.tokenizer.kind.vocab_size=49408", "--config.batch_size=4096")),
     Pod("t5:mt5_base", "v5e:4x4", {"fsdp": 16}, ("--config.tokenizer.kind.vocab_size=250112",)),
     Pod("t5:t5_3b", "v5p:4x4x4", {"fsdp": 64}, ("--config.tokenizer.kind.vocab_size=32128",)),
 )
