@@ -1,4 +1,4 @@
-"""A small T5 from scratch on a shelf of books, by span corruption: an hour on two CPU cores.
+"""A small T5 from scratch on a shelf of books, by span corruption.
 
   python -m experiments.train \
     --config=configs/t5_books.py:corpus=documents:BOOKS --workdir=runs/t5_books
@@ -7,7 +7,7 @@ BOOKS is as in bert_books.py. It is T5 in small: two layers of 256 on each side,
 pieces, 5 M parameters, and no dropout, since it passes over its data hardly more than once. Spans
 of 3 tokens are hidden; documents of a window run on behind one another. Inputs have 64 tokens: of
 longer ones it takes hundreds of updates more until the decoder finds which span a sentinel stands
-for. It learns by Muon.
+for. It learns by Muon. A run of its length was not made yet: its time and loss are not known.
 
 `targets` is the loss of target tokens that are no sentinels, beside that of their frequencies.
 Arguments: corpus, val, vocab and tiny as in t5.py.
