@@ -176,7 +176,7 @@ def run(workdir: str, data: str, size: str, turns: int, steps: int) -> dict[str,
   """
   folder = lambda name: os.path.join(workdir, name)
   of_data = dict(data=data, size=size, steps=steps)
-  result: dict[str, Any] = {"suite": "equal_time", "machine": harness.machine(), "scores": {}}
+  result: dict[str, Any] = {"suite": "equal_time", "machine": harness.machine(), "scores": []}
   with contextlib.ExitStack() as stack:
     start = lambda make, **more: stack.enter_context(
         contextlib.closing(harness.Worker(make, **of_data, **more)))
@@ -196,6 +196,6 @@ def run(workdir: str, data: str, size: str, turns: int, steps: int) -> dict[str,
         theirs.call("save", folder("transformers"))
         scores = {"jtx": ours.call("score"),
                   "transformers": ours.call("score", folder("transformers"))}
-        result["scores"][f"{seconds:.0f}"] = {"updates": dict(updates)} | scores
+        result["scores"].append({"seconds": seconds, "updates": dict(updates)} | scores)
         print(f"nats a token: {scores}", flush=True)
   return result

@@ -98,7 +98,8 @@ def test_the_last_line_of_the_encoder_decoders_suite():
 
 def test_the_last_line_of_equal_time(tmp_path):
   result = last_line("--suite=equal_time", "--steps=4", f"--workdir={tmp_path}")
-  half, end = result["scores"].values()
+  half, end = result["scores"]
+  assert end["seconds"] > half["seconds"] > 0
   assert half["updates"]["jtx"] == 2 and end["updates"]["jtx"] == 4
   assert end["updates"]["transformers"] > half["updates"]["transformers"] > 0
   same = lambda name: len({scores[s][name] for scores in (half, end)
