@@ -69,7 +69,7 @@ def small_model(siglip: bool):
       attention=dict(num_heads=4), ffn=dict(dim=256, activation="gelu_sigmoid")))
   text = {**stack, "num_layers": 2, "position": common.position("learned", max_length=12)}
   model = common.model(
-      "two_towers", patch_size=6, image=dict(size=SIZE, channels=1, mean=(0.5,), std=(0.5,)),
+      "two_towers", patch_size=4, image=dict(size=SIZE, channels=1, mean=(0.5,), std=(0.5,)),
       image_stack=stack, text_stack=text, projection=dict(width=64))
   if siglip:
     common.apply(model, SIGLIP | dict(
@@ -121,7 +121,7 @@ def recipe(c, args, small: bool, sigmoid: bool) -> None:
       32_768, 32.0, 5e-4, 0.2, 0.98)
   warmup = 2000.0
   if small:
-    batch, epochs, lr, decay, warmup = 128, 30.0, 2e-3, 0.05, 100.0
+    batch, epochs, lr, decay, warmup = 64, 8.0, 2e-3, 0.05, 100.0
   c.batch_size, c.epochs = args.batch or batch, args.epochs or epochs
   c.optim.optimizer = common.optimizer("adamw", weight_decay=decay, b2=b2, eps=1e-6)
   c.optim.schedule = common.schedule("cosine", warmup=warmup)

@@ -9,14 +9,15 @@ import pytest
 
 from notebooks import build, pages
 
-NAMES = ("attention_variant", "checkpoint", "language_model", "pretrain_bert", "sharding",
-         "sweep_report", "train_translator", "transformer_parts", "vision_transformer")
+NAMES = ("attention_variant", "checkpoint", "detection", "language_model", "pretrain_bert",
+         "sharding", "sweep_report", "train_translator", "transformer_parts", "vision_transformer")
 # Those whose programs take longer to compile than to run; see conftest.py.
 COMPILED = ("attention_variant", "sharding", "sweep_report", "transformer_parts")
 REPOSITORY = "jtx-research/jtx"
-FIGURE = re.compile(  # a call that returns one
-    r"^(attention_map|attention_grid|heatmaps|position_heatmap|position_similarity|curve|bars"
-    r"|looked_at|grid_similarity|reconstructions|pictures\.\w+)\(", re.MULTILINE)
+FIGURE = re.compile(  # a call that returns one, or one of those that an evaluator made
+    r"^((attention_map|attention_grid|heatmaps|position_heatmap|position_similarity|curve|bars|boxed"
+    r"|looked_at|grid_similarity|reconstructions|pictures\.\w+|detection\.drawn_queries)\("
+    r"|found\[)", re.MULTILINE)
 
 
 def read(name):

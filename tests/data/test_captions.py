@@ -123,19 +123,29 @@ def test_scenes_are_as_they_are_told():
     extent, other = (rows, columns) if upright else (columns, rows)
     assert extent.max() >= 12 and extent.min() < 12 and other.max() - other.min() < 11
     assert text.split()[0] in ("a", "an")
-  assert captions.told(0, 7, 2, False) == "a seven above a two"
-  assert captions.told(1, 7, 8, True) == "an eight right of a seven"
+  assert captions.told(captions.Pair(0, (7, 2), False)) == "a seven above a two"
+  assert captions.told(captions.Pair(1, (7, 8), True)) == "an eight right of a seven"
 
 
 def test_evaluation_has_pairs_that_training_does_not():
   held, known = (set(captions.pairs(held_out)) for held_out in (True, False))
   assert len(held) == 40 and len(known) == 160 and not held & known
-  both = lambda r, a, b: {captions.told(r, a, b, swapped) for swapped in (False, True)}
+  both = lambda r, *digits: {captions.told(captions.Pair(r, digits, swapped))
+                             for swapped in (False, True)}
   of_training = set().union(*(both(*pair) for pair in known))
   texts = {text for text in captions.scenes("pairs", "test").column("text")}
   assert len(texts) == 40 and not texts & of_training
   assert {x for x in captions.scenes("", "train").column("text")} - of_training == {
       captions.named(digit) for digit in range(10)}
+
+
+@pytest.mark.parametrize("subset, split", [("", "train"), ("singles", "test"), ("pairs", "test")])
+def test_texts_without_scenes_are_theirs(subset, split):
+  source = captions.scenes(subset, split)
+  texts = [text for text, _ in zip(source.column("text"), range(40))]
+  assert texts == [source[i]["text"] for i in range(40)]
+  labels = [label for label, _ in zip(source.column("label"), range(4))]
+  assert labels == [source[i]["label"] for i in range(4)]
 
 
 def test_scenes_are_the_same_every_time_and_singles_have_all_classes():

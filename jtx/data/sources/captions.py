@@ -2,7 +2,7 @@
 
 import functools
 import os
-from typing import Any, Iterator
+from typing import Any, Iterator, NamedTuple
 
 import numpy as np
 
@@ -63,7 +63,7 @@ SIZE = 24  # pixels, of a scene's sides; a digit has 8
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 # Of digits one above the other, or side by side, what the first is to the second, and back.
 RELATIONS = (("above", "below"), ("left of", "right of"))
-TRAIN, EVALUATED = 8192, 160  # scenes of a split
+TRAIN, EVALUATED = 65_536, 160  # scenes of a split
 SHIFT = 4  # pixels, by which digits of a pair are out of line at most
 
 
@@ -83,11 +83,19 @@ def named(digit: int) -> str:
   return f"an {WORDS[digit]}" if digit == 8 else f"a {WORDS[digit]}"
 
 
-def told(relation: int, first: int, second: int, swapped: bool) -> str:
-  """A scene in words, of its first digit or, swapped, of its second."""
-  word = RELATIONS[relation][swapped]
-  subject, other = (second, first) if swapped else (first, second)
-  return f"{named(subject)} {word} {named(other)}"
+class Pair(NamedTuple):
+  """Two digits of a scene."""
+  relation: int  # of RELATIONS
+  digits: tuple[int, int]
+  swapped: bool  # it is told of the second digit
+
+
+def told(subject: int | Pair) -> str:
+  """A digit, or two of them, in words."""
+  if isinstance(subject, int):
+    return named(subject)
+  first, second = reversed(subject.digits) if subject.swapped else subject.digits
+  return f"{named(first)} {RELATIONS[subject.relation][subject.swapped]} {named(second)}"
 
 
 class Scenes:
@@ -121,30 +129,41 @@ class Scenes:
     return TRAIN if self._split == "train" else EVALUATED
 
   def __getitem__(self, i: int) -> dict[str, Any]:
-    i = range(len(self))[i]
-    scene, text, label = self._made(i, np.random.default_rng([i, self._split == "train"]))
-    return {"image": scene, "text": text, "label": label}
+    i, rng = self._drawn(i)
+    subject = self._subject(i, rng)
+    scene = np.zeros((SIZE, SIZE), np.uint8)
+    if isinstance(subject, int):
+      self._put(scene, subject, rng.integers(0, SIZE - 8, 2, endpoint=True), rng)
+    else:
+      apart = rng.integers(0, 4, 2, endpoint=True) + (0, 12)  # along the relation
+      across = rng.integers(0, SIZE - 8 - SHIFT, endpoint=True) + rng.integers(0, SHIFT, 2)
+      for digit, a, b in zip(subject.digits, apart, across):
+        self._put(scene, digit, (a, b) if subject.relation == 0 else (b, a), rng)
+    first = subject if isinstance(subject, int) else subject.digits[0]
+    return {"image": scene, "text": told(subject), "label": WORDS[first]}
 
   def column(self, key: str) -> Iterator[Any]:
-    yield from (self[i][key] for i in range(len(self)))
+    """Texts in order, for which no image is drawn; or another of an example's values."""
+    if key == "text":
+      yield from (told(self._subject(*self._drawn(i))) for i in range(len(self)))
+    else:
+      yield from (self[i][key] for i in range(len(self)))
 
-  def _made(self, i: int, rng: np.random.Generator) -> tuple[np.ndarray, str, str]:
-    """A scene, its text and its label."""
-    scene = np.zeros((SIZE, SIZE), np.uint8)
-    if self._kind == "singles" or not self._kind and i % 4 == 0:
-      digit = int(rng.integers(10)) if self._split == "train" else i % 10
-      self._put(scene, digit, rng.integers(0, SIZE - 8, 2, endpoint=True), rng)
-      return scene, named(digit), WORDS[digit]
+  def _drawn(self, i: int) -> tuple[int, np.random.Generator]:
+    """The number of a scene from 0 up, and what all of it is drawn from."""
+    i = range(len(self))[i]
+    return i, np.random.default_rng([i, self._split == "train"])
+
+  def _subject(self, i: int, rng: np.random.Generator) -> int | Pair:
+    """What a scene shows: one digit, or two."""
     evaluated = self._split == "test"
+    if self._kind == "singles" or not self._kind and i % 4 == 0:
+      return i % 10 if evaluated else int(rng.integers(10))
     known = pairs(held_out=evaluated)
-    relation, first, second = known[i % len(known) if evaluated else rng.integers(len(known))]
+    relation, *digits = known[i % len(known) if evaluated else rng.integers(len(known))]
     # In evaluation a scene has one text, whichever image of it.
-    swapped = (first + second) % 2 if evaluated else rng.integers(2)
-    apart = rng.integers(0, 4, 2, endpoint=True) + (0, 12)  # along the relation
-    across = rng.integers(0, SIZE - 8 - SHIFT, endpoint=True) + rng.integers(0, SHIFT, 2)
-    for digit, a, b in zip((first, second), apart, across):
-      self._put(scene, digit, (a, b) if relation == 0 else (b, a), rng)
-    return scene, told(relation, first, second, bool(swapped)), WORDS[first]
+    swapped = sum(digits) % 2 if evaluated else rng.integers(2)
+    return Pair(relation, tuple(digits), bool(swapped))
 
   def _put(self, scene: np.ndarray, digit: int, place: Any, rng: np.random.Generator) -> None:
     """Draws a digit, in one of its handwritings, at the row and column of its upper left corner."""
