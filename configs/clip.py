@@ -121,7 +121,7 @@ def recipe(c, args, small: bool, sigmoid: bool) -> None:
       32_768, 32.0, 5e-4, 0.2, 0.98)
   warmup = 2000.0
   if small:
-    batch, epochs, lr, decay, warmup = 64, 8.0, 2e-3, 0.05, 100.0
+    batch, epochs, lr, decay, warmup = 64, 6.0, 2e-3, 0.05, 100.0
   c.batch_size, c.epochs = args.batch or batch, args.epochs or epochs
   c.optim.optimizer = common.optimizer("adamw", weight_decay=decay, b2=b2, eps=1e-6)
   c.optim.schedule = common.schedule("cosine", warmup=warmup)

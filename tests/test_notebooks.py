@@ -15,8 +15,8 @@ NAMES = ("attention_variant", "checkpoint", "detection", "language_model", "pret
 COMPILED = ("attention_variant", "sharding", "sweep_report", "transformer_parts")
 REPOSITORY = "jtx-research/jtx"
 FIGURE = re.compile(  # a call that returns one, or one of those that an evaluator made
-    r"^((attention_map|attention_grid|heatmaps|position_heatmap|position_similarity|curve|bars|boxed"
-    r"|looked_at|grid_similarity|reconstructions|pictures\.\w+|detection\.drawn_queries)\("
+    r"^((attention_map|attention_grid|heatmaps|position_heatmap|position_similarity|curve|bars"
+    r"|boxed|looked_at|grid_similarity|reconstructions|pictures\.\w+|detection\.drawn_queries)\("
     r"|found\[)", re.MULTILINE)
 
 
