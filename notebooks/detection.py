@@ -51,10 +51,10 @@ cells = "BCCD_Dataset"  # a folder or a zip archive
 if os.path.exists(cells):
   config = detr.get_config(f"blood_cells,train=voc:{cells}:train,val=voc:{cells}:val")
 else:  # small images, of which a map with more places and Muon make a detector in minutes
-  config = detr.get_config("digits,epochs=40")
+  config = detr.get_config("digits,epochs=30")
   common.apply(config, {"model.backbone.stages": (1, 1), "optim.lr": 2e-3, "optim.clip_norm": 1.0,
                         "optim.optimizer": common.optimizer("muon", b2=0.98)})
-common.apply(config, {"evals.val.every": 300, "log_every": 300})
+common.apply(config, {"evals.val.every": 400, "log_every": 400})
 config.lock()
 print(*config.data.train)
 
