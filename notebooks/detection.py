@@ -44,10 +44,10 @@ logging.get_absl_logger().addFilter(lambda record: "-packages" not in record.pat
 workdir = os.path.join(tempfile.mkdtemp(prefix="jtx_"), "detr")
 
 # %%
-if "google.colab" in sys.modules and not os.path.isdir("BCCD_Dataset"):
-  # !git clone --quiet --depth 1 https://github.com/Shenggan/BCCD_Dataset
-  pass
 cells = "BCCD_Dataset"  # a folder or a zip archive
+if "google.colab" in sys.modules and not os.path.exists(cells):
+  print("fetching the photographs")
+  # !git clone --quiet --depth 1 https://github.com/Shenggan/BCCD_Dataset
 if os.path.exists(cells):
   config = detr.get_config(f"blood_cells,train=voc:{cells}:train,val=voc:{cells}:val")
 else:  # small images, of which a map with more places and Muon make a detector in minutes
@@ -157,11 +157,11 @@ found["precision_recall"]
 # %% [markdown]
 # ## What a query looks at
 #
-# The weights of the last cross-attention, a mean over heads, for the objects that are found best.
+# The weights of the last cross-attention, a mean over heads, of the six queries that are surest.
 
 # %%
 alone = {key: batch[key][row:row + 1] for key in ("image", "size")}
-attended = detection.attended(task.model, params, alone, names, threshold=0.1)
+attended = detection.attended(task.model, params, alone, names, threshold=0.0)
 detection.drawn_queries(images[row], attended, names)
 
 # %% [markdown]
