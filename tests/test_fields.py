@@ -233,6 +233,7 @@ CHANGES = {
         "width": ({}, 4),
         "norm": ({}, False),
         "scale": ({}, True),
+        "pad_id": ({}, 3),
     },
     Vit: {
         "image": ({}, ImageConfig(size=8, channels=1, mean=(0.5,), std=(0.5,))),
@@ -701,6 +702,7 @@ REFUSED = [
     (Encoder, dict(globals=GlobalConfig(tokens="none")), "is for layers of kind 'global_tokens'"),
     (Encoder, dict(globals=GlobalConfig(tokens="first_text"), stack=LONG_STACK),
      "needs globals.separator"),
+    (Encoder, dict(embedding=encoder.EmbeddingConfig(pad_id=3)), "fills rows up to a length"),
     (Encoder, dict(masked=MaskedConfig(use_bias=True)), "go with mlm=True"),
     (Electra, dict(masked=MaskedConfig(positions=8)), "go with mlm=True"),
     (Xlnet, dict(masked=MaskedConfig(positions=8)), "go with mlm=True"),
@@ -850,7 +852,8 @@ def program(instance) -> Programs:
     case encdec.EmbeddingConfig():
       return model_program(EncDec(**TRANSLATOR, embedding=instance), Seq2Seq(1))
     case encoder.EmbeddingConfig():
-      return text_program(Encoder(**ENCODER, embedding=instance), Probe())
+      whole = dict(stack=StackConfig(**STACK, position=Learned()), head=HeadConfig(task="embedding"))
+      return text_program(Encoder(**{**ENCODER, **whole}, embedding=instance), Probe())
     case GridStackConfig():
       return image_program(Vit(**{**VIT, "stack": instance}), Probe())
     case StackConfig():

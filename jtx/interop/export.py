@@ -100,7 +100,7 @@ def tensors_of(family: Family, model: Any, params: Any) -> dict[str, np.ndarray]
 
 def file_name(family: Family, model: Any, name: str) -> str:
   """A name of a family's rows as it is in the files of a model."""
-  strip = f"{family.names.prefix}." if model.heads <= {"embedding"} else ""  # of a base model
+  strip = f"{family.names.prefix}." if model.heads <= family.names.base else ""
   name = name.removeprefix(strip)
   for ours, theirs in family.names.written(model).items():
     name = name.replace(ours, theirs)

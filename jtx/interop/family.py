@@ -63,6 +63,7 @@ class Names:
   buffers: frozenset[str] = frozenset()  # tensors of files that are no parameters; "{i}" as in rows
   spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of names in some files:
   # regular expression -> what is written in its place
+  base: Heads = frozenset({"embedding"})  # of the base model, whose names have no prefix
   written: Callable[[Any], Mapping[str, str]] = lambda model: {}  # parts of names that the files of
   # a model have in place of the rows'
 

@@ -96,13 +96,10 @@ class TwoTowers(Adapted):
     if not p.image and p.width != self.image_stack.width:
       raise ConfigError(f"projection.image=False needs projection.width={p.width} to be"
                         f" image_stack.width={self.image_stack.width}")
-    if self.pad_id is not None and self.longest is None:
-      raise ConfigError(f"pad_id={self.pad_id} fills rows up to a length, and text_stack.position"
-                        " has none; use 'learned'")
     self.image_tower = image_tower(self)
     self.text_tower = Encoder(
         vocab_size=self.vocab_size, stack=self.text_stack, dtype=self.dtype,
-        embedding=EmbeddingConfig(types=0, norm=False),
+        embedding=EmbeddingConfig(types=0, norm=False, pad_id=self.pad_id),
         head=HeadConfig(task="embedding", pool="last"))
     # The standard deviation is the authors' code's.
     project = lambda width: layers.Dense((p.width,), ("embed", "transform"), use_bias=p.bias,
@@ -137,17 +134,7 @@ class TwoTowers(Adapted):
     if self.is_initializing():  # creates the parameters that a call does not use
       self.embed_images(batch)
       self.embed_texts(batch)
-    return self.text_tower(self.filled(batch), train)
-
-  def filled(self, batch: Batch) -> Batch:
-    """The texts of a batch with the tokens that fill their rows."""
-    if self.pad_id is None:
-      return batch
-    text, segments = batch["text"], batch["text_segment_ids"]
-    room = (0, 0), (0, max(self.longest - text.shape[1], 0))
-    text = jnp.pad(jnp.where(segments > 0, text, self.pad_id), room, constant_values=self.pad_id)
-    return {"text": text, "text_segment_ids": jnp.ones_like(text),
-            "text_positions": jnp.broadcast_to(jnp.arange(text.shape[1]), text.shape)}
+    return self.text_tower(batch, train)
 
   def image_states(self, batch: Batch, train: bool = False) -> jax.Array:
     """Hidden states [B, P + N, D] of images."""
@@ -173,7 +160,7 @@ class TwoTowers(Adapted):
 
   def embed_texts(self, batch: Batch, train: bool = False) -> jax.Array:
     """The vectors of texts, float32 [B, W] of length 1."""
-    pooled = self.text_tower.predict(self.filled(batch), train=train)[:, 0]
+    pooled = self.text_tower.predict(batch, train=train)[:, 0]
     return normed(self.text_projection(pooled))
 
   def vectors(self, batch: Batch, train: bool = False) -> tuple[jax.Array, jax.Array]:
@@ -193,8 +180,7 @@ class TwoTowers(Adapted):
     """Weights of all layers of both towers, each [layers, B, N, T, T], for pictures."""
     return {f"{name}/{stack}": weights
             for name, tower in ((IMAGE, self.image_tower), (TEXT, self.text_tower))
-            for stack, weights in tower.attention_weights(self.filled(batch) if name == TEXT
-                                                          else batch).items()}
+            for stack, weights in tower.attention_weights(batch).items()}
 
 
 def image_tower(model: TwoTowers) -> Vit:

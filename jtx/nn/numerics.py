@@ -18,6 +18,9 @@ _ERF = (0.7978287628072798, 0.03646617589293164, -0.00012309328282677877, -3.092
         1.1374531142198043e-06)
 
 
+LARGE = 2**18  # numbers of an array that the caches of a CPU core do not hold
+
+
 def gelu(x: jax.Array) -> jax.Array:
   """x Phi(x) (Hendrycks and Gimpel 2016), exact to the last digit of x's type.
 
@@ -35,16 +38,25 @@ def gelu(x: jax.Array) -> jax.Array:
 
 def product(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, num_in: int) -> jax.Array:
   """Contracts the last `num_in` axes of x with the first of the kernel, and adds the bias."""
-  if platform() == "cpu":  # earlier runs have these last digits
-    axes = tuple(range(x.ndim - num_in, x.ndim)), tuple(range(num_in))
-    y = jax.lax.dot_general(x, kernel, (axes, ((), ())))
-    return y if bias is None else y + bias
+  if platform() == "cpu":
+    return _on_cpu(x, kernel, num_in) if bias is None else _on_cpu(x, kernel, num_in) + bias
   # As matrices: of more axes, a TPU's compiler would choose layouts that it copies from and to.
   rows, features = x.shape[:x.ndim - num_in], kernel.shape[num_in:]
   y = x.reshape(*rows, -1) @ kernel.reshape(math.prod(kernel.shape[:num_in]), -1)
   if bias is not None:
     y = add_bias(y, bias.reshape(-1))
   return y.reshape(*rows, *features)
+
+
+def _on_cpu(x, kernel, num_in):
+  inputs = math.prod(kernel.shape[:num_in])
+  if x.size < LARGE or jax.sharding.get_abstract_mesh().size > 1:
+    axes = tuple(range(x.ndim - num_in, x.ndim)), tuple(range(num_in))
+    return jax.lax.dot_general(x, kernel, (axes, ((), ())))  # earlier runs have these last digits
+  # With one axis of rows: of more, the compiler copies what the kernel's gradient contracts,
+  # transposed, and for every layer's copy it sums the gradients of all layers above anew.
+  y = x.reshape(-1, inputs) @ kernel.reshape(inputs, -1)
+  return y.reshape(*x.shape[:x.ndim - num_in], *kernel.shape[num_in:])
 
 
 @jax.custom_vjp

@@ -1,5 +1,6 @@
 """Sizes against the published counts; heads, pooling and packing against closed forms."""
 
+import dataclasses
 import functools
 import math
 
@@ -350,3 +351,33 @@ def test_a_causal_encoder_does_not_see_what_follows():
   pairs = {"text_pairs": np.tri(9, dtype=bool)[None]}
   close(encoder(model, causal=False).apply(
       {"params": params}, batch_of((3, 7, 1, 20, 4)) | pairs)[0], a)
+
+
+def test_rows_are_filled_up_as_a_part_of_their_text():
+  """SigLIP's: as if the batch had the token `pad_id` up to the longest, seen by all others."""
+  fields = dict(position=Learned(max_length=T), mlm=False,
+                head=HeadConfig(task="embedding", pool="last"))
+  plain = small(**fields)
+  filling = plain.clone(embedding=dataclasses.replace(plain.embedding, pad_id=7))
+  texts = [[5, 6, 4], [8], [3] * T]
+  params = filling.init(jax.random.key(0), batch_of(*texts))["params"]
+  by_hand = batch_of(*([*text, *[7] * (T - len(text))] for text in texts))
+  embed = lambda model, batch: np.asarray(model.apply({"params": params}, batch, method="predict"))
+  expected = embed(plain, by_hand)
+  np.testing.assert_allclose(embed(filling, batch_of(*texts)), expected, atol=1e-6)
+  np.testing.assert_allclose(embed(filling, batch_of(*texts[:2], length=3)), expected[:2],
+                             atol=1e-6)
+  assert np.abs(embed(plain, batch_of(*texts)) - expected)[0].max() > 1e-2
+
+
+@pytest.mark.parametrize("fields, said", [
+    (dict(position=Rope()), "pad_id=7 fills rows up to a length, and the positions of texts have"),
+    (dict(mlm=True), "only a text as a whole has outputs: it goes with head.task='embedding'"),
+    (dict(head=HeadConfig()), "only a text as a whole has outputs: it goes with head.task="),
+])
+def test_what_can_not_be_filled_up(fields, said):
+  model = small(**dict(position=Learned(max_length=T), mlm=False,
+                       head=HeadConfig(task="embedding")) | fields)
+  model = model.clone(embedding=dataclasses.replace(model.embedding, pad_id=7))
+  with pytest.raises(ConfigError, match=said):
+    jax.eval_shape(model.init, jax.random.key(0), batch_of([3]))

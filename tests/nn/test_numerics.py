@@ -77,15 +77,30 @@ def test_a_norm_of_bfloat16_loses_no_more_than_its_input():
 
 
 def test_a_product_on_chips_is_that_of_a_cpu(monkeypatch):
-  """With its gradients, for kernels of several axes."""
+  """With its gradients, for kernels of several axes; on a CPU, where x is large, too."""
   random = np.random.default_rng(2)
   normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
   x, kernel, bias, g = normal(3, 7, 4, 5), normal(4, 5, 2, 6), normal(2, 6), normal(3, 7, 2, 6)
   found = {}
-  for platform in ("cpu", "tpu"):
+  for name, platform, large in (("cpu", "cpu", x.size + 1), ("tpu", "tpu", 0), ("large", "cpu", 0)):
     monkeypatch.setattr(numerics, "platform", lambda: platform)
+    monkeypatch.setattr(numerics, "LARGE", large)
     out, way_back = jax.vjp(lambda *args: numerics.product(*args, 2), x, kernel, bias)
-    found[platform] = jax.device_get((out, *way_back(g)))
-  for a, b in zip(found["tpu"], found["cpu"], strict=True):
-    assert a.shape == b.shape
-    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    found[name] = jax.device_get((out, *way_back(g)))
+  for name in ("tpu", "large"):
+    for a, b in zip(found[name], found["cpu"], strict=True):
+      assert a.shape == b.shape
+      np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradient_of_a_large_product_copies_nothing(monkeypatch):
+  """Of several axes of rows the compiler would copy what it contracts, transposed."""
+  x = jnp.ones((4, 1024, 64))
+  assert x.size >= numerics.LARGE
+  squares = lambda kernel, x: jnp.square(numerics.product(jnp.sin(x), kernel, None, 1)).sum()
+  copies = {}
+  for large in (numerics.LARGE, x.size + 1):
+    monkeypatch.setattr(numerics, "LARGE", large)
+    program = jax.jit(jax.grad(lambda *args: squares(*args))).lower(jnp.ones((64, 8, 4)), x)
+    copies[large] = program.compile().as_text().count(" copy(")
+  assert copies == {2**18: 0, x.size + 1: 2}

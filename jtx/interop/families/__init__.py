@@ -60,6 +60,7 @@ FAMILIES: dict[str, Family] = {
     "clip_vision_model": towers.CLIP_IMAGES,
     "siglip_vision_model": towers.SIGLIP_IMAGES,
     "clip_text_model": towers.CLIP_TEXTS,
+    "siglip_text_model": towers.SIGLIP_TEXTS,
 }
 
 

@@ -1,4 +1,4 @@
-"""The encoders of CLIP and SigLIP alone: `CLIPVisionModel`, `CLIPTextModel`, `SiglipVisionModel`.
+"""The encoders of CLIP and SigLIP alone: `CLIPVisionModel`, `SiglipTextModel` and so on.
 
 With a projection an encoder's vector is that which `CLIPModel` compares, before it is scaled to
 length 1.
@@ -122,19 +122,43 @@ SIGLIP_IMAGES = image_family(
 # ------------------------------------------------------------------------------------ texts
 
 
-def text_trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+def text_trunk(values: Mapping[str, Any], heads: Heads = frozenset(),
+               causal: bool = True) -> dict[str, Any]:
   del heads
   position = section(POSITIONS, "learned", max_length=values["max_position_embeddings"])
   return {"vocab_size": values["vocab_size"], "embedding": {"types": 0, "norm": False},
-          "mlm": False, "stack": clip.stack(in_section(values, TEXT), TEXT, position, causal=True)}
+          "mlm": False, "stack": clip.stack(in_section(values, TEXT), TEXT, position, causal=causal)}
 
 
 def text_values(model: Encoder) -> dict[str, Any]:
   position = model.stack.position
   need(isinstance(position, Learned), f"has learned positions, not {type(position).__name__}")
   own = {"projection_dim": model.head.projection} if model.head.projection else {}
+  need(model.embedding.pad_id is None, "does not fill rows: embedding.pad_id is to be None")
   return {**out_of_section(clip.stack_values(model.stack, TEXT), TEXT),
           "vocab_size": model.vocab_size, "max_position_embeddings": position.max_length, **own}
+
+
+def filled_trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  """Of SigLIP."""
+  del heads
+  fields = text_trunk(values, causal=False)
+  return {**fields, "embedding": {**fields["embedding"], "pad_id": values["pad_token_id"]}}
+
+
+def filled_values(model: Encoder) -> dict[str, Any]:
+  position, width = model.stack.position, model.head.projection
+  need(isinstance(position, Learned), f"has learned positions, not {type(position).__name__}")
+  need(model.embedding.pad_id is not None, "fills rows of texts with the token embedding.pad_id")
+  need(model.head.output_bias, "has a projection with a bias")
+  return {**out_of_section(clip.stack_values(model.stack, TEXT, std=False), TEXT),
+          "vocab_size": model.vocab_size, "max_position_embeddings": position.max_length,
+          "projection_size": width, "pad_token_id": model.embedding.pad_id}
+
+
+def filled_head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+  del heads  # every vector is projected
+  return {"pool": "last", "projection": values["projection_size"] or values["hidden_size"]}
 
 
 CLIP_TEXTS = Family(
@@ -148,4 +172,15 @@ CLIP_TEXTS = Family(
     values=text_values,
     head=functools.partial(head, pool="last", bias={"output_bias": False}),
     check_ids=clip.check_ids,
+)
+SIGLIP_TEXTS = Family(
+    architectures={"SiglipTextModel": PROJECTED},
+    attributes=attributes(siglip.ATTRIBUTES, TEXT, {}),
+    names=Names(
+        prefix="text_model", trunk=rows_of(siglip.FAMILY.names.trunk, "text_tower"),
+        heads={"embedding": (), "projected": dense("text_model.head", "task_head/projection")},
+        base=PROJECTED, buffers=clip.BUFFERS),
+    trunk=filled_trunk,
+    values=filled_values,
+    head=filled_head,
 )
