@@ -23,6 +23,7 @@ from jtx.models.coatnet import CoAtNet, LayersConfig, StagesConfig, StemConfig
 from jtx.models.decoder import Decoder
 from jtx.models.detr import STACK as DETR_STACK
 from jtx.models.detr import Detr, PlacesConfig
+from jtx.models.packed_vit import PackedVit
 from jtx.models.electra import Electra, GeneratorConfig
 from jtx.models.elmo import Elmo
 from jtx.models.encdec import EncDec
@@ -110,6 +111,9 @@ DETR = dict(
     backbone=BackboneConfig(stages=(1, 1), width=4, kind="basic", stem="strided"), num_queries=3,
     image=PixelConfig(), encoder=dataclasses.replace(DETR_STACK, **STACK),
     decoder=dataclasses.replace(DETR_STACK, **STACK), head=BoxHeadConfig(outputs=2))
+PACKED = dict(max_side=3, image=PixelConfig(), patch_size=2,
+              stack=GridStackConfig(**GRID_STACK, position=Learned2d()),
+              head=HeadConfig(task="classes", outputs=3, pool="mean"))
 MODEL = dict(vocab_size=11, stack=StackConfig(**STACK))
 TRANSLATOR = dict(vocab_size=11, encoder=StackConfig(**STACK, position=Sinusoidal()),
                   decoder=StackConfig(**STACK, position=Sinusoidal(), causal=True))
@@ -257,6 +261,15 @@ CHANGES = {
         "places": ({}, PlacesConfig(in_encoder=False)),
         "num_queries": ({}, 4),
         "head": ({}, BoxHeadConfig(outputs=3)),
+        "lora": ({}, LoraConfig(rank=2)),
+        "dtype": ({}, "bfloat16"),
+    },
+    PackedVit: {
+        "max_side": ({}, 4),
+        "image": ({}, PixelConfig(channels=1, mean=(0.5,), std=(0.5,))),
+        "patch_size": ({}, 1),
+        "stack": ({}, GridStackConfig(**GRID_STACK, position=Learned2d(), unroll=2)),
+        "head": ({}, HeadConfig(task="classes", outputs=2, pool="mean")),
         "lora": ({}, LoraConfig(rank=2)),
         "dtype": ({}, "bfloat16"),
     },
@@ -640,6 +653,7 @@ REQUIRED = {
     CharacterConfig: CHARACTERS,
     Vit: VIT,
     Detr: DETR,
+    PackedVit: PACKED,
     BackboneConfig: dict(stages=(1, 1), width=4, kind="basic", stem="strided"),
     BoxHeadConfig: dict(outputs=2),
     CoAtNet: COATNET,
@@ -702,6 +716,7 @@ REFUSED = [
     (Encoder, dict(globals=GlobalConfig(tokens="none")), "is for layers of kind 'global_tokens'"),
     (Encoder, dict(globals=GlobalConfig(tokens="first_text"), stack=LONG_STACK),
      "needs globals.separator"),
+    (PackedVit, dict(head=HeadConfig(task="classes", outputs=3)), "head.pool='first': no token of"),
     (Encoder, dict(embedding=encoder.EmbeddingConfig(pad_id=3)), "fills rows up to a length"),
     (Encoder, dict(masked=MaskedConfig(use_bias=True)), "go with mlm=True"),
     (Electra, dict(masked=MaskedConfig(positions=8)), "go with mlm=True"),
@@ -852,8 +867,9 @@ def program(instance) -> Programs:
     case encdec.EmbeddingConfig():
       return model_program(EncDec(**TRANSLATOR, embedding=instance), Seq2Seq(1))
     case encoder.EmbeddingConfig():
-      whole = dict(stack=StackConfig(**STACK, position=Learned()), head=HeadConfig(task="embedding"))
-      return text_program(Encoder(**{**ENCODER, **whole}, embedding=instance), Probe())
+      stack = StackConfig(**STACK, position=Learned())
+      whole = {**ENCODER, "stack": stack, "head": HeadConfig(task="embedding")}
+      return text_program(Encoder(**whole, embedding=instance), Probe())
     case GridStackConfig():
       return image_program(Vit(**{**VIT, "stack": instance}), Probe())
     case StackConfig():
@@ -881,6 +897,8 @@ def program(instance) -> Programs:
       return pair_program(instance, ImageText())
     case Detr():
       return detector_program(instance, Detection())
+    case PackedVit():
+      return packed_program(instance, Classify())
     case BackboneConfig():
       return program(Detr(**{**DETR, "backbone": instance}))
     case PlacesConfig():
@@ -1061,6 +1079,22 @@ def image_program(model, objective) -> Programs:
   pixels = jnp.arange(2 * size * size * channels).reshape(2, size, size, channels) % 251
   batch = {"image": pixels.astype(jnp.uint8), "label": jnp.array([[0], [1]]),
            "real": jnp.ones((2, 1), int)}
+
+  def loss(params, batch, key):
+    return objective(model, params, batch, train=True, rngs={"dropout": key})["loss"][0]
+
+  return Programs(lambda key: model.init(key, objective.model_inputs(batch)), loss, batch)
+
+
+def packed_program(model, objective) -> Programs:
+  """Of two images in a row, and one in another."""
+  numbers = model.patch_size**2 * model.image.channels
+  segments = jnp.array([[1, 1, 1, 2, 2, 0], [1, 1, 0, 0, 0, 0]])
+  places = jnp.array([[[0, 0], [0, 1], [1, 0], [0, 0], [1, 0], [0, 0]], [[0, 0], [0, 1]] * 3])
+  batch = {"patch": (jnp.arange(12 * numbers).reshape(2, 6, numbers) % 251).astype(jnp.uint8),
+           "patch_places": places, "patch_segment_ids": segments,
+           "patch_positions": jnp.array([[0, 1, 2, 0, 1, 0], [0, 1, 0, 0, 0, 0]]),
+           "label": jnp.array([[0, 1], [1, 0]]), "real": jnp.array([[1, 1], [1, 0]])}
 
   def loss(params, batch, key):
     return objective(model, params, batch, train=True, rngs={"dropout": key})["loss"][0]

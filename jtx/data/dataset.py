@@ -131,6 +131,8 @@ class Dataset:
                "bos_id": target.bos_id, "globals.separator": target.eos_id}
       if self.recipe.form is not None and self.recipe.form.start_role == "eos":
         info["bos_id"] = target.eos_id
+    if hasattr(self.recipe.layout, "max_side"):
+      info["max_side"] = self.recipe.layout.max_side
     if labels := self.labels:
       info[self.recipe.namer.names_key] = len(labels)
     return info | recipes.orders(self.ops)
@@ -245,7 +247,7 @@ class Dataset:
   def num_train_rows(self) -> int:
     """Rows of an epoch; packed together all at once, and not a window at a time."""
     prepared = self.prepared_train
-    if self.recipe.augment:  # of which each is a row
+    if self.recipe.augment and self.recipe.layout.max_segments == 1:
       return len(prepared)
     window = pipeline.planned(self.recipe, prepared, np.arange(len(prepared)),
                               order.rng(0, "form", 0))

@@ -83,13 +83,22 @@ class LazyExamples:
     self.ids = np.arange(sum(self.sizes))
     self.tally = tally
     self._starts = np.cumsum([0, *self.sizes]).tolist()
+    self._number = np.zeros(len(self.ids), np.int64)  # of patches; 0 is not known yet
 
   def __len__(self) -> int:
     return len(self.ids)
 
   def lengths(self, examples: np.ndarray, fields: Sequence[str]) -> np.ndarray:
-    """[examples, 0]: there are no fields that have tokens."""
-    return np.zeros((len(examples), len(fields)), np.int64)
+    """[examples, fields], where rows have several images, whose sizes are read for it, once.
+
+    Else they are 0: rows are of one length.
+    """
+    layout = self.ops[-1]
+    if layout.max_segments == 1:
+      return np.zeros((len(examples), len(fields)), np.int64)
+    for i in examples[self._number[examples] == 0]:
+      self._number[i] = layout.number(self.ops[0].size_of(self.example(i)))
+    return self._number[examples][:, None]
 
   def example(self, i: int) -> Example:
     """An example as its source has it, with its "id", and a "path" that names it."""

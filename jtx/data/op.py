@@ -17,11 +17,11 @@ TOKENIZER = "text"  # the field whose tokenizer the ops for encoders take
 
 class Column(NamedTuple):
   """A value that an op puts into an example for the model."""
-  # "tokens"; "aligned:FIELD", as long as FIELD's tokens; "example", one number, or as
-  # many as `shape` says; or "array", where an example is a row.
+  # "tokens"; "aligned:FIELD", as long as FIELD's tokens, or FIELD itself of what is no token;
+  # "example", one number, or as many as `shape` says; or "array", where an example is a row.
   kind: str
   dtype: str = "int32"
-  shape: tuple[int, ...] = ()  # of an array, or of what an example has
+  shape: tuple[int, ...] = ()  # of an array, of what an example has, or of each that is aligned
   fill: int = 0  # of an array where there is no example
 
 
@@ -156,6 +156,10 @@ class LayoutOp(Op):
   @property
   def counted(self) -> tuple[str, ...]:
     return self.fields
+
+  def number(self, size: tuple[int, int]) -> int:
+    """The length of an image of a height and width in pixels, where rows have several images."""
+    raise NotImplementedError
 
   def fit(self, longest: int) -> "LayoutOp":
     """The layout of a batch whose longest field of any example has `longest` tokens."""

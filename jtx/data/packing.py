@@ -114,16 +114,17 @@ def assemble(layout: "Pad | Pack", columns: Mapping[str, Column],
     ids: their numbers.
 
   Returns:
-    For each field f of length L, `f [R, L]`, int32 `f_segment_ids [R, L]` (1, 2, ... in the
-    order of the row, 0 is padding), `f_positions [R, L]` (from 0 in every segment), and
-    [R, L] of what is aligned with f; the columns of one number an example
+    For each field f of length L, `f [R, L, *shape]`, int32 `f_segment_ids [R, L]` (1, 2, ... in
+    the order of the row, 0 is padding), `f_positions [R, L]` (from 0 in every segment), and
+    [R, L, *shape] of what is aligned with f; the columns of one number an example
     `[R, max_segments]`, and of several `[R, max_segments, *shape]`; arrays `[R, *shape]`; and int64
     `ids [R, max_segments]`, -1 where there is no example.
   """
   batch = {}
   for f, length in zip(layout.fields, layout.lengths):
     names = [f, *(name for name, c in columns.items() if c.kind == f"aligned:{f}")]
-    arrays = {name: np.zeros((len(rows), length), columns[name].dtype) for name in names}
+    arrays = {name: np.zeros((len(rows), length, *columns[name].shape), columns[name].dtype)
+              for name in names}
     segments, positions = (np.zeros((len(rows), length), np.int32) for _ in range(2))
     for r, row in enumerate(rows):
       at = 0

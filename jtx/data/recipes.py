@@ -155,6 +155,9 @@ def _image_recipe(ops: list[Any], names: list[str], at: int, what: str) -> Recip
     raise ConfigError(f"{what}: {names[0]!r} has channels={first.channels}, but {names[at]!r} has"
                       f" channels={layout.channels}")
   sized = [i for i, op in enumerate(ops[:at]) if op.output_size is not None]
+  if sized and layout.output_size is None:
+    raise ConfigError(f"{what}: {names[sized[-1]]!r} makes images of one size, and {names[at]!r} is"
+                      " for images of any shape; leave it out")
   for i in sized[-1:]:
     if not layout.takes(ops[i].output_size):
       raise ConfigError(f"{what}: {names[i]!r} has {told_size(ops[i].output_size)}, but"
@@ -162,6 +165,9 @@ def _image_recipe(ops: list[Any], names: list[str], at: int, what: str) -> Recip
   makers = [i for i, op in enumerate(ops) if token_fields(op.columns)]
   if len(makers) > 1:
     raise ConfigError(f"{what}: there is one {names[makers[0]]!r} at most")
+  if makers and layout.output_size is None:
+    raise ConfigError(f"{what}: {names[makers[0]]!r} makes tokens beside an image, and rows of"
+                      f" {names[at]!r} have several images; use 'images'")
   for i in makers:
     ops[at] = layout = dataclasses.replace(layout, fields=ops[i].fields, lengths=(ops[i].length,))
   return Recipe(prepare=[], form=None, layout=layout, alter=[], augment=ops)

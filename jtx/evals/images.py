@@ -24,17 +24,22 @@ def run(method: str, model: nn.Module, params: Any, batch: dict[str, jax.Array])
 
 def values(task: Task, params: Any, source: tuple[str, ...],
            method: str) -> tuple[np.ndarray, np.ndarray]:
-  """The outputs of a method of the model for each image [N, ...], and the classes [N]."""
+  """The outputs of a method of the model for each image [N, D], and the classes [N]."""
   size = sharding.padded_batch(task.config.batch_size, task.mesh)
   rows = sharding.batch_sharding(task.mesh)
-  found, labels = [], []
+  inputs = tuple(task.model.example())
+  found, labels, ids = [], [], []
   for batch in task.data.eval_batches(source, size, sharding.local_rows(size, rows)):
-    batch = sharding.to_device({k: batch[k] for k in ("image", "label", "real")}, size, rows)
-    outputs = run(method, task.model, params, {"image": batch["image"]})
-    outputs, label, real = processes.to_host((outputs, batch["label"], batch["real"]))
-    found.append(outputs[real[:, 0] > 0])
-    labels.append(label[real[:, 0] > 0, 0])
-  return np.concatenate(found), np.concatenate(labels)
+    batch = {k: batch[k] for k in {*inputs, "label", "real"}} | {"ids": np.int32(batch["ids"])}
+    batch = sharding.to_device(batch, size, rows)
+    outputs = run(method, task.model, params, {k: batch[k] for k in inputs})
+    outputs, *told = processes.to_host((outputs, batch["label"], batch["ids"], batch["real"]))
+    label, number, real = told
+    found.append(outputs.reshape(*real.shape, -1)[real > 0])
+    labels.append(label[real > 0])
+    ids.append(number[real > 0])
+  order = np.argsort(np.concatenate(ids))  # rows of several images are in another
+  return np.concatenate(found)[order], np.concatenate(labels)[order]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +51,13 @@ class Images:
   sigmoid: bool = False  # scores are of classes that do not exclude one another
 
   heads = frozenset({"classes"})  # of the model
-  keys = ("image", "label")  # of a batch
+  keys = ("real", "label")  # of a batch
 
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
     outputs, labels = values(task, params, self.source, "predict")
-    yield from self.score(outputs[:, 0], labels)
+    yield from self.score(outputs, labels)
     examples = [{"id": i, "label": label} for i, label in enumerate(labels)]
-    yield "predictions", records(examples, outputs[:, 0], task.data.labels)
+    yield "predictions", records(examples, outputs, task.data.labels)
 
   def score(self, outputs: np.ndarray, labels: np.ndarray) -> Iterator[tuple[str, float]]:
     """Of scores [N, C] and classes [N]."""
@@ -87,7 +92,7 @@ class Probes:
   seed: Seed = 0  # of which images are taken
 
   heads = frozenset()  # of the model
-  keys = ("image", "label")  # of a batch
+  keys = ("real", "label")  # of a batch
 
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
     train, train_labels = values(task, params, self.train, "features")

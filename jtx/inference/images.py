@@ -14,6 +14,7 @@ import numpy as np
 
 from jtx import storage
 from jtx.data.example import Example
+from jtx.data.packing import assemble
 from jtx.data.sources import files
 from jtx.data.sources.images import ENDINGS
 from jtx.errors import ConfigError, DataError
@@ -25,7 +26,7 @@ TOP = 5  # classes that are given for an image
 
 
 def takes_images(model: nn.Module) -> bool:
-  return "image" in model.example()
+  return not {"image", "patch"}.isdisjoint(model.example())
 
 
 class ImagePredictor:
@@ -42,17 +43,20 @@ class ImagePredictor:
   def __init__(self, model: nn.Module, params: Any, ops: Sequence[Any], *, method: str = "predict",
                batch_size: int = 64):
     self.ops, self.params, self.batch_size = ops, params, batch_size
-    self.run = jax.jit(lambda params, image: model.apply({"params": params}, {"image": image},
+    columns = {name: column for op in ops for name, column in op.columns.items()}
+    made = assemble(ops[-1], columns, [], [])  # of no images
+    self.columns, self.keys = columns, [key for key in model.example() if key in made]
+    self.run = jax.jit(lambda params, batch: model.apply({"params": params}, batch,
                                                          method=method))
 
   def __call__(self, images: Sequence[Image]) -> Iterator[np.ndarray]:
-    """The method's value of each image, in order.
+    """The method's value of each image, [...], in order; of one image a row [1, ...].
 
     Raises:
       DataError: an image can't be read or decoded.
     """
-    for examples, batch in self.batches(images, ("image",)):
-      yield from np.asarray(self.run(self.params, batch["image"]))[:len(examples)]
+    for examples, batch in self.batches(images, self.keys):
+      yield from np.asarray(self.run(self.params, batch))[:len(examples)]
 
   def batches(self, images: Sequence[Image], keys: Sequence[str],
               ) -> Iterator[tuple[list[Example], dict[str, jax.Array]]]:
@@ -68,12 +72,9 @@ class ImagePredictor:
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
       for start in range(0, len(images), size):
         examples = list(pool.map(self.example, images[start:start + size]))
-        batch = {}
-        for key in keys:
-          rows = np.stack([e[key] for e in examples])
-          more = np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)
-          batch[key] = jnp.asarray(np.concatenate([rows, more]))
-        yield examples, batch
+        rows = [[example] for example in examples] + [[]] * (size - len(examples))
+        batch = assemble(self.ops[-1], self.columns, rows, [[]] * size)
+        yield examples, {key: jnp.asarray(batch[key]) for key in keys}
 
   def example(self, image: Image) -> Example:
     """An image as an example after the ops, without a label."""
@@ -86,7 +87,14 @@ class ImagePredictor:
     return example
 
   def array(self, image: Image) -> np.ndarray:
-    """[H, W, C], as the model takes it."""
+    """[H, W, C], as the model takes it.
+
+    Raises:
+      ConfigError: it takes patches.
+    """
+    if "image" not in self.keys:
+      raise ConfigError("a picture needs a model of whole images, and this one takes the patches of"
+                        " images of any shape")
     return self.example(image)["image"]
 
 
@@ -112,6 +120,8 @@ def save_patches(path: str, model: nn.Module, params: Any, ops: Sequence[Any],
   if not path.endswith(".npy") or storage.is_remote(path):
     raise ConfigError(f"{path}: features of patches are written to a file of this machine whose"
                       " name ends in .npy")
+  if not hasattr(model, "patch_features"):
+    raise ConfigError(f"a {type(model).__name__} has no features of patches in one grid")
   run, file = ImagePredictor(model, params, ops, method="patch_features",
                              batch_size=batch_size), None
   for i, x in enumerate(run(images)):

@@ -222,7 +222,7 @@ def evaluated(ops: Sequence[ImageOp], image: PixelConfig) -> Sequence[ImageOp]:
     ConfigError: an op changes images there and does not declare it.
   """
   result = tuple(step for op in ops for step in op.evaluated)
-  height, width = ops[-1].output_size
+  height, width = ops[-1].output_size or (50, 30)
   sides = (height // 2 + 1, width // 3 + 1) if ops[-1].pad else (height + 3, 3 * width)
   shape = sides + (3,) * (image.channels == 3)
   picture = np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)
@@ -238,7 +238,7 @@ def _run(ops: Sequence[ImageOp], picture: np.ndarray) -> np.ndarray:
   example = {"image": picture, "label": 0, "path": "a picture", "boxes": [], "box_labels": []}
   for op in ops:
     example = op.augment(example, None)
-  return np.asarray(example["image"])
+  return np.asarray(example[next(iter(ops[-1].columns))])
 
 
 def content(ops: Sequence[ImageOp], values: Mapping[str, Any]) -> dict[str, Any]:

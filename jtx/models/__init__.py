@@ -7,6 +7,7 @@ from jtx.models.electra import Electra
 from jtx.models.elmo import Elmo
 from jtx.models.encdec import EncDec
 from jtx.models.encoder import Encoder
+from jtx.models.packed_vit import PackedVit
 from jtx.models.rnn import Rnn
 from jtx.models.rnn_encdec import RnnEncDec
 from jtx.models.two_towers import TwoTowers
@@ -21,6 +22,7 @@ MODELS = {
     "elmo": Elmo,
     "encdec": EncDec,
     "encoder": Encoder,
+    "packed_vit": PackedVit,
     "rnn": Rnn,
     "rnn_encdec": RnnEncDec,
     "two_towers": TwoTowers,

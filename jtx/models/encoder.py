@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jtx.errors import ConfigError
+from jtx.models import filling
 from jtx.models.contract import flags_of
 from jtx.models.features import FeatureConfig, Features
 from jtx.models.global_tokens import GlobalConfig
@@ -63,7 +63,7 @@ class Encoder(Adapted):
   def setup(self):
     dtype, block = layers.compute_dtype(self.dtype), self.stack.block
     self.globals.check(self.stack)
-    self.check_filling()
+    filling.check(self)
     self.decoder_positions = self.masked.table(self)
     width = self.embedding.width or self.stack.width
     std = block.init_std or 0.02
@@ -104,27 +104,6 @@ class Encoder(Adapted):
     keys = ("text", "text_segment_ids", "text_positions")
     return {key: jnp.zeros((2 if self.head.both_orders else 1, 1), jnp.int32) for key in keys}
 
-  def check_filling(self) -> None:
-    if self.embedding.pad_id is None:
-      return
-    filled = f"pad_id={self.embedding.pad_id} fills rows up to a length"
-    if self.longest is None:
-      raise ConfigError(f"{filled}, and the positions of texts have none; use 'learned'")
-    if self.mlm or self.features.layers or self.head.task != "embedding":
-      raise ConfigError(f"{filled}, so that only a text as a whole has outputs: it goes with"
-                        " head.task='embedding', without mlm and features")
-
-  def filled(self, batch: Batch) -> Batch:
-    """The batch with the tokens that fill its rows."""
-    if self.embedding.pad_id is None:
-      return batch
-    text, pad_id = batch["text"], self.embedding.pad_id
-    room = (0, 0), (0, max(self.longest - text.shape[1], 0))
-    text = jnp.pad(jnp.where(batch["text_segment_ids"] > 0, text, pad_id), room,
-                   constant_values=pad_id)
-    return {"text": text, "text_segment_ids": jnp.ones_like(text),
-            "text_positions": jnp.broadcast_to(jnp.arange(text.shape[1]), text.shape)}
-
   def __call__(self, batch: Batch, train: bool = False) -> jax.Array:
     """Hidden states [B, T, D] of the last layer."""
     hidden, _ = self.run(batch, train)
@@ -146,7 +125,7 @@ class Encoder(Adapted):
   def outputs(self, hidden: jax.Array, batch: Batch, num_texts: int = 1,
               train: bool = False) -> jax.Array:
     """The head's outputs for hidden states; see `Head`."""
-    return self.task_head(hidden, self.filled(batch), num_texts, train)
+    return self.task_head(hidden, filling.filled(self, batch), num_texts, train)
 
   def predict(self, batch: Batch, num_texts: int = 1, train: bool = False) -> jax.Array:
     """From tokens to the head's outputs."""
@@ -159,7 +138,7 @@ class Encoder(Adapted):
 
   def hidden_states(self, batch: Batch) -> jax.Array:
     """[layers + 1, B, T, D]: the embeddings, then every layer's output (the last one normed)."""
-    batch = self.filled(batch)
+    batch = filling.filled(self, batch)
     x = self.embed_tokens(batch, self.places(batch), train=False)
     last, out = self.run(batch, return_hidden=True)
     return jnp.concatenate([x[None], out.hidden[:-1], last[None]])
@@ -174,7 +153,7 @@ class Encoder(Adapted):
 
   def inputs(self, batch: Batch, train: bool, **returns: bool) -> tuple[jax.Array, Context]:
     """Those of the stack."""
-    batch = self.filled(batch)
+    batch = filling.filled(self, batch)
     places, batch = self.places(batch), self.globals.flagged(batch)
     ctx = Context(places, batch["text_segment_ids"], flags_of(batch, "text", self.stack, places),
                   batch.get("text_pairs"), train=train, **returns,

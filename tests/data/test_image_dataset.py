@@ -172,3 +172,32 @@ def test_a_config_of_images_is_read_back_from_its_file(tree, tmp_path):
   config_files.save(c, str(tmp_path / "config.json"))
   again = config_files.load(str(tmp_path / "config.json"))
   assert build_ops(again.data.ops) == build_ops(c.data.ops)
+
+
+def test_images_of_any_shape_share_rows(tmp_path):
+  """Each is in one row of an epoch, with its own label; what is broken has no place."""
+  sizes = {f"{i:02}.png": (4 + 3 * i, 20 - i) for i in range(12)}
+  write_tree(tmp_path / "train", ant={name: png(i, size) for i, (name, size) in enumerate(
+      sizes.items())}, bird={"0.png": png(100, (30, 6)), "1.png": b"no image"})
+  ops = configs("decode_image", "patches", decode_image={"max_bad": 0.5},
+                patches=dict(size=4, most=24, length=40, max_segments=4))
+  data = dataset(tmp_path, **{"data.ops": tuple(ops), "data.window": 0})
+  assert data.info == {"head.outputs": 2, "max_side": 64}
+  rows = data.num_train_rows()
+  assert 4 <= rows < 14
+  seen = {}
+  for batch in data.eval_batches(("images:train",), 3, range(3)):
+    assert batch["patch"].shape == (3, 40, 48) and batch["patch_places"].shape == (3, 40, 2)
+    for r, s in np.argwhere(batch["real"]):
+      mine = batch["patch_segment_ids"][r] == s + 1
+      seen[int(batch["ids"][r, s])] = batch["label"][r, s], mine.sum(), batch["patch"][r, mine]
+  assert sorted(seen) == list(range(13))
+  layout = data.recipe.layout
+  for i, (label, number, pixels) in seen.items():
+    width, height = [*sizes.values(), (30, 6)][i]
+    assert (label, number) == (int(i == 12), layout.number((height, width)))
+    assert np.all(pixels == (100 if i == 12 else i))
+  stream = data.train_stream(0, 2, range(2))
+  again = data.train_stream(0, 2, range(2), cursor=stream.cursor(5))
+  for step in (5, 6):
+    assert_same(stream.batch(step), again.batch(step))

@@ -19,6 +19,7 @@ from jtx.models.elmo import Elmo
 from jtx.models.heads import TASKS
 from jtx.models.image_head import ImageHeadConfig, PrefixConfig
 from jtx.models.mae_decoder import DecoderConfig
+from jtx.models.packed_vit import PACKED_STACK, PackedVit
 from jtx.models.rnn import Rnn
 from jtx.models.rnn_encdec import RnnEncDec
 from jtx.models.text_head import HeadConfig
@@ -93,6 +94,10 @@ CASES = {
         encoder=dataclasses.replace(STACK, width=D, num_layers=2, block=SIZE["block"]),
         decoder=dataclasses.replace(STACK, width=D, num_layers=3, block=SIZE["block"]),
         head=BoxHeadConfig(outputs=3)), {"boxes"}),
+    "packed vit": (PackedVit(
+        max_side=4, patch_size=2, stack=dataclasses.replace(PACKED_STACK, width=D, num_layers=2,
+                                                            block=IMAGE["block"]),
+        head=HeadConfig(task="classes", outputs=3, pool="mean")), {"classes"}),
     "mae": (vit(**IMAGE, decoder=DecoderConfig(num_layers=1, width=8, num_heads=2, ffn_dim=8)),
             {"mae"}),
     "coatnet": (CoAtNet(
@@ -124,7 +129,7 @@ def of_length(model, length):
     return {"image": jnp.zeros((1, side, length * side, channels), jnp.uint8),
             "size": jnp.array([[side, length * side]])}
   if "text" in batch or "image" not in batch:
-    return {key: x if key == "image" else jnp.zeros((1, length), x.dtype)
+    return {key: x if key == "image" else jnp.zeros((1, length, *x.shape[2:]), x.dtype)
             for key, x in batch.items()}
   _, height, width, channels = batch["image"].shape
   if length != model.longest:

@@ -119,6 +119,20 @@ class DecodeImage(ImageOp):
     # Boxes are in pixels of the file, of which a JPEG may be decoded at a fraction.
     return boxes.move_example(boxes.checked(example, size), boxes.Move((0, 0, *size), image.size))
 
+  def size_of(self, example: Example) -> tuple[int, int]:
+    """Height and width of the file of an example's image, which is not decoded.
+
+    Of what is no image it is a pixel: `augment` says so when it is to be decoded.
+    """
+    image = example.get("image")
+    if isinstance(image, np.ndarray):
+      return image.shape[:2]
+    try:
+      width, height = Image.open(io.BytesIO(image), formats=FORMATS).size
+    except Exception:  # as below
+      return 1, 1
+    return height, width
+
   def _decoded(self, data: bytes, path: str) -> tuple[Image.Image, tuple[int, int]]:
     """An image, and the width and height of its file."""
     try:

@@ -127,7 +127,8 @@ def text_trunk(values: Mapping[str, Any], heads: Heads = frozenset(),
   del heads
   position = section(POSITIONS, "learned", max_length=values["max_position_embeddings"])
   return {"vocab_size": values["vocab_size"], "embedding": {"types": 0, "norm": False},
-          "mlm": False, "stack": clip.stack(in_section(values, TEXT), TEXT, position, causal=causal)}
+          "mlm": False,
+          "stack": clip.stack(in_section(values, TEXT), TEXT, position, causal=causal)}
 
 
 def text_values(model: Encoder) -> dict[str, Any]:
