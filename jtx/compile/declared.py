@@ -53,4 +53,4 @@ def declared_data(config: ConfigDict, vocab_size: int | None = None,
     if not namer.names:
       recipe = recipe.with_names(tuple(map(str, range(number))))
     info[namer.names_key] = number
-  return recipe, info | recipes.orders(recipe.prepare)
+  return recipe, info | recipes.model_keys(recipe.prepare, recipe.layout)

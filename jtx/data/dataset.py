@@ -131,11 +131,9 @@ class Dataset:
                "bos_id": target.bos_id, "globals.separator": target.eos_id}
       if self.recipe.form is not None and self.recipe.form.start_role == "eos":
         info["bos_id"] = target.eos_id
-    if hasattr(self.recipe.layout, "max_side"):
-      info["max_side"] = self.recipe.layout.max_side
     if labels := self.labels:
       info[self.recipe.namer.names_key] = len(labels)
-    return info | recipes.orders(self.ops)
+    return info | recipes.model_keys(self.ops, self.recipe.layout)
 
   @property
   def labels(self) -> tuple[str, ...]:

@@ -238,8 +238,10 @@ def text_ops(ops: Sequence[ExampleOp]) -> list[ExampleOp]:
   return list(itertools.takewhile(lambda op: not token_fields(op.columns), ops))
 
 
-def orders(ops: Sequence[Op]) -> dict[str, bool]:
-  """Of the keys that a model leaves unset, `head.both_orders`, which pairs of texts have."""
+def model_keys(ops: Sequence[Op], layout: LayoutOp) -> dict[str, Any]:
+  """Keys that a model leaves unset: `max_side` of patches, `head.both_orders` of pairs of texts."""
+  if hasattr(layout, "max_side"):
+    return {"max_side": layout.max_side}
   maker = maker_of(ops)
   return {} if maker is None else {"head.both_orders": maker.both_orders}
 

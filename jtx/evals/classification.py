@@ -109,4 +109,4 @@ def predicted(task: Task, params: Any, source: Sequence[str],
     examples = task.data.encoded(source)
     return examples, Predictor(task.model, params, mesh=task.mesh)(examples)
   outputs, labels = values(task, params, tuple(source), "predict")
-  return [{"id": i, "label": label} for i, label in enumerate(labels)], outputs[:, 0]
+  return [{"id": i, "label": label} for i, label in enumerate(labels)], outputs

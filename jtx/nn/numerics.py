@@ -50,7 +50,8 @@ def product(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, num_in: int
 
 def _on_cpu(x, kernel, num_in):
   inputs = math.prod(kernel.shape[:num_in])
-  if x.size < LARGE or jax.sharding.get_abstract_mesh().size > 1:
+  numbers = math.prod(n if isinstance(n, int) else 1 for n in x.shape)  # of exports some are open
+  if numbers < LARGE or jax.sharding.get_abstract_mesh().size > 1:
     axes = tuple(range(x.ndim - num_in, x.ndim)), tuple(range(num_in))
     return jax.lax.dot_general(x, kernel, (axes, ((), ())))  # earlier runs have these last digits
   # With one axis of rows: of more, the compiler copies what the kernel's gradient contracts,
