@@ -15,7 +15,9 @@ constants, so they start from `init`, a Hugging Face folder or a workdir of a De
 backbone. "digits" is a small model from scratch, for one to four digits on 64 x 64 pixels, or on
 32 x 32 of those that come with scikit-learn: with MNIST's, 12 epochs take 45 minutes on one core,
 and AP at an IoU of 0.5 is 0.93 after 5,000 updates and 0.97 after 10,000. "blood_cells" is for a
-few hundred photographs, from `init`, or from scratch with group norms.
+few hundred photographs, from `init`, or from scratch with group norms. "blood_cells_small" has the
+same ones at 192 pixels, in an hour on one core: white cells then have an AP at 0.5 of 0.90, red
+ones 0.09, and platelets, of a few pixels, none.
 
 Arguments: recipe; train and val, sources of images with boxes; init; queries; res, pixels of the
 longer side of an image; batch, epochs and lr, of which 0 is the recipe's; tiny, for seconds.
@@ -33,7 +35,7 @@ from . import arguments, common
 
 PRESETS = ("", "tiny", "resnet101,queries=50,res=640,batch=8,epochs=1,lr=0.001", "digits",
            "digits,train=scattered:a.npz,val=scattered:b.npz,res=64", "digits,tiny",
-           "blood_cells,train=voc:a.zip:train,val=voc:a.zip:val")
+           "blood_cells,train=voc:a.zip:train,val=voc:a.zip:val", "blood_cells_small")
 
 # Of the paper: 4 images on each of 16 GPUs.
 PAPER = dict(queries=100, res=1333, batch=64, epochs=300.0, lr=1e-4, most=100)
@@ -42,6 +44,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "resnet101": PAPER | dict(stages=(3, 4, 23, 3)),
     "digits": dict(queries=10, res=0, batch=32, epochs=0.0, lr=1e-3, most=4),
     "blood_cells": dict(queries=60, res=320, batch=8, epochs=300.0, lr=2e-4, most=60),
+    "blood_cells_small": dict(queries=60, res=192, batch=8, epochs=97.56, lr=2e-3, most=60),
 }
 COCO = tuple(f"coco:coco/annotations/instances_{split}2017.json:images[coco/{split}2017]"
              for split in ("train", "val"))
@@ -58,7 +61,8 @@ def get_config(arg: str = ""):
   c.model = common.model("detr", num_queries=args.queries)
   c.objective = common.objective("detection")
   c.batch_size, c.epochs, c.optim.lr = args.batch, args.epochs, args.lr
-  {"digits": digits, "blood_cells": blood_cells}.get(args.recipe, paper)(c, args, recipe)
+  of_name = {"digits": digits, "blood_cells": blood_cells, "blood_cells_small": blood_cells_small}
+  of_name.get(args.recipe, paper)(c, args, recipe)
   if args.init:
     from_trained(c, args)
   c.evals.val = common.evaluator("detection", source=(args.val,), every=5000, pictures=6)
@@ -112,6 +116,18 @@ def blood_cells(c, args, recipe: dict[str, Any]) -> None:
   c.data.ops = ops(args.res, recipe["most"], (
       common.op("scale_jitter", size=args.res, factor=(0.8, 1.25)), common.op("flip")))
   from_scratch(c)
+
+
+def blood_cells_small(c, args, recipe: dict[str, Any]) -> None:
+  """A network of a million parameters, trained by Muon: 2,500 updates in an hour of one core."""
+  blood_cells(c, args, recipe)
+  stack = dict(width=128, num_layers=2, unroll=-1, block=dict(
+      attention=dict(num_heads=4), ffn=dict(dim=256), dropout=0.0))
+  common.apply(c, {"model": dict(
+      backbone=dict(stages=(1, 1, 1), width=32, stem="strided", groups=8),
+      encoder=stack, decoder=stack | dict(num_layers=3))})
+  c.optim.optimizer = common.optimizer("muon", b2=0.98)
+  c.optim.clip_norm = 1.0
 
 
 def from_scratch(c) -> None:
