@@ -27,10 +27,10 @@ def values(task: Task, params: Any, source: tuple[str, ...],
   """The outputs of a method of the model for each image [N, D], and the classes [N]."""
   size = sharding.padded_batch(task.config.batch_size, task.mesh)
   rows = sharding.batch_sharding(task.mesh)
-  inputs = tuple(task.model.example())
   found, labels, ids = [], [], []
   for batch in task.data.eval_batches(source, size, sharding.local_rows(size, rows)):
-    batch = {k: batch[k] for k in {*inputs, "label", "real"}} | {"ids": np.int32(batch["ids"])}
+    inputs = [k for k in task.model.example() if k in batch]  # towers can do without texts
+    batch = {k: batch[k] for k in (*inputs, "label", "real")} | {"ids": np.int32(batch["ids"])}
     batch = sharding.to_device(batch, size, rows)
     outputs = run(method, task.model, params, {k: batch[k] for k in inputs})
     outputs, *told = processes.to_host((outputs, batch["label"], batch["ids"], batch["real"]))

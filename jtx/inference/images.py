@@ -42,7 +42,7 @@ class ImagePredictor:
 
   def __init__(self, model: nn.Module, params: Any, ops: Sequence[Any], *, method: str = "predict",
                batch_size: int = 64):
-    self.ops, self.params, self.batch_size = ops, params, batch_size
+    self.ops, self.params, self.method, self.batch_size = ops, params, method, batch_size
     columns = {name: column for op in ops for name, column in op.columns.items()}
     made = assemble(ops[-1], columns, [], [])  # of no images
     self.columns, self.keys = columns, [key for key in model.example() if key in made]
@@ -50,13 +50,14 @@ class ImagePredictor:
                                                          method=method))
 
   def __call__(self, images: Sequence[Image]) -> Iterator[np.ndarray]:
-    """The method's value of each image, [...], in order; of one image a row [1, ...].
+    """The method's value of each image, in order; `features` are [D].
 
     Raises:
       DataError: an image can't be read or decoded.
     """
     for examples, batch in self.batches(images, self.keys):
-      yield from np.asarray(self.run(self.params, batch))[:len(examples)]
+      values = np.asarray(self.run(self.params, batch))[:len(examples)]
+      yield from values.reshape(len(values), -1) if self.method == "features" else values
 
   def batches(self, images: Sequence[Image], keys: Sequence[str],
               ) -> Iterator[tuple[list[Example], dict[str, jax.Array]]]:
