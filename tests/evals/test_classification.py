@@ -7,17 +7,20 @@ from ml_collections import ConfigDict
 import numpy as np
 import pytest
 
-from configs import classify, common, vit
+from configs import classify, common, packed_vit, vit
 from jtx import build
 from jtx.data.dataset import Dataset
 from jtx.errors import ConfigError
+from jtx.evals.images import values
 from jtx.evals.run import evaluate, make_evaluators
 from jtx.evals.task import Task
+from jtx.inference.images import ImagePredictor
 from jtx.objectives.multi_label import MultiLabel
 from jtx.parallel import sharding
 from jtx.saved import checkpoint
 from jtx.saved.workdir import load_run
 from jtx.train import loop
+from tests.data.image_files import png, write_tree
 
 WORDS = ["art", "law", "war"]
 ROWS = [["art"], [], ["law", "war"], ["art", "law"], ["art"], ["war"], ["art", "law", "war"]]
@@ -119,6 +122,24 @@ def test_labels_of_images(tmp_path):
   assert results["val/accuracy"] == ((scores >= 0) == several[:37]).all(1).mean()
   assert results["val/examples"] == 37
   assert [row["support"] for row in results["val/report"].values()] == several[:37].sum(0).tolist()
+
+
+def test_images_that_share_rows_are_in_the_order_of_the_split(tmp_path):
+  """Of any shape, on two devices; each has the scores that it has alone."""
+  sizes = [(16, 12), (4, 5), (20, 4), (7, 7), (3, 9), (14, 14), (5, 5)]
+  write_tree(tmp_path, **{name: {f"{i}.png": png(30 * i, size) for i, size in enumerate(sizes)
+                                 if i % 2 == c} for c, name in enumerate(("even", "odd"))})
+  config = packed_vit.get_config("tiny")
+  config.data.path, config.data.train = str(tmp_path), ("images:.",)
+  task, params = task_of(config.lock(), 2)
+  params = jax.tree.map(lambda x: x + 0.3 * np.cos(np.arange(x.size)).reshape(x.shape), params)
+  scores, labels = values(task, params, ("images:.",), "predict")
+  assert labels.tolist() == [0] * 4 + [1] * 3
+  first, layout = task.data.recipe.augment
+  alone = ImagePredictor(task.model, params, [*first.evaluated, *layout.evaluated])
+  files = [png(30 * i, sizes[i]) for i in (0, 2, 4, 6, 1, 3, 5)]
+  np.testing.assert_allclose(scores, np.concatenate(list(alone(files))), atol=2e-5)
+  assert np.abs(scores[1:] - scores[:-1]).max(1).min() > 1e-3
 
 
 def test_f1_of_more_than_two_classes_is_refused_before_training(folder):
