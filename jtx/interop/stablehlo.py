@@ -132,8 +132,8 @@ def _images(model: Any) -> tuple[Inputs, Callable, str]:
 
 def _texts(model: Any, length: int) -> tuple[Inputs, Callable, str]:
   if not hasattr(model, "embed_tokens"):
-    raise ConfigError(f"--to=stablehlo: no program of a {type(model).__name__} is written; those"
-                      " of texts, and of images of one size, that answer in one pass have one")
+    raise ConfigError(f"--to=stablehlo: there is no program of {type(model).__name__}; models of"
+                      " texts, and of images of one size, that answer in one pass have one")
   length = min(length, model.longest or length)
   inputs = {"ids": ((length,), "int32", "tokens"),
             "types": ((length,), "int32", "0, and 1 in the second text of a pair"),

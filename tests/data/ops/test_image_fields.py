@@ -13,6 +13,7 @@ from jtx.data.ops.captions import Caption
 from jtx.data.ops.decode import DecodeImage
 from jtx.data.ops.image import CenterCrop, Flip, InceptionCrop, MoveOp, PadCrop, Resize
 from jtx.data.ops.image_layout import Images
+from jtx.data.ops.patch_layout import Patches
 from jtx.data.ops.registry import OPS
 from jtx.data.ops.scale import RandomSizeCrop, ResizeShortest, ScaleJitter
 from jtx.data.tokenizers.kinds import characters
@@ -57,6 +58,9 @@ CHANGES = {
     Images: {"size": ({}, 15), "channels": ({}, 3), "width": ({}, 15), "pad": ({}, True),
              "max_boxes": ({}, 16), "mean": (PIXELS, (0.4,)),
              "std": (PIXELS, (0.4,))},
+    Patches: {"size": ({}, 3), "most": ({}, 9), "length": ({}, 20), "max_segments": ({}, 2),
+              "max_side": ({}, 3), "grow": ({}, True), "channels": ({}, 1),
+              "interpolation": ({}, "bicubic")},
     ResizeShortest: {"shortest": ({}, (9,)), "longest": ({}, 9), "interpolation": ({}, "bicubic")},
     RandomSizeCrop: {"probability": ({}, 0.0), "shortest": ({}, (9,)), "least": ({}, 4),
                      "most": ({}, 12), "keep": ({}, "part"), "interpolation": ({}, "bicubic")},
@@ -68,7 +72,7 @@ REQUIRED = {DecodeImage: {"names": TEN}, InceptionCrop: {"size": 8, "eval_resize
             RandomErasing: {"probability": 0.5},
             ResizeShortest: {"shortest": (6, 8), "longest": 10},
             RandomSizeCrop: {"shortest": (12, 16), "least": 8, "most": 10},
-            ScaleJitter: {"size": 16},
+            ScaleJitter: {"size": 16}, Patches: {"size": 4, "most": 16, "length": 40},
             Images: {"size": 16, "channels": 1}}
 EXEMPT = {(DecodeImage, "max_bad"): "what makes the examples reads it: see test_lazy.py"}
 
@@ -86,6 +90,11 @@ def outcome(op):
     height, width = op.output_size
     example = {"image": noise(width, height, op.channels), "path": "", **boxes_of(0)}
     return str(op.columns), op.augment(example, None)["image"].tobytes()
+  if isinstance(op, Patches):
+    made = [op.augment({"image": noise(*size, op.channels), "original_size": np.array(size[::-1])},
+                       None) for size in ((10, 12), (7, 30))]
+    rows = op.plan(np.array([[len(x["patch"])] for x in 2 * made]))
+    return str(op.columns), rows, str(made), [x["patch"].tobytes() for x in made]
   if not getattr(op, "names", True):  # no labels, or none that it knows
     return str(op.columns)
   if isinstance(op, Caption):
