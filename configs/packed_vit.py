@@ -9,9 +9,11 @@ and rows of `length` patches hold what fits. Sources are those of vit.py; withou
 scikit-learn's digits, which are all of one shape. Published: the paper's models were trained on
 4 billion images that are not public. Not reproduced here.
 
-Arguments: size (ti, s, b, l, h), patch in pixels, most, length, channels (1 for grey), grow, with
-which small images are scaled up to `most` patches, too (SigLIP 2's NaFlex); train, val, batch, rows
-of a batch; epochs, lr; tiny, which takes seconds.
+Arguments: size (ti, s, b, l, h); patch in pixels, most, length and channels, which are 16, 256,
+1024 and 3 if not given, and of the digits, which are small and grey, 2, 16, 64 and 1; grow, with
+which small images are scaled up to `most` patches, too (SigLIP 2's NaFlex); train, val; batch, rows
+of a batch; epochs, lr; tiny, which takes seconds. 64 rows of 1,024 want an accelerator's fused
+attention; a CPU takes smaller ones, such as batch=8,length=256.
 """
 
 from . import arguments, common, images, vit
@@ -21,24 +23,26 @@ PRESETS = ("", "tiny", "tiny,grow=true,epochs=1,batch=4,lr=0.01",
 
 
 def get_config(arg: str = ""):
-  args = arguments.parse_args(arg, size="s", patch=16, most=256, length=1024, channels=3,
-                              grow=False, train="", val="", batch=0, epochs=0.0, lr=0.0, tiny=False)
+  args = arguments.parse_args(arg, size="s", patch=0, most=0, length=0, channels=0, grow=False,
+                              train="", val="", batch=0, epochs=0.0, lr=0.0, tiny=False)
   width, num_layers, heads = arguments.choose(vit.SIZES, args.size, "size")
+  given = (args.patch, args.most, args.length, args.channels)
+  defaults = (16, 256, 1024, 3) if args.train else (2, 16, 64, 1)
+  patch, most, length, channels = (a or b for a, b in zip(given, defaults))
   c = common.get_config()
   c.model = common.model(
-      "packed_vit", patch_size=args.patch, image=dict(channels=args.channels),
+      "packed_vit", patch_size=patch, image=dict(channels=channels),
       stack=dict(width=width, num_layers=num_layers,
                  block=dict(attention=dict(num_heads=heads), ffn=dict(dim=4 * width))),
       head=dict(task="classes", dropout=0.0))
-  if args.channels == 1:
+  if channels == 1:
     common.apply(c, {"model.image": dict(mean=(0.5,), std=(0.5,))})
   c.objective = common.objective("classify", label_smoothing=0.1)
   images.add_data(c, args)
   c.data.window = 1024  # images, whose sizes are read before they are decoded
-  flip = (common.op("flip"),) if args.channels == 3 else ()  # not of digits
-  c.data.ops = (common.op("decode_image", channels=args.channels), *flip, common.op(
-      "patches", size=args.patch, most=args.most, length=args.length, grow=args.grow,
-      channels=args.channels))
+  flip = (common.op("flip"),) if channels == 3 else ()  # not of digits
+  c.data.ops = (common.op("decode_image", channels=channels), *flip, common.op(
+      "patches", size=patch, most=most, length=length, grow=args.grow, channels=channels))
   c.batch_size, c.epochs = args.batch or 64, args.epochs or 100.0
   c.optim.optimizer = common.optimizer("adamw", weight_decay=0.05)
   c.optim.schedule = common.schedule("cosine", warmup=0.05)

@@ -717,6 +717,8 @@ REFUSED = [
     (Encoder, dict(globals=GlobalConfig(tokens="first_text"), stack=LONG_STACK),
      "needs globals.separator"),
     (PackedVit, dict(head=HeadConfig(task="classes", outputs=3)), "head.pool='first': no token of"),
+    (PackedVit, dict(head=HeadConfig(task="classes", outputs=3, pool="mean", both_orders=True)),
+     "head.both_orders is of pairs"),
     (Encoder, dict(embedding=encoder.EmbeddingConfig(pad_id=3)), "fills rows up to a length"),
     (Encoder, dict(masked=MaskedConfig(use_bias=True)), "go with mlm=True"),
     (Electra, dict(masked=MaskedConfig(positions=8)), "go with mlm=True"),

@@ -125,7 +125,8 @@ class Encoder(Adapted):
   def outputs(self, hidden: jax.Array, batch: Batch, num_texts: int = 1,
               train: bool = False) -> jax.Array:
     """The head's outputs for hidden states; see `Head`."""
-    return self.task_head(hidden, filling.filled(self, batch), num_texts, train)
+    return self.task_head(hidden, filling.filled(self, batch, num_texts), num_texts,
+                          train)
 
   def predict(self, batch: Batch, num_texts: int = 1, train: bool = False) -> jax.Array:
     """From tokens to the head's outputs."""

@@ -20,11 +20,18 @@ def check(model: Any) -> None:
                       " head.task='embedding', without mlm and features")
 
 
-def filled(model: Any, batch: Batch) -> Batch:
-  """The batch with the tokens `embedding.pad_id` of an `Encoder` that fill its rows, if it has."""
+def filled(model: Any, batch: Batch, num_texts: int = 1) -> Batch:
+  """The batch with the tokens `embedding.pad_id` of an `Encoder` that fill its rows, if it has.
+
+  Raises:
+    ConfigError: a row has room for several texts.
+  """
   pad_id = model.embedding.pad_id
   if pad_id is None:
     return batch
+  if num_texts > 1:
+    raise ConfigError(f"pad_id={pad_id} fills a row as a part of its text, and rows here have up to"
+                      f" {num_texts} texts; use the layout 'pad' in data.ops")
   text = batch["text"]
   room = (0, 0), (0, max(model.longest - text.shape[1], 0))
   text = jnp.pad(jnp.where(batch["text_segment_ids"] > 0, text, pad_id), room,

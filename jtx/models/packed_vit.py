@@ -52,6 +52,9 @@ class PackedVit(Adapted):
     if self.head.pool != "mean":
       raise ConfigError(f"head.pool={self.head.pool!r}: no token of an image stands for all of"
                         " model.name='packed_vit'; use 'mean'")
+    if self.head.both_orders:
+      raise ConfigError("head.both_orders is of pairs of texts, and model.name='packed_vit' takes"
+                        " images")
     self.patches = layers.Dense((self.stack.width,), ("patch", "patch", "channels", "embed"),
                                 num_in=3, init_std=block.init_std, dtype=dtype)
     self.position_params = self.bound.embed_params(self)

@@ -368,6 +368,8 @@ def test_rows_are_filled_up_as_a_part_of_their_text():
   np.testing.assert_allclose(embed(filling, batch_of(*texts[:2], length=3)), expected[:2],
                              atol=1e-6)
   assert np.abs(embed(plain, batch_of(*texts)) - expected)[0].max() > 1e-2
+  with pytest.raises(ConfigError, match="rows here have up to 2 texts; use the layout 'pad'"):
+    filling.apply({"params": params}, packed(*texts[:2]), 2, method="predict")
 
 
 @pytest.mark.parametrize("fields, said", [
