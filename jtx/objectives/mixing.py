@@ -32,7 +32,7 @@ def mix(alphas: Any, model: nn.Module, batch: Batch, train: bool,
   if not train or not (alphas.mixup or alphas.cutmix):
     return batch, 1.0
   if "image" not in batch:
-    raise ConfigError("objective.mixup and objective.cutmix are for whole images, one a row")
+    raise ConfigError("objective.mixup and objective.cutmix are for images, one a row")
   key = jax.random.fold_in(rngs["dropout"], 1)
   image, share = mixed(key, model.image.normalize(batch["image"]), batch["real"][:, 0],
                        alphas.mixup, alphas.cutmix)
