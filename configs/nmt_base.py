@@ -81,7 +81,8 @@ def follow(section: common.ConfigDict, other: common.ConfigDict) -> None:
   """Makes the keys of a section follow those of another."""
   for key in other:
     if isinstance(other[key], common.ConfigDict):
-      follow(section[key], other[key])
+      if section[key] is not other[key]:  # else both have one section already
+        follow(section[key], other[key])
     elif key not in ("name", "causal"):
       section[key] = other.get_oneway_ref(key)
 

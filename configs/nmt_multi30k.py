@@ -5,17 +5,30 @@
 
 The folder holds train, val and test2016, each as .en and .de. A small model and strong
 dropout (Wu et al. 2021 report 41.0 BLEU, and that larger ones overfit). An hour on two
-CPU cores reaches 40.3 on test2016 (RESULTS.md). Arguments as in nmt_text.py, which takes
-any other pair of text files.
+CPU cores reaches 40.3 on test2016 (RESULTS.md). Arguments: src, tgt, length and tiny as in
+nmt_text.py, which takes any other pair of text files; form, the layers, positions and initial
+values of T5 ("t5") or BART ("bart") in place of Vaswani's, at the same size.
 """
+
+from jtx.interop import huggingface
+from jtx.interop.presets import ENCDECS
 
 from . import arguments, common, nmt_base, nmt_text
 
-PRESETS = ("", "src=de,tgt=en,length=32", "tiny")
+# By argument the model of ENCDECS, its sizes in the words of a config.json, and its optimiser.
+FORMS = {
+    "t5": ("t5_small", dict(d_model=128, num_layers=4, num_heads=4, d_kv=32, d_ff=256),
+           {"lr": 2e-2, "optimizer.scale_by_rms": True}),
+    "bart": ("bart_base", dict(d_model=128, init_std=0.05) | {
+        f"{stack}_{key}": number for stack in ("encoder", "decoder")
+        for key, number in (("layers", 4), ("attention_heads", 4), ("ffn_dim", 256))},
+             {"lr": 2e-3}),
+}
+PRESETS = ("", "src=de,tgt=en,length=32", "form=t5", "form=bart,tiny", "tiny")
 
 
 def get_config(arg: str = ""):
-  args = arguments.parse_args(arg, src="en", tgt="de", length=64, tiny=False)
+  args = arguments.parse_args(arg, src="en", tgt="de", length=64, form="", tiny=False)
   files = lambda split: nmt_text.parallel(split, args.src, args.tgt)
   c = nmt_text.translator(args.length, files)
   common.apply(c, {"model.encoder": dict(width=128, block=dict(ffn=dict(dim=256)))})
@@ -25,6 +38,24 @@ def get_config(arg: str = ""):
   c.decode.method.beam = 5
   c.evals.test2016 = common.evaluator(
       "translation", source=files("test2016"), lowercase=True)
+  if args.form:
+    name, sizes, optim = arguments.choose(FORMS, args.form, "form")
+    c.model = translator_like(name, **sizes)
+    common.apply(c.optim, optim)
   if args.tiny:
     nmt_base.shrink(c)
   return c
+
+
+def translator_like(name: str, **sizes):
+  """The encoder-decoder of ENCDECS in the words of its config.json, with other sizes.
+
+  Only the sums of a layer have dropout, and T5's outputs.
+  """
+  model = common.model("encdec", **huggingface.fields_for(
+      ENCDECS[name] | sizes, {"seq2seq"}, name))
+  model.vocab_size = None  # the tokenizer's
+  common.apply(model.encoder, {"unroll": 4, "block": dict(
+      attention=dict(dropout=0.0), ffn=dict(dropout=0.0), dropout=0.3)})
+  nmt_base.follow(model.decoder, model.encoder)
+  return model
