@@ -16,10 +16,12 @@ Arguments: model (small, small_siglip, or a key of TOWERS in jtx/interop/presets
 or sigmoid; that of the model if not given), chunk (pairs that are compared at a time), train, val,
 classes, a source of images with classes for zero-shot classification by `templates`, which "+"
 joins; vocab, a folder or file of a tokenizer, in place of one that is trained; init, a trained
-model of the same sizes, with its tokenizer; batch, epochs, lr; tiny, which takes seconds.
+model of the same sizes, with its tokenizer; length, tokens that texts are cut and filled to, all
+of the model's (77 of CLIP) if not given; batch, epochs, lr; tiny, which takes seconds.
 """
 
 from jtx import hub
+from jtx.errors import ConfigError
 from jtx.interop import huggingface
 from jtx.interop.presets import TOWERS
 from jtx.saved.folder import open_saved
@@ -30,13 +32,14 @@ SIZE, SCENES = 24, "embedded:scenes"  # pixels of the embedded scenes
 
 PRESETS = ("tiny", "small_siglip,tiny,loss=softmax,chunk=4",
            "siglip_b16,train=captions:a.tsv,val=captions:b.tsv,classes=images:c,templates=a {}.,"
-           "batch=4096,epochs=5,lr=1e-3,vocab=bpe.json,chunk=4096")
+           "batch=4096,epochs=5,lr=1e-3,length=32,vocab=bpe.json,chunk=4096")
 
 
 def get_config(arg: str = ""):
   args = arguments.parse_args(
       arg, model="small", loss="", chunk=0, train="", val="", classes="",
-      templates="a photo of a {}.", vocab="", init="", batch=0, epochs=0.0, lr=0.0, tiny=False)
+      templates="a photo of a {}.", vocab="", init="", length=0, batch=0, epochs=0.0, lr=0.0,
+      tiny=False)
   c = common.get_config()
   small, sigmoid = args.model.startswith("small"), "siglip" in args.model
   c.model = small_model(sigmoid) if small else published(args.model)
@@ -95,13 +98,15 @@ def from_trained(c, path: str) -> None:
 
 def add_data(c, args, small: bool) -> None:
   """Pairs for training, and evaluation on others by retrieval and by the names of classes."""
-  image = c.model.image
+  image, most = c.model.image, c.model.text_stack.position.max_length
+  if args.length > most:
+    raise ConfigError(f"config argument length={args.length}: the model has {most} positions")
   crop = common.op("resize", size=image.size)
   if not small or args.train:  # nothing is mirrored: texts tell left from right
     crop = common.op("inception_crop", size=image.size, eval_resize=image.size, area=(0.5, 1.0),
                      interpolation="bicubic")
   c.data.ops = (common.op("decode_image", channels=image.channels, labelled=False), crop,
-                common.op("caption", length=c.model.text_stack.position.max_length),
+                common.op("caption", length=args.length or most),
                 common.op("images", size=image.size, channels=image.channels))
   templates = tuple(args.templates.split("+"))
   if not args.train:

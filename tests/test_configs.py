@@ -293,6 +293,18 @@ def test_the_decoded_length_fits_learned_positions():
       assert asked <= stack.position.max_length
 
 
+def test_texts_of_images_have_rows_of_the_length_that_is_asked_for():
+  lengths = {}
+  for preset in ("tiny", "tiny,length=6"):
+    config, batch, _ = tiny_data("clip", preset, None, 0)
+    assert len(batch["text"]) == config.batch_size
+    lengths[preset] = (batch["text_segment_ids"] > 0).sum(-1)
+  assert batch["text"].shape[1] == 6 < lengths["tiny"].max()
+  np.testing.assert_array_equal(lengths["tiny,length=6"], np.minimum(lengths["tiny"], 6))
+  with pytest.raises(ConfigError, match="length=13: the model has 12 positions"):
+    module("clip").get_config("length=13")
+
+
 @pytest.mark.parametrize("name", ["bert_books", "gpt_books"])
 def test_the_last_authors_are_held_out(name):
   config = config_of(name, "corpus=documents:books.zip")
