@@ -16,8 +16,8 @@ Arguments: model (small, small_siglip, or a key of TOWERS in jtx/interop/presets
 or sigmoid; that of the model if not given), chunk (pairs that are compared at a time), train, val,
 classes, a source of images with classes for zero-shot classification by `templates`, which "+"
 joins; vocab, a folder or file of a tokenizer, in place of one that is trained; init, a trained
-model of the same sizes, with its tokenizer; length, tokens that texts are cut and filled to, all
-of the model's (77 of CLIP) if not given; batch, epochs, lr; tiny, which takes seconds.
+model of the same sizes, with its tokenizer; length, tokens that texts are cut to, as many as the
+model has positions (77 of CLIP) if not given; batch, epochs, lr; tiny, which takes seconds.
 """
 
 from jtx import hub
@@ -99,8 +99,9 @@ def from_trained(c, path: str) -> None:
 def add_data(c, args, small: bool) -> None:
   """Pairs for training, and evaluation on others by retrieval and by the names of classes."""
   image, most = c.model.image, c.model.text_stack.position.max_length
-  if args.length > most:
-    raise ConfigError(f"config argument length={args.length}: the model has {most} positions")
+  if not 0 <= args.length <= most:
+    raise ConfigError(f"config argument length={args.length}: must be 1 to {most}, the positions of"
+                      " the model's texts")
   crop = common.op("resize", size=image.size)
   if not small or args.train:  # nothing is mirrored: texts tell left from right
     crop = common.op("inception_crop", size=image.size, eval_resize=image.size, area=(0.5, 1.0),

@@ -301,8 +301,9 @@ def test_texts_of_images_have_rows_of_the_length_that_is_asked_for():
     lengths[preset] = (batch["text_segment_ids"] > 0).sum(-1)
   assert batch["text"].shape[1] == 6 < lengths["tiny"].max()
   np.testing.assert_array_equal(lengths["tiny,length=6"], np.minimum(lengths["tiny"], 6))
-  with pytest.raises(ConfigError, match="length=13: the model has 12 positions"):
-    module("clip").get_config("length=13")
+  for wrong in (13, -1):
+    with pytest.raises(ConfigError, match=f"length={wrong}: must be 1 to 12"):
+      module("clip").get_config(f"length={wrong}")
 
 
 @pytest.mark.parametrize("name", ["bert_books", "gpt_books"])
