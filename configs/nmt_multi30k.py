@@ -41,6 +41,9 @@ def get_config(arg: str = ""):
   if args.form:
     name, sizes, optim = arguments.choose(FORMS, args.form, "form")
     c.model = translator_like(name, **sizes)
+    if args.form == "t5":
+      scale = c.model.encoder.get_oneway_ref("width").to_float() ** -0.5
+      c.model.embedding.output_scale = c.model.encoder.position.init_std = scale
     common.apply(c.optim, optim)
   if args.tiny:
     nmt_base.shrink(c)

@@ -52,6 +52,9 @@ def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[st
     for section in FAMILIES[name].attributes.sections:
       own = original.config[section] if section in original.config else {}
       config[section] = {key: own[key] for key in IDS if key in own} | config[section]
+  if "seq2seq" in model.heads and START not in config:
+    start = ids["bos_token_id"] if original.start is None else original.start
+    config |= {} if start is None else {START: start}
   return name, config
 
 

@@ -87,6 +87,8 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "bad_words_ids": ("bad_words", _sequences, "a list of lists of ids"),
     "suppress_tokens": ("suppressed", _ids, "a list of ids"),
 }
+# The class's decoder_start_token_id of a model type that has one; of others it is bos_token_id.
+STARTS = {"bart": 2, "marian": 58100, "mt5": 0, "pegasus": 0, "umt5": 0}
 IDS = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
 # Keys that do not change what is generated, given those above.
 FREE = frozenset({"_from_model_config", "transformers_version", "use_cache", "bos_token_id",
@@ -106,12 +108,38 @@ def read_generation(directory: str) -> Generation:
   Raises:
     ConfigError: a key that is not known, or a value that can't be used.
   """
-  paths = [os.path.join(directory, name) for name in (CONFIG, FILE)]
-  config, own = (read_json(p, missing="") if storage.exists(p) else None for p in paths)
+  paths, (config, own) = _paths(directory), _contents(directory)
   keys = KEYS.keys() | FIXED.keys() if own is None else IDS
   found = {key: value for key, value in (config or {}).items() if key in keys}
   found = parse(found, paths[0])
   return found if own is None else parse(own, paths[1], found)
+
+
+def _paths(directory: str) -> list[str]:
+  return [os.path.join(directory, name) for name in (CONFIG, FILE)]
+
+
+def _contents(directory: str) -> list[dict[str, Any] | None]:
+  """Those of config.json and of generation_config.json, where they are."""
+  return [read_json(p, missing="") if storage.exists(p) else None for p in _paths(directory)]
+
+
+def start_id(directory: str) -> int | None:
+  """The first input of an encoder-decoder's decoder; None where the folder does not tell.
+
+  Without decoder_start_token_id it is that of the model type's class, else bos_token_id.
+
+  Raises:
+    ConfigError: as `read_generation`, or bos_token_id is no id.
+  """
+  start, contents = read_generation(directory).start, _contents(directory)
+  if start is None:
+    start = STARTS.get((contents[0] or {}).get("model_type"))
+  for path, content in zip(reversed(_paths(directory)), reversed(contents)):
+    value = (content or {}).get("bos_token_id")
+    if start is None and value is not None and (start := _one_id(value)) is None:
+      raise ConfigError(f"{path}: bos_token_id={value!r} is not an id")
+  return start
 
 
 def end_ids(directory: str) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ class Originals(NamedTuple):
   config: Mapping[str, Any] = {}  # the content of config.json
   texts: Mapping[str, bytes] = {}  # the contents of files by name
   dtype: str = "float32"  # of the tensors
+  start: int | None = None  # token before the first of a target; None is told by `config`
 
   @property
   def tokenizer(self) -> dict[str, bytes]:

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from jtx import config as config_lib
-from jtx import config_files, hub, imports, storage
+from jtx import config_files, hub, storage
 from jtx.config import ConfigDict
 from jtx.data.dataset import Dataset
 from jtx.data.ops.registry import OPS
 from jtx.data.tokenizers import files as tokenizer_files
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
-from jtx.interop import configs, files, huggingface, originals, preprocessor, trunks
+from jtx.interop import files, huggingface, originals, preprocessor, trunks
 from jtx.interop.originals import Originals
 from jtx.models import MODELS, electra, elmo, rnn
 from jtx.models.encoder import Encoder
@@ -271,12 +271,15 @@ class Run(Workdir):
     first, *others, layout = (op for op in self.data.recipe.augment if not op.tokenizer_fields)
     return [*first.evaluated, *others, *layout.evaluated]  # which ask for no labels and boxes
 
+  def originals(self):
+    return Originals(start=self.data.info.get("bos_id"))
+
   def told(self):
     return card.told(self.directory, self.config, self.step, self.average)
 
 
 class Converted(Workdir):
-  """A folder that `save_converted` wrote: a model without a run."""
+  """A folder that `jtx.saved.converted.save` wrote: a model without a run."""
 
   def _load(self, step, average):
     _refuse(self.directory, "holds a model and no run", step=step, average=average)
@@ -316,27 +319,6 @@ def open_saved(directory: str) -> Saved:
     raise ConfigError(f"{os.path.join(directory, workdir.CONFIG_FILE)} has neither the model_type"
                       " of a Hugging Face model nor the model of a jtx workdir")
   return Run(directory) if "data" in config else Converted(directory)
-
-
-def save_converted(directory: str, model: Any, params: Any, tokenizers: Mapping[str, Tokenizer],
-                   labels: Sequence[str] | None, image_ops: Sequence[Any] | None,
-                   original: Originals = Originals()) -> None:
-  """Writes config.json with the model's section, the tokenizers, originals, and checkpoints/0."""
-  content = ConfigDict({"model": configs.model_section(model), "imports": tuple(imports.found_in)})
-  content.labels = None if labels is None else tuple(labels)
-  if image_ops is not None:
-    content.image_ops = tuple(
-        config_lib.section_of(OPS, op) for op in preprocessor.evaluated(image_ops, model.image))
-  texts = {field: tokenizer.to_json() for field, tokenizer in tokenizers.items()}
-  with files.NewDirectory(directory) as path:
-    workdir.write_config(content, path)
-    originals.keep_in(path, original)
-    if texts:
-      tokenizer_files.save_tokenizers(texts, path)
-    checkpoints = Checkpointer(os.path.join(path, "checkpoints"))
-    checkpoints.save(0, {"params": jax.tree.map(jnp.asarray, params)},
-                     {"tokenizers": texts, "labels": content.labels, "cursor": [0, 0]})
-    checkpoints.close()
 
 
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:

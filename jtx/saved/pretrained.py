@@ -24,8 +24,8 @@ from jtx.interop.sentences import is_pooled
 from jtx.models.heads import TASKS
 from jtx.nn import lora
 from jtx.nn.layers import compute_dtype
-from jtx.saved import card
-from jtx.saved.folder import HuggingFace, Run, Saved, open_saved, save_converted
+from jtx.saved import card, converted
+from jtx.saved.folder import HuggingFace, Run, Saved, open_saved
 from jtx.saved.trained import MAX_LENGTH, lengths
 
 FORMATS = ("hf", "jtx", "peft")
@@ -107,6 +107,9 @@ def save_pretrained(directory: str, model: Any, params: Any,
   if format == "hf":
     model, params = export.expressible(model, params)
     first, more = next(iter((tokenizer or {}).values()), None), {}
+    if len(set((tokenizer or {}).values())) > 1 and not original.tokenizer:
+      raise ConfigError(f"format='hf' has one tokenizer, and these of {', '.join(tokenizer)} differ;"
+                        " train with tokenizer.shared=True, or write format='jtx'")
     if about is not None:
       written = export.hf_config(model, first, labels, original)
       more[card.CARD] = card.text(directory, written, params, labels, about)
@@ -115,7 +118,7 @@ def save_pretrained(directory: str, model: Any, params: Any,
   elif dtype not in (None, "float32"):
     raise ConfigError(f"dtype={dtype!r}: format='jtx' has float32 only")
   else:
-    save_converted(directory, model, params, tokenizer or {}, labels, image_ops, original)
+    converted.save(directory, model, params, tokenizer or {}, labels, image_ops, original)
 
 
 def _length(model: Any, like: Saved | None) -> int:

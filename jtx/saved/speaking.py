@@ -37,13 +37,11 @@ def writing(saved: Saved, model: Any) -> tuple[ConfigDict, Writing | None]:
     ConfigError: settings of generation that can't be used.
   """
   if isinstance(saved, Run):
-    start = saved.config.objective.get("bos_id")
     tokenizers = saved.tokenizers()
     if "tgt" not in tokenizers:
       return saved.config.decode.copy_and_resolve_references(), None
-    start = saved.data.info["bos_id"] if start is None else start
     return (saved.config.decode.copy_and_resolve_references(),
-            run_writing(tokenizers["tgt"], start))
+            run_writing(tokenizers["tgt"], saved.data.info["bos_id"]))
   longest = model.longest or MAX_LENGTH
   options = ConfigDict({"method": section(METHODS, "beam"), "batch_size": 64,
                         "max_source_length": min(MAX_LENGTH, longest),
@@ -53,10 +51,10 @@ def writing(saved: Saved, model: Any) -> tuple[ConfigDict, Writing | None]:
     folder = os.path.join(folder, originals.FOLDER)  # of a model that was converted from one
     if not storage.is_folder(folder):
       return options, None
-  found = generation.read_generation(folder)
-  if found.start is None:
-    raise ConfigError(f"{folder} has no decoder_start_token_id, in {generation.FILE} or"
-                      " config.json: a text begins behind it")
+  found, start = generation.read_generation(folder), generation.start_id(folder)
+  if start is None:
+    raise ConfigError(f"{folder} has neither decoder_start_token_id nor bos_token_id, in"
+                      f" {generation.FILE} or config.json: a text begins behind it")
   if found.max_length is not None:  # the start token is one of them
     options.max_target_length = min(found.max_length - 1, longest)
   options.max_source_length = longest if model.longest else 2 * MAX_LENGTH
@@ -64,11 +62,11 @@ def writing(saved: Saved, model: Any) -> tuple[ConfigDict, Writing | None]:
       METHODS, "beam", beam=found.beams, alpha=found.length_penalty, penalty="power",
       early_stop=found.early_stop is True, hopeful=found.early_stop is not False)
   rules = Rules(
-      start=found.start, forced_first=found.forced_first, forced_last=found.forced_last,
+      start=start, forced_first=found.forced_first, forced_last=found.forced_last,
       min_length=max(found.min_length - 1, 0), no_repeat=found.no_repeat,
       bad_words=found.bad_words, suppressed=found.suppressed)
   pad = saved.tokenizer().pad_id if found.pad is None else found.pad
-  return options, Writing(found.start, Ends(found.end or (saved.tokenizer().eos_id,), pad, rules))
+  return options, Writing(start, Ends(found.end or (saved.tokenizer().eos_id,), pad, rules))
 
 
 def chat_template(saved: Saved) -> str:

@@ -14,8 +14,7 @@ from jtx.inference.translate import Translator
 from jtx.models.encdec import EncDec
 from jtx.nn.stack import StackConfig
 from jtx.parallel.sharding import unbox
-from jtx.saved import ensemble
-from jtx.saved.folder import save_converted
+from jtx.saved import converted, ensemble
 
 TEXTS = ["ab", "", "cabba", "b"]
 TOKENIZER = characters(iter(["abc"]))
@@ -105,7 +104,7 @@ def test_a_target_beyond_the_positions(members):
 
 def test_folders_of_other_tokenizers_write_no_text_together(members, tmp_path):
   for name, tokenizer in (("a", TOKENIZER), ("b", characters(iter(["abd"])))):
-    save_converted(str(tmp_path / name), *members[0], {"src": tokenizer, "tgt": tokenizer}, None,
+    converted.save(str(tmp_path / name), *members[0], {"src": tokenizer, "tgt": tokenizer}, None,
                    None)
   seen = []
   paths = [str(tmp_path / name) for name in "aab"]

@@ -94,8 +94,16 @@ def test_config_json_tells_what_the_other_file_does_not(folder, tmp_path):
   (tmp_path / "generation_config.json").unlink()
   decode, writing = told()
   assert writing.start == 4 and decode.method.beam == 1 and decode.method.alpha == 2.0
-  config.pop("decoder_start_token_id", None)
-  (tmp_path / "config.json").write_text(json.dumps(config))
-  with pytest.raises(ConfigError, match="has no decoder_start_token_id, in generation_config.json"
-                     " or config.json"):
+  for more, start in ({"bos_token_id": 3}, 3), ({"bos_token_id": 3, "model_type": "mt5"}, 0):
+    rewritten = {**config, "decoder_start_token_id": None, **more}
+    (tmp_path / "config.json").write_text(json.dumps(rewritten))
+    assert told()[1].start == start
+  rewritten = {**config, "decoder_start_token_id": None, "bos_token_id": "<s>"}
+  (tmp_path / "config.json").write_text(json.dumps(rewritten))
+  with pytest.raises(ConfigError, match="config.json: bos_token_id='<s>' is not an id"):
+    told()
+  (tmp_path / "config.json").write_text(json.dumps(
+      {**config, "decoder_start_token_id": None, "bos_token_id": None}))
+  with pytest.raises(ConfigError, match="has neither decoder_start_token_id nor bos_token_id, in"
+                     " generation_config.json or config.json"):
     told()

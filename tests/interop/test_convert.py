@@ -12,8 +12,9 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from configs import common, vit
+from configs import common, nmt_multi30k, vit
 from experiments import cli
+import jtx
 from jtx.api import Classifier
 from jtx.data.tokenizers.kinds import wordpiece
 from jtx.errors import ConfigError
@@ -151,3 +152,20 @@ def test_a_vision_run_and_its_folder_answer_alike(tmp_path):
   ours = Classifier(workdir)(pictures)
   assert len({str(answer.scores) for answer in ours}) == len(pictures)
   assert ours == Classifier(made)(pictures) == Classifier(again)(pictures)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["t5", "bart"])
+def test_an_encoder_decoder_of_a_run_translates_as_its_export(form, tmp_path):
+  c = nmt_multi30k.get_config(f"form={form},tiny")
+  c.evals, c.decode.max_target_length = {}, 12
+  workdir, there = str(tmp_path / "run"), str(tmp_path / "there")
+  loop.run(c.lock(), workdir)
+  run(f"--workdir={workdir}", f"--to_hf={there}")
+  assert json.load(open(there + "/config.json"))["decoder_start_token_id"] == open_saved(
+      workdir).tokenizer().bos_id
+  texts = ["half past one", "", "ten to four"]
+  written = [[best[0] for best in jtx.Translator(d, beam=1).hypotheses(texts)]
+             for d in (workdir, there)]
+  for ours, theirs in zip(*written):  # the folder tells no length to stop at
+    assert theirs.tokens[:11] == ours.tokens[:11]

@@ -9,9 +9,11 @@ import pytest
 import safetensors.numpy
 
 from jtx.config import build, section
+from jtx.data.tokenizers.kinds import wordpiece
 from jtx.data.tokenizers.subword_nmt import SubwordNmt
-from jtx.interop import export, huggingface
+from jtx.interop import configs, export, huggingface
 from jtx.interop.families import FAMILIES
+from jtx.interop.originals import Originals
 from jtx.interop.presets import ENCDECS
 from jtx.models import MODELS
 from jtx.models.encoder import Encoder, HeadConfig
@@ -195,3 +197,22 @@ def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path):
       "pad_token_id=0 of the tokenizer does not fit the model, whose positions were counted for"
       " pad_token_id=1 (position.first_position)")
   assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("original, start", [
+    (Originals(), TOKENIZER.bos_id), (Originals(start=5), 5),
+    (Originals({"model_type": "bart", "decoder_start_token_id": 4}), 4)])
+def test_a_config_says_what_targets_begin_behind(original, start):
+  fields = huggingface.fields_for(ENCDECS["bart_base"], {"seq2seq"}, "bart_base")
+  model = configs.make_model(FAMILIES["bart"], fields)
+  config = export.hf_config(model, TOKENIZER, original=original)
+  assert config["decoder_start_token_id"] == start
+
+
+def test_a_folder_has_one_tokenizer(tmp_path):
+  both = str(tmp_path / "both")
+  other = wordpiece(iter(["a dog"]), vocab_size=30, min_frequency=1)
+  save_pretrained(both, BERT, random_params(BERT), {"src": TOKENIZER, "tgt": other}, format="jtx")
+  assert message(save_pretrained, str(tmp_path / "new"), BERT, random_params(BERT), like=both) == (
+      "format='hf' has one tokenizer, and these of src, tgt differ; train with"
+      " tokenizer.shared=True, or write format='jtx'")

@@ -15,7 +15,8 @@ from jtx.interop import preprocessor
 from jtx.models.patches import ImageConfig
 from jtx.nn.block import ResidualConfig
 from jtx.nn.grid_positions import LearnedGrid
-from jtx.saved.folder import open_saved, save_converted
+from jtx.saved import converted
+from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import save_pretrained
 from tests.data.image_files import configs
 from tests.helpers import block, vit
@@ -68,7 +69,7 @@ def params():
 def saved_both(folder, params, ops):
   """The workdir of a model whose images are made by `ops`, and the folder exported from it."""
   workdir, exported = (str(folder / name) for name in ("workdir", "hf"))
-  save_converted(workdir, CLASSES, params, {}, tuple("abcde"), ops)
+  converted.save(workdir, CLASSES, params, {}, tuple("abcde"), ops)
   save_pretrained(exported, CLASSES, params, like=workdir)
   return workdir, exported
 
