@@ -108,8 +108,8 @@ def save_pretrained(directory: str, model: Any, params: Any,
     model, params = export.expressible(model, params)
     first, more = next(iter((tokenizer or {}).values()), None), {}
     if len(set((tokenizer or {}).values())) > 1 and not original.tokenizer:
-      raise ConfigError(f"format='hf' has one tokenizer, and these of {', '.join(tokenizer)} differ;"
-                        " train with tokenizer.shared=True, or write format='jtx'")
+      raise ConfigError(f"format='hf' has one tokenizer, and these of {', '.join(tokenizer)}"
+                        " differ; train with tokenizer.shared=True, or write format='jtx'")
     if about is not None:
       written = export.hf_config(model, first, labels, original)
       more[card.CARD] = card.text(directory, written, params, labels, about)
