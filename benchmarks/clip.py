@@ -1,7 +1,8 @@
 """Training CLIP: jtx beside `transformers` on PyTorch.
 
 Both have the same network, weights, optimiser, images and texts, each text in a row of 77 tokens of
-which a dozen are its own.
+which a dozen are its own. In the part "packed" jtx has several of the texts in each such row, and
+`transformers` cuts the rows of a batch to its longest text.
 """
 
 from typing import Any, NamedTuple, Sequence
@@ -11,14 +12,17 @@ import numpy as np
 from benchmarks import harness, sides
 
 LEARNING_RATE, CLIP = 1e-4, 1.0
+PARTS = ("step", "packed")
 PEERS = ("transformers",)
+MOST = 77  # tokens of a row of several texts
 
 
 class Size(NamedTuple):
   model: str = "clip_b32"  # of configs/clip.py
   vocab: int = 49_408
   res: int = 224  # pixels of a side
-  length: int = 77  # tokens of a row
+  length: int = MOST  # tokens of a row of one text
+  pack: int = 4  # texts of a row of several
   rows: int = 16  # of a batch
   edits: tuple[tuple[str, Any], ...] = ()  # of the model
   dtype: str = "auto"  # of products, in both systems
@@ -27,8 +31,8 @@ class Size(NamedTuple):
 
 TINY = dict(width=32, num_layers=2, block=dict(attention=dict(num_heads=4), ffn=dict(dim=64)))
 SIZES = {"base": Size(), "tiny": Size(
-    vocab=97, res=32, length=12, rows=4, edits=(
-        ("image_stack", TINY), ("text_stack", TINY | dict(position=dict(max_length=12))),
+    vocab=97, res=32, length=12, rows=4, pack=2, edits=(
+        ("image_stack", TINY), ("text_stack", TINY | dict(position=dict(max_length=MOST))),
         ("projection", dict(width=32)), ("image", dict(size=32)), ("patch_size", 8)))}
 
 
@@ -59,17 +63,35 @@ def batches(size: Size, number: int) -> list[dict[str, np.ndarray]]:
   return made
 
 
+def packed(batch: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
+  """A batch whose rows have `number` of its pairs each."""
+  keys = ("text", "text_positions")
+  made = {key: np.zeros((len(batch["text"]) // number, MOST), np.int32)
+          for key in (*keys, "text_segment_ids")}
+  for row in range(len(made["text"])):
+    at = 0
+    for segment in range(number):
+      own = batch["text_segment_ids"][row * number + segment] > 0
+      place = slice(at, at + own.sum())
+      for key in keys:
+        made[key][row, place] = batch[key][row * number + segment, own]
+      made["text_segment_ids"][row, place], at = segment + 1, place.stop
+  return made | {key: batch[key].reshape(-1, number, *batch[key].shape[1:]) if key == "image" else
+                 batch[key].reshape(-1, number) for key in ("image", "real")}
+
+
 class System(sides.Turns):
   """One side, in a process of its own. A pair of an image and a text is the unit.
 
   Args:
     size: of the model and of a batch.
+    packed: texts take no more tokens than they must.
     state: tensors to start from; None draws them.
     hf_config: of the model, for `transformers`.
   """
 
-  def __init__(self, size: Size, state=None, hf_config=None):
-    self.size, self.hf = size, hf_config
+  def __init__(self, size: Size, packed: bool, state=None, hf_config=None):
+    self.size, self.packed, self.hf = size, packed, hf_config
     self.start(state)
     self.batches = [self.placed(batch) for batch in batches(size, 4)]
     self.units = [size.rows] * len(self.batches)
@@ -79,7 +101,13 @@ class Jtx(sides.ProgramSide, System):
   """Our side."""
 
   def start(self, state) -> None:
-    self.make(make_config(self.size), None, batches(self.size, 1)[0])
+    self.make(make_config(self.size), None, self.laid_out(*batches(self.size, 1)))
+
+  def laid_out(self, batch):
+    return packed(batch, self.size.pack) if self.packed else batch
+
+  def placed(self, batch):
+    return super().placed(self.laid_out(batch))
 
 
 class Transformers(sides.TorchSide, System):
@@ -94,10 +122,13 @@ class Transformers(sides.TorchSide, System):
     self.start_training(lr=LEARNING_RATE)
 
   def placed(self, batch):
+    longest = batch["text_segment_ids"].sum(1).max()
+    texts = {key: batch[key][:, :longest if self.packed else None]
+             for key in ("text", "text_segment_ids")}
     tensor = lambda x: self.torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
     return {"pixel_values": tensor(batch["image"].transpose(0, 3, 1, 2)),
-            "input_ids": tensor(batch["text"]).long(), "return_loss": True,
-            "attention_mask": tensor(batch["text_segment_ids"]).long()}
+            "input_ids": tensor(texts["text"]).long(), "return_loss": True,
+            "attention_mask": tensor(texts["text_segment_ids"]).long()}
 
   def step(self, batch) -> None:
     with self.autocast():
@@ -112,17 +143,21 @@ class Transformers(sides.TorchSide, System):
 SYSTEMS = {"transformers": Transformers}
 
 
-def run(size: Size, peers: Sequence[str], rounds: int, steps: int) -> dict[str, Any]:
+def run(size: Size, parts: Sequence[str], peers: Sequence[str], rounds: int,
+        steps: int) -> dict[str, Any]:
   """Measures, and returns values for JSON.
 
   Args:
     size: of the model and of batches.
+    parts: of PARTS.
     peers: of PEERS.
     rounds: turns of each system.
     steps: updates of a turn.
   """
   result = {"suite": "clip", "size": size._asdict(), "rounds": rounds,
             "machine": harness.machine()}
-  return result | harness.train_beside(
-      Jtx, {name: SYSTEMS[name] for name in peers}, "clip", "pairs_per_s", rounds, steps,
-      result["machine"], size=size)
+  for part in parts:
+    result[part] = harness.train_beside(
+        Jtx, {name: SYSTEMS[name] for name in peers}, "clip", "pairs_per_s", rounds, steps,
+        result["machine"], size=size, packed=part == "packed")
+  return result

@@ -63,12 +63,13 @@ TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASK
                                 "finetune: of the suite; may be repeated.")
 SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "finetune: of the runs; may be repeated.")
 PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PARTS,
-                                               *detr.PARTS, *lm.PARTS,  # and seq2seq's
+                                               *detr.PARTS, *clip.PARTS, *lm.PARTS,  # and seq2seq's
                                                *accelerator.ROWS],
                                 "Of the suite (nmt: train, translate; bert: full, sentences;"
-                                " vit_b16: step, images; detr: step, matching; lm: step, generate,"
-                                " one, experts; seq2seq: step, generate; accelerator:"
-                                f" {', '.join(accelerator.ROWS)}); may be repeated; all if absent.")
+                                " vit_b16: step, images; detr: step, matching; clip: step, packed;"
+                                " lm: step, generate, one, experts; seq2seq: step, generate;"
+                                f" accelerator: {', '.join(accelerator.ROWS)}); may be repeated; all"
+                                " if absent.")
 PEERS = flags.DEFINE_multi_enum("peer", None, bert.PEERS,
                                 "bert, vit_b16, detr, clip, lm, seq2seq, accelerator: beside jtx;"
                                 " may be repeated; all if absent, but for the last three, which"
@@ -143,7 +144,8 @@ def main() -> int:
     result = detr.run(size(detr.SIZES), parts(detr.PARTS), peers(detr.PEERS, detr.PEERS),
                       ROUNDS.value, steps)
   elif SUITE.value == "clip":
-    result = clip.run(size(clip.SIZES), peers(clip.PEERS, clip.PEERS), ROUNDS.value, steps)
+    result = clip.run(size(clip.SIZES), parts(clip.PARTS), peers(clip.PEERS, clip.PEERS),
+                      ROUNDS.value, steps)
   elif SUITE.value == "lm":
     result = lm.run(size(lm.SIZES), parts(lm.PARTS), peers(lm.PEERS, ("transformers",)),
                     ROUNDS.value, steps)

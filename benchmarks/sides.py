@@ -129,7 +129,8 @@ class ProgramSide(JtxSide):
 
   def placed(self, batch: Mapping[str, np.ndarray]) -> Any:
     from jtx.parallel import sharding
-    return sharding.to_device(batch, self.size.rows, sharding.batch_sharding(self.mesh))
+    rows = len(next(iter(batch.values())))
+    return sharding.to_device(batch, rows, sharding.batch_sharding(self.mesh))
 
   def hf_config(self) -> dict[str, Any]:
     from jtx.interop import export

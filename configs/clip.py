@@ -17,7 +17,9 @@ or sigmoid; that of the model if not given), chunk (pairs that are compared at a
 classes, a source of images with classes for zero-shot classification by `templates`, which "+"
 joins; vocab, a folder or file of a tokenizer, in place of one that is trained; init, a trained
 model of the same sizes, with its tokenizer; length, tokens that texts are cut to, as many as the
-model has positions (77 of CLIP) if not given; batch, epochs, lr; tiny, which takes seconds.
+model has positions (77 of CLIP) if not given; pack, pairs of a row at most, whose texts share its
+`length` tokens: 4 captions of a dozen tokens then cost as much as one, and have the same vectors;
+batch (pairs), epochs, lr; tiny, which takes seconds.
 """
 
 from jtx import hub
@@ -30,7 +32,7 @@ from . import arguments, common
 
 SIZE, SCENES = 24, "embedded:scenes"  # pixels of the embedded scenes
 
-PRESETS = ("tiny", "small_siglip,tiny,loss=softmax,chunk=4",
+PRESETS = ("tiny", "small_siglip,tiny,loss=softmax,chunk=4", "tiny,pack=2",
            "siglip_b16,train=captions:a.tsv,val=captions:b.tsv,classes=images:c,templates=a {}.,"
            "batch=4096,epochs=5,lr=1e-3,length=32,vocab=bpe.json,chunk=4096")
 
@@ -38,8 +40,8 @@ PRESETS = ("tiny", "small_siglip,tiny,loss=softmax,chunk=4",
 def get_config(arg: str = ""):
   args = arguments.parse_args(
       arg, model="small", loss="", chunk=0, train="", val="", classes="",
-      templates="a photo of a {}.", vocab="", init="", length=0, batch=0, epochs=0.0, lr=0.0,
-      tiny=False)
+      templates="a photo of a {}.", vocab="", init="", length=0, pack=1, batch=0,
+      epochs=0.0, lr=0.0, tiny=False)
   c = common.get_config()
   small, sigmoid = args.model.startswith("small"), "siglip" in args.model
   c.model = small_model(sigmoid) if small else published(args.model)
@@ -56,7 +58,7 @@ def get_config(arg: str = ""):
   add_data(c, args, small)
   recipe(c, args, small, sigmoid)
   if args.tiny:
-    shrink(c, trained=bool(args.init))
+    shrink(c, trained=bool(args.init), pack=args.pack)
   return c
 
 
@@ -102,13 +104,17 @@ def add_data(c, args, small: bool) -> None:
   if not 0 <= args.length <= most:
     raise ConfigError(f"config argument length={args.length}: must be 1 to {most}, the positions of"
                       " the model's texts")
+  if args.pack > 1 and c.model.pad_id is not None:
+    raise ConfigError(f"config argument pack={args.pack}: texts of {args.model} fill their rows, so"
+                      " a row has one")
   crop = common.op("resize", size=image.size)
   if not small or args.train:  # nothing is mirrored: texts tell left from right
     crop = common.op("inception_crop", size=image.size, eval_resize=image.size, area=(0.5, 1.0),
                      interpolation="bicubic")
   c.data.ops = (common.op("decode_image", channels=image.channels, labelled=False), crop,
                 common.op("caption", length=args.length or most),
-                common.op("images", size=image.size, channels=image.channels))
+                common.op("images", size=image.size, channels=image.channels,
+                          max_segments=args.pack))
   templates = tuple(args.templates.split("+"))
   if not args.train:
     args.train, args.val = f"{SCENES}:train", args.val or f"{SCENES}/pairs:test"
@@ -133,20 +139,24 @@ def recipe(c, args, small: bool, sigmoid: bool) -> None:
   if small:
     batch, epochs, lr, warmup = 64, 6.0, 2e-3, 100.0
     optimizer = common.optimizer("muon", b2=0.98)
-  c.batch_size, c.epochs = args.batch or batch, args.epochs or epochs
+  pairs, c.epochs = args.batch or batch, args.epochs or epochs
+  c.batch_size, rest = divmod(pairs, args.pack)
+  if rest:
+    raise ConfigError(f"config argument pack={args.pack}: a batch of {pairs} pairs can't be made of"
+                      f" rows of {args.pack}")
   c.optim.optimizer = optimizer
   c.optim.schedule = common.schedule("cosine", warmup=warmup)
-  c.optim.lr, c.optim.clip_norm = args.lr or lr * (c.batch_size / batch)**0.5, 1.0
+  c.optim.lr, c.optim.clip_norm = args.lr or lr * (pairs / batch)**0.5, 1.0
   c.checkpoint.every = 500 if small else 5000
 
 
-def shrink(c, trained: bool) -> None:
+def shrink(c, trained: bool, pack: int) -> None:
   """Makes a config run in seconds; a trained model keeps its sizes."""
   if not trained:
     stack = common.TINY_STACK | dict(unroll=1)
     common.apply(c, {"model": dict(image_stack=stack, text_stack=stack, projection=dict(width=32))})
     c.tokenizer.kind = common.tokenizer("bpe", vocab_size=100)
-  c.steps, c.epochs, c.batch_size, c.log_every = 4, None, 8, 2
+  c.steps, c.epochs, c.batch_size, c.log_every = 4, None, 8 // pack, 2
   c.checkpoint.every = c.checkpoint.keep = 2
   for evaluator in c.evals.values():
     evaluator.every = 0

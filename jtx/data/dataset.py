@@ -304,7 +304,7 @@ class Dataset:
     decode, *others = (op for op in self.recipe.augment if not op.tokenizer_fields)
     decode = dataclasses.replace(decode, labelled=True, names=(), multi_label=False)
     decode = dataclasses.replace(decode, names=decode.collect_names(sources, ()))
-    layout = dataclasses.replace(others.pop(), fields=(), lengths=())
+    layout = others.pop().alone()
     recipe = self.recipe._replace(augment=[decode, *others, layout], layout=layout)
     return recipe, prepared.lazy(sources, recipe, self._warned)
 

@@ -8,7 +8,8 @@ from absl import logging
 import numpy as np
 
 from jtx.data.example import Example
-from jtx.data.op import Column
+from jtx.data.op import TOKENIZER, Column
+from jtx.data.sources.views import value_of
 from jtx.errors import BadExample, DataError
 
 ENOUGH = 100  # examples, from which on a share of them means something
@@ -64,6 +65,13 @@ class Tally:
                       f" max_bad={self.max_bad}; the last of them: {self.newest}")
 
 
+def texts_alone(source: Any) -> Iterator[Example]:
+  """The texts of a source of images as examples; of one that can, no image is read."""
+  texts = source.column(TOKENIZER) if hasattr(source, "column") else (
+      value_of(source, i, TOKENIZER) for i in range(len(source)))
+  yield from ({TOKENIZER: text} for text in texts)
+
+
 class LazyExamples:
   """The examples of sources of images, which a Stream takes as it takes Prepared.
 
@@ -83,21 +91,28 @@ class LazyExamples:
     self.ids = np.arange(sum(self.sizes))
     self.tally = tally
     self._starts = np.cumsum([0, *self.sizes]).tolist()
-    self._number = np.zeros(len(self.ids), np.int64)  # of patches; 0 is not known yet
+    self._number = np.full(len(self.ids), -1)  # of tokens or patches; -1 is not known yet
 
   def __len__(self) -> int:
     return len(self.ids)
 
   def lengths(self, examples: np.ndarray, fields: Sequence[str]) -> np.ndarray:
-    """[examples, fields], where rows have several images, whose sizes are read for it, once.
+    """[examples, fields], where rows have several images; else they are 0: rows are of one length.
 
-    Else they are 0: rows are of one length.
+    Sizes of images are read for it, once, or the texts of all images of a source.
     """
     layout = self.ops[-1]
     if layout.max_segments == 1:
       return np.zeros((len(examples), len(fields)), np.int64)
-    for i in examples[self._number[examples] == 0]:
-      self._number[i] = layout.number(self.ops[0].size_of(self.example(i)))
+    unknown = examples[self._number[examples] < 0]
+    maker = next((op for op in self.ops if op.tokenizer_fields), None)
+    if maker is None:
+      self._number[unknown] = [layout.number(self.ops[0].size_of(self.example(i)))
+                               for i in unknown]
+      return self._number[examples][:, None]
+    for s in np.unique(np.searchsorted(self._starts, unknown, "right") - 1):
+      self._number[self._starts[s]:self._starts[s + 1]] = [
+          len(maker.tokens_of(example)) for example in texts_alone(self.sources[s])]
     return self._number[examples][:, None]
 
   def example(self, i: int) -> Example:

@@ -148,7 +148,7 @@ class LayoutOp(Op):
 
     fields        of tokens
     lengths       of a row, in tokens of each field
-    max_segments  examples of a row
+    max_segments  examples of a row, at most
     group         whether a batch has examples of similar length
   """
   stage = Stage.LAYOUT

@@ -9,11 +9,10 @@ import numpy as np
 
 from jtx.data import recipes
 from jtx.data.example import placed
-from jtx.data.lazy import LazyExamples, Tally
-from jtx.data.op import TOKENIZER, Column
+from jtx.data.lazy import LazyExamples, Tally, texts_alone
+from jtx.data.op import Column
 from jtx.data.ops.registry import OPS
 from jtx.data.sources.images import check_classes
-from jtx.data.sources.views import value_of
 from jtx.errors import DataError
 
 CHUNK = 4096  # examples prepared at a time
@@ -24,7 +23,7 @@ def texts(sources: Sequence, ops: Sequence[Any], fields: Sequence[str]) -> Itera
   """The text of tokenizer fields before it becomes tokens, for training a tokenizer."""
   maker, empty = recipes.maker_of(ops), True
   for source in sources:
-    for examples in _texts_alone(source) if maker.of_images else _chunks(source):
+    for examples in ([e] for e in texts_alone(source)) if maker.of_images else _chunks(source):
       with placed(source):
         for op in () if maker.of_images else recipes.text_ops(ops):
           examples = op(examples, None)
@@ -33,13 +32,6 @@ def texts(sources: Sequence, ops: Sequence[Any], fields: Sequence[str]) -> Itera
           yield text
   if empty:
     raise DataError(f"{', '.join(source.name for source in sources)}: all texts are empty")
-
-
-def _texts_alone(source: Any) -> Iterator[list[dict[str, Any]]]:
-  """Examples of the texts of images; of a source that can, no image is read."""
-  texts = source.column(TOKENIZER) if hasattr(source, "column") else (
-      value_of(source, i, TOKENIZER) for i in range(len(source)))
-  yield from ([{TOKENIZER: text}] for text in texts)
 
 
 def _chunks(source, offset: int = 0) -> Iterator[list[dict[str, Any]]]:

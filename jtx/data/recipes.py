@@ -170,6 +170,9 @@ def _image_recipe(ops: list[Any], names: list[str], at: int, what: str) -> Recip
                       f" {names[at]!r} have several images; use 'images'")
   for i in makers:
     ops[at] = layout = dataclasses.replace(layout, fields=ops[i].fields, lengths=(ops[i].length,))
+  if layout.output_size is not None and layout.max_segments > 1 and not makers:
+    raise ConfigError(f"{what}: max_segments={layout.max_segments} of {names[at]!r} is for images"
+                      " with texts, which 'caption' makes tokens of")
   return Recipe(prepare=[], form=None, layout=layout, alter=[], augment=ops)
 
 

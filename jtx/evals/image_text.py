@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -52,12 +52,13 @@ def pairs(task: Task, params: Any, source: tuple[str, ...],
   rows = sharding.batch_sharding(task.mesh)
   found = []
   for batch in task.data.eval_batches(source, size, sharding.local_rows(size, rows)):
-    marks = {"image_mark": marked(batch["image"]),
-             "text_mark": marked(np.stack([batch["text"], batch["text_segment_ids"]], 1))}
+    marks = {"image_mark": marked(batch["image"].reshape(-1, *batch["image"].shape[-3:])),
+             "text_mark": marked(texts_of(batch))}
+    marks = {key: mark.reshape(*batch["real"].shape, -1) for key, mark in marks.items()}
     batch = sharding.to_device({k: batch[k] for k in KEYS} | marks, size, rows)
-    vectors = run("vectors", task.model, params, {k: batch[k] for k in KEYS[:-1]})
+    vectors = run("vectors", task.model, params, {k: batch[k] for k in KEYS})
     *parts, real = processes.to_host((*vectors, *(batch[k] for k in marks), batch["real"]))
-    found.append([part[real[:, 0] > 0] for part in parts])
+    found.append([part.reshape(real.size, -1)[real.reshape(-1) > 0] for part in parts])
   images, texts, *marks = (np.concatenate(parts) for parts in zip(*found))
   (image_rows, of_image), (text_rows, of_text) = (
       np.unique(mark, axis=0, return_index=True, return_inverse=True)[1:] for mark in marks)
@@ -66,7 +67,14 @@ def pairs(task: Task, params: Any, source: tuple[str, ...],
   return images[image_rows], texts[text_rows], own
 
 
-def marked(rows: np.ndarray) -> np.ndarray:
+def texts_of(batch: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+  """The tokens of each text of a batch, row after row."""
+  return [tokens[segments == segment]
+          for tokens, segments in zip(batch["text"], batch["text_segment_ids"])
+          for segment in range(1, batch["real"].shape[1] + 1)]
+
+
+def marked(rows: Sequence[np.ndarray]) -> np.ndarray:
   """A digest [R, 4] int32 of each row, by which equal ones are known."""
   digests = [hashlib.blake2b(np.ascontiguousarray(row), digest_size=16).digest() for row in rows]
   return np.frombuffer(b"".join(digests), np.int32).reshape(len(rows), 4)

@@ -32,7 +32,8 @@ class Pictures:
 
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, Any]]:
     batch = next(iter(task.data.eval_batches(self.source, self.number, range(self.number))))
-    images = batch["image"][batch["real"][:, 0] > 0]
+    images = batch["image"].reshape(-1, *batch["image"].shape[-3:])  # a row may have several
+    images = images[batch["real"].reshape(-1) > 0][:self.number]
     with processes.alone(params) as params:
       figures = dict(self.draw(task.model, task.objective, params, images))
     yield from figures.items()

@@ -78,6 +78,8 @@ class TwoTowers(Adapted):
 
   Batch keys: `image [B, H, W, C]`, as `Vit` has it, and `text`, `text_segment_ids`,
   `text_positions`, all int32 [B, T], one text a row. Methods need those of their own tower only.
+  With `image [B, S, H, W, C]` and `real [B, S]` a row has up to S images and texts, by their
+  segments; no text attends to another. Their vectors are those of B * S, row after row.
   """
   vocab_size: Size  # V, tokens; unset, the tokenizer's
   image: ImageConfig = ImageConfig()
@@ -154,14 +156,17 @@ class TwoTowers(Adapted):
     return self.image_tower.patch_features(batch)
 
   def embed_images(self, batch: Batch, train: bool = False) -> jax.Array:
-    """The vectors of images, float32 [B, W] of length 1."""
+    """The vectors of images, float32 [B, W] of length 1; [B * S, W] of rows of several."""
+    image = batch["image"]
+    batch = {**batch, "image": image.reshape(-1, *image.shape[-3:])}
     x = self.image_tower.predict(batch, train=train)[:, 0]
     return normed(self.image_projection(x) if self.projection.image else x)
 
   def embed_texts(self, batch: Batch, train: bool = False) -> jax.Array:
-    """The vectors of texts, float32 [B, W] of length 1."""
-    pooled = self.text_tower.predict(batch, train=train)[:, 0]
-    return normed(self.text_projection(pooled))
+    """The vectors of texts, float32 [B, W] of length 1; [B * S, W] of rows of several."""
+    number = batch["real"].shape[1] if "real" in batch else 1
+    pooled = self.text_tower.predict(batch, number, train)
+    return normed(self.text_projection(pooled.reshape(-1, pooled.shape[-1])))
 
   def vectors(self, batch: Batch, train: bool = False) -> tuple[jax.Array, jax.Array]:
     """`embed_images` and `embed_texts` of a batch that has both."""

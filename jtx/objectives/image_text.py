@@ -78,7 +78,8 @@ limited.defvjp(_limited, _limited_gradient)
 class ImageText:
   """The loss of each image and its text against all others of the batch, a mean over images.
 
-  Batches have `image [B, H, W, C]`, the text of each in `text [B, T]`, and `real [B, 1]`. With
+  Batches have `image [B, H, W, C]`, the text of each in `text [B, T]`, and `real [B, 1]`; or
+  several of them a row, as `TwoTowers` has it. With
   "softmax" it is the mean of two cross-entropies, of the texts of an image and of the images of a
   text; with "sigmoid" the sum over all texts of binary ones. The batch is the global one, on any
   mesh; with `optim.accumulate` it is one of the parts. A text that two images of a batch share
@@ -113,7 +114,7 @@ class ImageText:
     images, texts, log_scale, bias = model.apply({"params": params}, batch, rngs=rngs,
                                                  method=vectors)
     scale = limited(log_scale, self.max_scale or math.inf)
-    real = batch["real"][:, 0].astype(jnp.float32)
+    real = batch["real"].reshape(-1).astype(jnp.float32)
     side = functools.partial(self.side, real=real, scale=scale, bias=bias)
     loss, of_images = side(images, texts)
     other, of_texts = side(texts, images)

@@ -87,6 +87,65 @@ def test_rows_have_pixels_and_tokens(folder):
       next(again.eval_batches(("captions:c.tsv",), 4, range(4)))["text"], batch["text"])
 
 
+def several(folder, number=3, length=12):
+  """Data whose rows have several images and texts."""
+  c = config("captions:c.tsv", folder, length=length)
+  c.data.ops[-1].max_segments = number
+  return c, Dataset(c.data, c.tokenizer)
+
+
+def test_texts_share_rows_with_their_images(folder):
+  alone, = opened("captions:c.tsv", folder, length=12).eval_batches(
+      ("captions:c.tsv",), 4, range(4))
+  lengths = (alone["text_segment_ids"][:3] > 0).sum(1)
+  assert lengths[0] + lengths[1] <= 24 < lengths.sum()
+  c, data = several(folder, length=24)
+  batch, = data.eval_batches(("captions:c.tsv",), 2, range(2))
+  assert batch["image"].shape == (2, 3, 4, 4, 3) and batch["text"].shape == (2, 24)
+  assert batch["real"].tolist() == [[1, 1, 0], [1, 0, 0]]
+  assert batch["ids"].tolist() == [[0, 1, -1], [2, -1, -1]]
+  of_one, = opened("captions:c.tsv", folder, length=24).eval_batches(
+      ("captions:c.tsv",), 4, range(4))
+  for i, (row, place) in enumerate(((0, 0), (0, 1), (1, 0))):
+    np.testing.assert_array_equal(batch["image"][row, place], of_one["image"][i])
+    own, there = batch["text_segment_ids"][row] == place + 1, of_one["text_segment_ids"][i] > 0
+    for key in ("text", "text_positions"):
+      assert batch[key][row, own].tolist() == of_one[key][i, there].tolist()
+  assert not batch["image"][0, 2].any() and data.num_train_rows() == 2
+  stream = data.train_stream(0, 2, range(2))
+  seen = [i for step in range(3) for i in stream.batch(step)["ids"].reshape(-1) if i >= 0]
+  assert sorted(seen) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+  again = data.train_stream(0, 2, range(2), cursor=stream.cursor(2)).batch(2)
+  np.testing.assert_array_equal(again["text"], stream.batch(2)["text"])
+
+
+def test_rows_of_texts_are_planned_without_their_images(folder, monkeypatch):
+  _, data = several(folder, length=24)
+  examples = data.prepare(("captions:c.tsv",))
+  monkeypatch.setattr(captions.files, "read", None)
+  found = examples.lengths(np.array([2, 0]), ("text",))[:, 0]
+  tokens = [data.recipe.maker.encode(TEXTS[i]) for i in (2, 0)]
+  assert found.tolist() == [len(x) for x in tokens]
+
+
+def test_a_text_goes_with_an_image_that_is_broken(folder):
+  (folder / "pictures/r.png").write_bytes(b"none")
+  c, _ = several(folder, length=24)
+  c.data.ops[0].max_bad = 0.5
+  batch, = Dataset(c.data, c.tokenizer).eval_batches(("captions:c.tsv",), 2, range(2))
+  assert batch["real"].tolist() == [[1, 0, 0], [1, 0, 0]]
+  assert batch["ids"].tolist() == [[1, -1, -1], [2, -1, -1]]
+  assert batch["image"][0, 0, 0, 0].tolist() == [0, 255, 0] and batch["text_segment_ids"].max() == 1
+
+
+def test_several_images_a_row_have_texts(folder):
+  c, _ = several(folder)
+  c.data.ops = (*c.data.ops[:2], c.data.ops[3])
+  with pytest.raises(ConfigError, match="max_segments=3 of 'images' is for images with texts, which"
+                     " 'caption' makes tokens of"):
+    Dataset(c.data, c.tokenizer)
+
+
 def test_the_end_of_a_long_text_stays():
   tokenizer = bpe(iter(TEXTS), vocab_size=60)
   ids = tokenizer.encode(TEXTS[2]).tolist()

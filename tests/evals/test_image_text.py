@@ -76,6 +76,35 @@ def test_equal_images_and_equal_texts_are_one():
   assert results["image_recall_at_1"] == 0.75 and results["image_recall_at_2"] == 1
 
 
+def test_rows_of_several_pairs_are_taken_apart():
+  """Texts of two tokens, three pairs in rows of two."""
+  class Several(Given):
+    def embed_texts(self, batch):
+      return normed(batch["text"].reshape(-1, 2))
+
+    def embed_images(self, batch):
+      return normed(batch["image"][..., 0, :2, 0].reshape(-1, 2))
+
+  image = np.zeros((2, 2, 2, 2, 1), np.uint8)
+  image[:, :, 0, :, 0] = [[(4, 0), (0, 4)], [(4, 0), (0, 0)]]
+  batch = {"image": image, "text": np.array([[5, 1, 1, 5], [9, 1, 0, 0]], np.int32),
+           "text_segment_ids": np.array([[1, 1, 2, 2], [1, 1, 0, 0]], np.int32),
+           "text_positions": np.zeros((2, 4), np.int32), "real": np.array([[1, 1], [1, 0]])}
+  task = types.SimpleNamespace(
+      config=types.SimpleNamespace(batch_size=2), model=Several(), mesh=sharding.make_mesh(
+          {"data": 1}, jax.devices()[:1]),
+      data=types.SimpleNamespace(eval_batches=lambda source, size, rows: [batch]))
+  images, texts, own = pairs(task, {}, ("split",))
+  assert images.shape == (2, 2) and texts.shape == (3, 2) and own.sum() == 3
+  expected = {((1, 0), (5, 1)), ((0, 1), (1, 5)), ((1, 0), (9, 1))}
+  for i, t in np.argwhere(own):
+    image, text = min(expected, key=lambda pair: -images[i] @ pair[0] - texts[t] @ pair[1]
+                      / np.linalg.norm(pair[1]))
+    np.testing.assert_allclose([images[i], texts[t]], [image, text / np.linalg.norm(text)],
+                               atol=1e-6)
+    expected.remove((image, text))
+
+
 def test_marks_tell_rows_apart():
   marks = marked(np.array([[1, 2], [2, 1], [1, 2]]))
   assert marks.shape == (3, 4) and (marks[0] == marks[2]).all() and (marks[0] != marks[1]).any()

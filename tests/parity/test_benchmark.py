@@ -63,8 +63,11 @@ def test_the_last_line_of_the_detectors_suite():
 
 def test_the_last_line_of_the_towers_suite():
   result = last_line("--suite=clip", "--steps=1")
-  assert result["loss"]["jtx"] == pytest.approx(result["loss"]["transformers"], rel=1e-4)
-  assert all(len(rates) == 2 and min(rates) > 0 for rates in result["all"].values())
+  for part in (result["step"], result["packed"]):
+    assert part["loss"]["jtx"] == pytest.approx(part["loss"]["transformers"], rel=1e-4)
+    assert all(len(rates) == 2 and min(rates) > 0 for rates in part["all"].values())
+  of_one, of_several = (result[part]["loss"]["jtx"] for part in ("step", "packed"))
+  assert of_one == pytest.approx(of_several, rel=1e-5)
 
 
 def test_the_last_line_of_the_language_models_suite():

@@ -42,7 +42,11 @@ class BoundCaption(Caption):
       DataError: it has no text.
     """
     del generator  # nothing is drawn
-    return {**example, TOKENIZER: self.encode(text_of(example))}
+    return {**example, TOKENIZER: self.tokens_of(example)}
+
+  def tokens_of(self, example: Example) -> np.ndarray:
+    """[T] int32. Raises DataError where there is no text."""
+    return self.encode(text_of(example))
 
   def encode(self, text: str) -> np.ndarray:
     """[T] int32."""

@@ -1,7 +1,7 @@
 """The layout of images: batches of arrays of one size, with boxes and padding."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -9,8 +9,9 @@ from jtx.data.example import Example
 from jtx.data.op import Column, ImageOp, LayoutOp, Stage
 from jtx.data.ops import boxes
 from jtx.data.ops.image import Generator
+from jtx.data.packing import Pack
 from jtx.errors import ConfigError, DataError
-from jtx.ranges import Pixels, Positive, Share, SizeOrNone
+from jtx.ranges import Pixels, Positive, Share, Size, SizeOrNone
 
 
 def told_size(size: tuple[int, int]) -> str:
@@ -35,7 +36,10 @@ class Images(LayoutOp, ImageOp):
     size           [R, 2] int32       as with `pad`
     original_size  [R, 2] int32       height and width of the file
 
-  Tokens that an op makes beside the image are laid out as by `jtx.data.packing.assemble`.
+  Tokens that an op makes beside the image are laid out as by `jtx.data.packing.assemble`. With
+  `max_segments` = S above 1 a row has up to S of such pairs, by first fit of their texts as with
+  `pack`: its shapes are `image [R, S, size, width, channels]` and `real [R, S]`. For this all texts
+  are encoded once before training, for which no image is read.
   """
   size: Pixels = 224  # pixels: the height, and the width unless that is given
   channels: Literal[1, 3] = 3  # 3 is RGB, 1 is grey
@@ -44,18 +48,21 @@ class Images(LayoutOp, ImageOp):
   max_boxes: SizeOrNone = 0  # N, boxes that a row has room for; 0: rows have none
   mean: tuple[Share, ...] = ()  # one a channel, of pixels from 0 to 1; () leaves bytes as they are
   std: tuple[Positive, ...] = ()  # likewise: a pixel becomes (x - mean) / std
+  max_segments: Size = 1  # S, images of a row at most, whose texts share its tokens
   # Of tokens beside the image, which follow from the op that makes them.
   fields: tuple[str, ...] = dataclasses.field(default=(), metadata={"config": False})
   lengths: tuple[int, ...] = dataclasses.field(default=(), metadata={"config": False})
 
   stage = Stage.LAYOUT
   group = False
-  max_segments = 1
 
   def __post_init__(self):
     if not len(self.mean) == len(self.std) == (self.channels if self.mean else 0):
       raise ConfigError(f"op images: mean={self.mean} and std={self.std} must have a number for"
                         f" each of the {self.channels} channels, or none")
+    if self.max_segments > 1 and (self.pad or self.max_boxes):
+      raise ConfigError(f"op images: rows of max_segments={self.max_segments} images have neither"
+                        " pad nor max_boxes")
 
   @property
   def output_size(self) -> tuple[int, int]:
@@ -63,12 +70,17 @@ class Images(LayoutOp, ImageOp):
 
   @property
   def evaluated(self) -> tuple[ImageOp, ...]:
-    return (dataclasses.replace(self, max_boxes=0, fields=(), lengths=()),)
+    return (self.alone(max_boxes=0),)
+
+  def alone(self, **more: Any) -> "Images":
+    """The layout of images without texts."""
+    return dataclasses.replace(self, fields=(), lengths=(), max_segments=1, **more)
 
   @property
   def columns(self) -> dict[str, Column]:
     kind, n = "float32" if self.mean else "uint8", self.max_boxes
-    columns = {"image": Column("array", kind, (*self.output_size, self.channels))}
+    columns = {"image": Column("array" if self.max_segments == 1 else "example", kind,
+                               (*self.output_size, self.channels))}
     if self.pad or n:
       columns["size"] = Column("array", "int32", (2,))
     if n:
@@ -84,7 +96,9 @@ class Images(LayoutOp, ImageOp):
     return self
 
   def plan(self, lengths: np.ndarray) -> list[list[int]]:
-    return [[i] for i in range(len(lengths))]
+    if self.max_segments == 1:
+      return [[i] for i in range(len(lengths))]
+    return Pack(self.fields, self.lengths, self.max_segments).plan(lengths)
 
   def takes(self, size: tuple[int, int]) -> bool:
     """Whether images of a height and width have a place in a row."""

@@ -56,8 +56,8 @@ CHANGES = {
     RandomErasing: {"probability": ({}, 1.0), "area": ({}, (0.02, 0.03)),
                     "ratio": ({}, (1.0, 1.0))},
     Images: {"size": ({}, 15), "channels": ({}, 3), "width": ({}, 15), "pad": ({}, True),
-             "max_boxes": ({}, 16), "mean": (PIXELS, (0.4,)),
-             "std": (PIXELS, (0.4,))},
+             "max_boxes": ({}, 16), "mean": (PIXELS, (0.4,)), "std": (PIXELS, (0.4,)),
+             "max_segments": ({}, 2)},
     Patches: {"size": ({}, 3), "most": ({}, 9), "length": ({}, 20), "max_segments": ({}, 2),
               "max_side": ({}, 3), "grow": ({}, True), "channels": ({}, 1),
               "interpolation": ({}, "bicubic")},
@@ -170,6 +170,8 @@ def test_ops_are_a_function_of_the_generator_and_draw_nothing_without(op, channe
      " of pixels, and least=700 not more than most=600"),
     (Images, {"mean": (0.5,)}, "op images: mean=(0.5,) and std=() must have a number for each of"
      " the 3 channels, or none"),
+    (Images, {"max_segments": 2, "pad": True}, "op images: rows of max_segments=2 images have"
+     " neither pad nor max_boxes"),
     (Resize, {"interpolation": "none"}, "op resize: interpolation='none' is none; valid are:"
      " bilinear, bicubic"),
     (RandomErasing, {"area": (0.1, 2.0)}, "op random_erasing: area=(0.1, 2.0) must be two numbers,"
