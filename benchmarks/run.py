@@ -68,8 +68,8 @@ PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PAR
                                 "Of the suite (nmt: train, translate; bert: full, sentences;"
                                 " vit_b16: step, images; detr: step, matching; clip: step, packed;"
                                 " lm: step, generate, one, experts; seq2seq: step, generate;"
-                                f" accelerator: {', '.join(accelerator.ROWS)}); may be repeated; all"
-                                " if absent.")
+                                f" accelerator: {', '.join(accelerator.ROWS)}); may be repeated;"
+                                " all if absent.")
 PEERS = flags.DEFINE_multi_enum("peer", None, bert.PEERS,
                                 "bert, vit_b16, detr, clip, lm, seq2seq, accelerator: beside jtx;"
                                 " may be repeated; all if absent, but for the last three, which"

@@ -12,10 +12,9 @@ RoBERTa, whose data and budget it has. Dropout is not turned off for the last te
 here. `sweep_noise` is the paper's table 1.
 """
 
-from jtx.interop import huggingface
 from jtx.interop.presets import ENCDECS
 
-from . import arguments, common
+from . import arguments, common, published
 
 SIZES = {name: name for name in ENCDECS if name.startswith("bart")}
 PRESETS = ("", "tiny", "bart_large,corpus=documents:.,val=blank_lines:val.txt,vocab=vocab.txt,"
@@ -26,8 +25,7 @@ def get_config(arg: str = ""):
   args = arguments.parse_args(arg, size="bart_base", corpus="", val="", vocab="", language="en",
                               tiny=False)
   name, c = arguments.choose(SIZES, args.size, "size"), common.get_config()
-  c.model = common.model("encdec", **huggingface.fields_for(ENCDECS[name], {"seq2seq"}, name))
-  c.model.vocab_size = None  # the tokenizer's
+  c.model = published.encoder_decoder(name)
   c.objective = common.objective("seq2seq", label_smoothing=0.0)
   c.optim.optimizer = common.optimizer("adamw", b2=0.98, eps=1e-6, weight_decay=0.01)
   c.optim.schedule = common.schedule("linear", warmup=30_000.0)

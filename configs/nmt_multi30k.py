@@ -10,10 +10,7 @@ nmt_text.py, which takes any other pair of text files; form, the layers, positio
 values of T5 ("t5") or BART ("bart") in place of Vaswani's, at the same size.
 """
 
-from jtx.interop import huggingface
-from jtx.interop.presets import ENCDECS
-
-from . import arguments, common, nmt_base, nmt_text
+from . import arguments, common, nmt_base, nmt_text, published
 
 # By argument the model of ENCDECS, its sizes in the words of a config.json, and its optimiser.
 FORMS = {
@@ -41,9 +38,6 @@ def get_config(arg: str = ""):
   if args.form:
     name, sizes, optim = arguments.choose(FORMS, args.form, "form")
     c.model = translator_like(name, **sizes)
-    if args.form == "t5":
-      scale = c.model.encoder.get_oneway_ref("width").to_float() ** -0.5
-      c.model.embedding.output_scale = c.model.encoder.position.init_std = scale
     common.apply(c.optim, optim)
   if args.tiny:
     nmt_base.shrink(c)
@@ -51,13 +45,11 @@ def get_config(arg: str = ""):
 
 
 def translator_like(name: str, **sizes):
-  """The encoder-decoder of ENCDECS in the words of its config.json, with other sizes.
+  """A published encoder-decoder of other sizes, whose decoder follows the encoder.
 
   Only the sums of a layer have dropout, and T5's outputs.
   """
-  model = common.model("encdec", **huggingface.fields_for(
-      ENCDECS[name] | sizes, {"seq2seq"}, name))
-  model.vocab_size = None  # the tokenizer's
+  model = published.encoder_decoder(name, **sizes)
   common.apply(model.encoder, {"unroll": 4, "block": dict(
       attention=dict(dropout=0.0), ffn=dict(dropout=0.0), dropout=0.3)})
   nmt_base.follow(model.decoder, model.encoder)

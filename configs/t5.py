@@ -18,10 +18,9 @@ of shared layers, one of half the depth, a language model and a prefix LM (secti
 """
 
 from jtx.data.ops.spans import span_lengths
-from jtx.interop import huggingface
 from jtx.interop.presets import ENCDECS
 
-from . import arguments, common
+from . import arguments, common, published
 
 SIZES = {name: name for name in ENCDECS if "t5" in name}
 # Arguments that `pretrain` reads; a config adds its own.
@@ -46,8 +45,7 @@ def pretrain(c, args, name: str) -> None:
   """Makes a config pretrain an encoder-decoder by span corruption; `args` are of CORPUS_ARGS."""
   is_first = name.startswith("t5") and not name.startswith("t5_v1_1")
   in_bytes = name.startswith("byt5")
-  c.model = common.model("encdec", **huggingface.fields_for(ENCDECS[name], {"seq2seq"}, name))
-  c.model.vocab_size = None  # the tokenizer's
+  c.model = published.encoder_decoder(name)
   c.objective = common.objective("seq2seq", label_smoothing=0.0)
   if not is_first:
     c.objective.z_loss = 1e-4
@@ -78,8 +76,6 @@ def pretrain(c, args, name: str) -> None:
 def shrink(c) -> None:
   """Makes the config run in seconds, on embedded data."""
   common.apply(c, {"model.encoder": TINY, "model.decoder": TINY})
-  if c.model.embedding.output_scale != 1.0:
-    c.model.embedding.output_scale = TINY["width"] ** -0.5
   c.steps, c.batch_size, c.log_every = 4, 8, 2
   c.checkpoint.every = c.checkpoint.keep = 2
   if "vocab_size" in c.tokenizer.kind:

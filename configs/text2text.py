@@ -29,11 +29,10 @@ from jtx import hub
 from jtx.data.ops.template import parts_of
 from jtx.data.sources.specs import spec_of
 from jtx.errors import ConfigError, nearest
-from jtx.interop import huggingface
 from jtx.interop.presets import ENCDECS
 from jtx.saved.folder import open_saved
 
-from . import arguments, common, glue
+from . import arguments, common, glue, published
 
 PRESETS = ("", "tiny", "cola+stsb,files,temperature=2.0,limit=1000,length=64,batch=8,lr=1e-4",
            "mnli,model=t5_small,epochs=1,beam=4,target=32,vocab=500")
@@ -102,13 +101,11 @@ def open_model(c, args) -> None:
     return
   name = args.model or "t5_small"
   arguments.choose(ENCDECS, name, "model")
-  c.model = common.model("encdec", **huggingface.fields_for(ENCDECS[name], {"seq2seq"}, name))
-  c.model.vocab_size = None  # the tokenizer's
+  c.model = published.encoder_decoder(name)
   if not args.model:
     for stack in (c.model.encoder, c.model.decoder):
       common.apply(stack, {"width": 256, "num_layers": 4, "unroll": -1,
                            "block.attention.num_heads": 4, "block.ffn.dim": 1024})
-    c.model.embedding.output_scale = 256 ** -0.5
   c.tokenizer.kind = common.tokenizer("unigram", vocab_size=args.vocab, sentinels=100)
 
 
@@ -203,7 +200,6 @@ def shrink(c) -> None:
   for stack in (c.model.encoder, c.model.decoder):
     common.apply(stack, {"width": 32, "num_layers": 2, "block.attention.num_heads": 2,
                          "block.attention.head_dim": 16, "block.ffn.dim": 64})
-  c.model.embedding.output_scale = 32 ** -0.5
   c.steps, c.epochs, c.batch_size, c.log_every = 4, None, 8, 2
   c.checkpoint.every = c.checkpoint.keep = 2
   c.tokenizer.kind = common.tokenizer("unigram", vocab_size=400, sentinels=20)

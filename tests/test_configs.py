@@ -35,7 +35,7 @@ from tests.helpers import block, encoder
 
 FOLDER = pathlib.Path(common.__file__).parent
 SHARED = ("__init__", "arguments", "common", "decoders", "finetuning", "images",
-          "teaching")  # parts of configs
+          "teaching", "published")  # parts of configs
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem not in SHARED)
 
 

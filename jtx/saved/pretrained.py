@@ -106,10 +106,7 @@ def save_pretrained(directory: str, model: Any, params: Any,
     image_ops = like.image_ops(model) if takes_images(model) else None
   if format == "hf":
     model, params = export.expressible(model, params)
-    first, more = next(iter((tokenizer or {}).values()), None), {}
-    if len(set((tokenizer or {}).values())) > 1 and not original.tokenizer:
-      raise ConfigError(f"format='hf' has one tokenizer, and these of {', '.join(tokenizer)}"
-                        " differ; train with tokenizer.shared=True, or write format='jtx'")
+    first, more = _only(tokenizer or {}, original), {}
     if about is not None:
       written = export.hf_config(model, first, labels, original)
       more[card.CARD] = card.text(directory, written, params, labels, about)
@@ -119,6 +116,18 @@ def save_pretrained(directory: str, model: Any, params: Any,
     raise ConfigError(f"dtype={dtype!r}: format='jtx' has float32 only")
   else:
     converted.save(directory, model, params, tokenizer or {}, labels, image_ops, original)
+
+
+def _only(tokenizers: Mapping[str, Tokenizer], original: Originals) -> Tokenizer | None:
+  """The tokenizer of all fields; None where there is none.
+
+  Raises:
+    ConfigError: there are several, and no files of a folder that has them.
+  """
+  if len(set(tokenizers.values())) > 1 and not original.tokenizer:
+    raise ConfigError(f"format='hf' has one tokenizer, and these of {', '.join(tokenizers)}"
+                      " differ; train with tokenizer.shared=True, or write format='jtx'")
+  return next(iter(tokenizers.values()), None)
 
 
 def _length(model: Any, like: Saved | None) -> int:
