@@ -10,7 +10,8 @@ import pytest
 from notebooks import build, pages
 
 NAMES = ("attention_variant", "checkpoint", "detection", "language_model", "pretrain_bert",
-         "sharding", "sweep_report", "train_translator", "transformer_parts", "vision_transformer")
+         "sharding", "sweep_report", "text_to_text", "train_translator", "transformer_parts",
+         "vision_transformer")
 # Those whose programs take longer to compile than to run; see conftest.py.
 COMPILED = ("attention_variant", "sharding", "sweep_report", "transformer_parts")
 REPOSITORY = "jtx-research/jtx"
