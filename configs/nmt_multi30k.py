@@ -8,7 +8,20 @@ dropout (Wu et al. 2021 report 41.0 BLEU, and that larger ones overfit). An hour
 CPU cores reaches 40.3 on test2016 (RESULTS.md). Arguments: src, tgt, length and tiny as in
 nmt_text.py, which takes any other pair of text files; form, the layers, positions and initial
 values of T5 ("t5") or BART ("bart") in place of Vaswani's, at the same size.
+
+With few pairs, captions that have no translation help: `pairs` is how many of the training pairs
+are known, `denoise` restores all others, in both languages each by itself, from captions with noise
+(Lewis et al. 2020), and `init`, the workdir of that, is where a translator of the pairs starts;
+`vocab` takes the tokenizer of a workdir alone.
+
+  python -m experiments.train --config=configs/nmt_multi30k.py:form=bart,pairs=2000,denoise \
+    --config.data.path=FOLDER_OF_MULTI30K --workdir=runs/captions
+  python -m experiments.train --workdir=runs/few_pairs --config.data.path=FOLDER_OF_MULTI30K \
+    --config=configs/nmt_multi30k.py:form=bart,pairs=2000,init=runs/captions
 """
+
+from jtx import hub
+from jtx.errors import ConfigError
 
 from . import arguments, common, nmt_base, nmt_text, published
 
@@ -21,11 +34,14 @@ FORMS = {
         for key, number in (("layers", 4), ("attention_heads", 4), ("ffn_dim", 256))},
              {"lr": 2e-3}),
 }
-PRESETS = ("", "src=de,tgt=en,length=32", "form=t5", "form=bart,tiny", "tiny")
+PRESETS = ("", "src=de,tgt=en,length=32", "form=t5", "form=bart,tiny", "tiny",
+           "form=bart,pairs=2000,denoise", "pairs=500,vocab=vocab.txt", "pairs=2000,denoise,tiny")
+FEW_STEPS = 1000  # of translators of some of the pairs
 
 
 def get_config(arg: str = ""):
-  args = arguments.parse_args(arg, src="en", tgt="de", length=64, form="", tiny=False)
+  args = arguments.parse_args(arg, src="en", tgt="de", length=64, form="", pairs=0, denoise=False,
+                              init="", vocab="", tiny=False)
   files = lambda split: nmt_text.parallel(split, args.src, args.tgt)
   c = nmt_text.translator(args.length, files)
   common.apply(c, {"model.encoder": dict(width=128, block=dict(ffn=dict(dim=256)))})
@@ -41,7 +57,33 @@ def get_config(arg: str = ""):
     common.apply(c.optim, optim)
   if args.tiny:
     nmt_base.shrink(c)
+  elif args.pairs:
+    c.data.train, c.steps = (f"{files('train')[0]}:rows[:{args.pairs}]",), FEW_STEPS
+  if args.denoise:
+    restore(c, args)
+  if folder := args.init or args.vocab:
+    c.tokenizer.kind = common.tokenizer("file", path=hub.place(folder))
+  if args.init:
+    c.init_from = hub.place(args.init)
   return c
+
+
+def restore(c, args) -> None:
+  """Makes a config restore the captions that are in none of `args.pairs`."""
+  if args.init or args.vocab:
+    raise ConfigError("config argument denoise: is what init and vocab come from; leave them out")
+  files = lambda split, rows: tuple(f"text:{split}.{name}{rows}" for name in (args.src, args.tgt))
+  c.data.train, val = files("train", f":rows[{args.pairs}:]"), files("val", "")
+  length = args.length
+  if args.tiny:
+    c.data.train = val = ("embedded:pydocs:val",)
+    length = c.data.ops[-1].lengths[0]
+  else:
+    c.steps = 3000
+  c.data.ops = (common.op("split_sentences"), common.op("encode_sentences"), common.op("denoise"),
+                common.op("pack", lengths=(length, length)))
+  c.tokenizer.kind.mask = True
+  c.evals = {"val_loss": common.evaluator("loss", source=val, every=500)}
 
 
 def translator_like(name: str, **sizes):

@@ -425,3 +425,14 @@ def test_a_fresh_decoder_has_the_tokenizer_that_is_asked_for():
   assert instruct.get_config("").tokenizer.kind.name == "characters"
   with pytest.raises(ConfigError, match="init and vocab_size exclude each other"):
     instruct.get_config("init=gpt2,vocab_size=500")
+
+
+def test_captions_without_translations_are_those_of_no_pair():
+  of_pairs = config_of("nmt_multi30k", "form=bart,pairs=2000,vocab=vocab.txt")
+  others = config_of("nmt_multi30k", "form=bart,pairs=2000,denoise")
+  assert of_pairs.data.train == ("text:train.en,train.de:rows[:2000]",)
+  assert others.data.train == ("text:train.en:rows[2000:]", "text:train.de:rows[2000:]")
+  assert of_pairs.model.to_dict() == others.model.to_dict() and others.tokenizer.kind.mask
+  assert of_pairs.tokenizer.kind.name == "file" and set(others.evals) == {"val_loss"}
+  with pytest.raises(ConfigError, match="denoise: is what init and vocab come from"):
+    config_of("nmt_multi30k", "denoise,vocab=a")

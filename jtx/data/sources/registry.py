@@ -85,11 +85,11 @@ def open_source(spec: str, path: str = "") -> Source:
                                          sentences, pydocs, instructions,
                                          preferences; of images: digits, scenes; with
                                          boxes: scattered
-      where SPLIT is "train" if absent, but of voc all. jsonl, csv, tsv, table, captions, parquet,
-      arrow and wds take :rows[:90%], and all of these but wds
+      where SPLIT is "train" if absent, but of voc all. text, jsonl, csv, tsv, table, captions,
+      parquet, arrow and wds take :rows[:90%], and all of these but wds
       :columns[text=review+label+task='mine'], which are the columns "review", as "text", and
-      "label", and "mine" as each example's "task". So do squad, text, tfds and embedded. Files
-      and folders may be in a bucket, gs://BUCKET/....
+      "label", and "mine" as each example's "task". So do squad, tfds and embedded. Files and
+      folders may be in a bucket, gs://BUCKET/....
     path: the folder that relative file names are relative to; TFDS's data_dir, if given.
 
   Raises:
@@ -121,7 +121,15 @@ EMBEDDED: dict[str, Callable[[str, str], Source]] = {
 
 
 def _open_text(spec: str, rest: str, path: str) -> Source:
-  return TextSource(spec, [join(path, f) for f in rest.split(",")])
+  files, options = specs.options(spec, rest, "", ("rows", "columns"))
+  return _taken(TextSource(spec, [join(path, f) for f in files.split(",")]), options)
+
+
+def _taken(source: Source, options: specs.Options) -> Source:
+  """The rows and columns of a source that are taken."""
+  if options.rows is None and options.columns is None:
+    return source
+  return View(source, options.columns, options.rows)
 
 
 def _of_rows(make: Callable[[str, str, specs.Options], Source],
@@ -129,10 +137,7 @@ def _of_rows(make: Callable[[str, str, specs.Options], Source],
   """The opener of a source whose examples are rows, of which some, and some columns, are taken."""
   def opener(spec: str, rest: str, path: str) -> Source:
     file, options = specs.options(spec, rest, path, valid)
-    source = make(spec, file, options)
-    if options.rows is None and options.columns is None:
-      return source
-    return View(source, options.columns, options.rows)
+    return _taken(make(spec, file, options), options)
   return opener
 
 
@@ -236,7 +241,7 @@ TABLES = {".tsv": lambda spec, file: TsvSource(spec, file, header=True),
           ".csv": lambda spec, file: CsvSource(spec, file, specs.Options()), ".jsonl": JsonlSource}
 
 KINDS: dict[str, Callable[[str, str, str], Source]] = {
-    "text": _with_columns(_open_text),
+    "text": _open_text,
     "jsonl": _of_rows(lambda spec, file, options: JsonlSource(spec, file)),
     "csv": _of_rows(CsvSource, ("rows", "columns", "delimiter", "header")),
     "tsv": _of_rows(lambda spec, file, options: TsvSource(spec, file)),

@@ -49,6 +49,16 @@ def test_a_column_that_all_examples_share(tmp_path):
     open_source("jsonl:a.jsonl:columns['x']", str(tmp_path))
 
 
+def test_rows_of_parallel_files(tmp_path):
+  (tmp_path / "sub").mkdir()
+  for name, line in (("a.en", "e{}"), ("sub/a.de", "d{}")):
+    write(tmp_path, name, "".join(line.format(i) + "\n" for i in range(5)))
+  source = open_source("text:a.en,sub/a.de:rows[1:3]", str(tmp_path))
+  assert all_of(source) == [{"src": "e1", "tgt": "d1"}, {"src": "e2", "tgt": "d2"}]
+  source = open_source("text:sub/a.de:columns[x=text]:rows[80%:]", str(tmp_path))
+  assert all_of(source) == [{"x": "d4"}]
+
+
 def test_columns_of_sources_without_other_options(tmp_path):
   write(tmp_path, "a.en", "one\ntwo\n")
   write(tmp_path, "a.de", "eins\nzwei\n")
