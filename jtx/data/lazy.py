@@ -69,7 +69,8 @@ def texts_alone(source: Any) -> Iterator[Example]:
   """The texts of a source of images as examples; of one that can, no image is read."""
   texts = source.column(TOKENIZER) if hasattr(source, "column") else (
       value_of(source, i, TOKENIZER) for i in range(len(source)))
-  yield from ({TOKENIZER: text} for text in texts)
+  yield from ({"path": f"{source.name}, example {i}", TOKENIZER: text}
+              for i, text in enumerate(texts))
 
 
 class LazyExamples:

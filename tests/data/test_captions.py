@@ -128,6 +128,14 @@ def test_rows_of_texts_are_planned_without_their_images(folder, monkeypatch):
   assert found.tolist() == [len(x) for x in tokens]
 
 
+def test_a_text_that_is_none_is_named_before_training(folder):
+  (folder / "d.jsonl").write_text('{"image": "pictures/r.png", "text": "x"}\n'
+                                  '{"image": "pictures/g.png", "text": 3}\n')
+  c, data = several(folder)
+  with pytest.raises(DataError, match="jsonl:d.jsonl, example 1 has no text 'text'"):
+    data.prepare(("jsonl:d.jsonl",)).lengths(np.array([0]), ("text",))
+
+
 def test_a_text_goes_with_an_image_that_is_broken(folder):
   (folder / "pictures/r.png").write_bytes(b"none")
   c, _ = several(folder, length=24)
