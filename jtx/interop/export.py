@@ -10,6 +10,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
+import tokenizers as hf
 
 from jtx import storage
 from jtx.data.tokenizers import encodings
@@ -153,7 +154,7 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
   if tokenizer is not None and original.tokenizer:
     copies |= original.tokenizer
   elif tokenizer is not None:
-    texts |= tokenizer_files(model, tokenizer)
+    texts |= tokenizer_files(model, tokenizer, original.bare)
     texts["tokenizer_config.json"] |= {"padding_side": "left"} if family.pads_left else {}
   with NewDirectory(directory) as path:
     for name, text in more.items():
@@ -168,8 +169,8 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     shutil.copymode(os.path.join(path, CONFIG), os.path.join(path, WEIGHTS))
 
 
-def tokenizer_files(model: Any, tokenizer: Tokenizer) -> dict[str, Any]:
-  """tokenizer.json and tokenizer_config.json.
+def tokenizer_files(model: Any, tokenizer: Tokenizer, bare: bool = False) -> dict[str, Any]:
+  """tokenizer.json and tokenizer_config.json; where `bare`, texts get an end token alone.
 
   Raises:
     ConfigError: the kind of tokenizer has no tokenizer.json, or there are more ids than the
@@ -180,7 +181,11 @@ def tokenizer_files(model: Any, tokenizer: Tokenizer) -> dict[str, Any]:
                       f" vocab_size={model.vocab_size}")
   content = tokenizer.model()
   ends = tokenizer.bos_id, tokenizer.eos_id
-  if "lm" not in model.heads:  # a prompt has no end
+  if bare:
+    backend = hf.Tokenizer.from_str(json.dumps(content))
+    backend.post_processor = encodings.template(backend, None, ends[1], ends[1])
+    content["post_processor"] = json.loads(backend.to_str())["post_processor"]
+  elif "lm" not in model.heads:  # a prompt has no end
     # Where the tokenizer's own template adds nothing, that by which `encode_texts` adds its ends.
     backend = encodings.Encoder(content, ends, tokenizer.text_ids(), frozenset(),
                                 max_length=None)._backend

@@ -35,10 +35,13 @@ def read_config(directory: str) -> dict[str, Any]:
   return read_json(path, missing="a model needs it beside its weights")
 
 
+def json_text(content: Mapping[str, Any]) -> str:
+  return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
 def write_json(path: str, content: Mapping[str, Any]) -> None:
   with open(path, "w", encoding="utf-8") as f:
-    json.dump(content, f, indent=2, ensure_ascii=False)
-    f.write("\n")
+    f.write(json_text(content))
 
 
 def dtype_of(directory: str) -> str:

@@ -5,6 +5,7 @@ import os
 from typing import Any, Callable, Mapping
 
 from jtx import storage
+from jtx.config import ConfigDict
 from jtx.config_files import read_json
 from jtx.errors import ConfigError
 from jtx.interop.files import CONFIG
@@ -156,6 +157,27 @@ def end_ids(directory: str) -> tuple[int, ...]:
         raise ConfigError(f"{path}: eos_token_id={value!r} is not an id, or a list of ids")
       return ids
   return ()
+
+
+def written(decode: ConfigDict, start: int, tokenizer: Any) -> dict[str, Any]:
+  """The content of generation_config.json for a run of translations.
+
+  Its length penalty is |Y|^alpha there, also where the run's is ((5 + |Y|) / 6)^alpha.
+
+  Args:
+    decode: the config's section.
+    start: the first input of a target.
+    tokenizer: of targets.
+  """
+  method = decode.method
+  content = {"decoder_start_token_id": start, "bos_token_id": tokenizer.bos_id,
+             "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id,
+             "max_length": decode.max_target_length + 1}  # the start token is one of them
+  if method.name != "beam":
+    return content
+  stops = True if method.early_stop else "never" if method.hopeful else False
+  return content | {"num_beams": method.beam, "length_penalty": method.alpha,
+                    "early_stopping": stops}
 
 
 def parse(content: Mapping[str, Any], where: str, default: Generation = Generation(),

@@ -23,6 +23,7 @@ class Originals(NamedTuple):
   texts: Mapping[str, bytes] = {}  # the contents of files by name
   dtype: str = "float32"  # of the tensors
   start: int | None = None  # token before the first of a target; None is told by `config`
+  bare: bool = False  # no token stands before a text, whatever its tokenizer would put there
 
   @property
   def tokenizer(self) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ from jtx.data.ops.registry import OPS
 from jtx.data.tokenizers import files as tokenizer_files
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
-from jtx.interop import files, huggingface, originals, preprocessor, trunks
+from jtx.interop import files, generation, huggingface, originals, preprocessor, trunks
 from jtx.interop.originals import Originals
 from jtx.models import MODELS, electra, elmo, rnn
 from jtx.models.encoder import Encoder
@@ -272,7 +272,12 @@ class Run(Workdir):
     return [*first.evaluated, *others, *layout.evaluated]  # which ask for no labels and boxes
 
   def originals(self):
-    return Originals(start=self.data.info.get("bos_id"))
+    start = self.data.info.get("bos_id")
+    if "tgt" not in self.data.fields:
+      return Originals(start=start)
+    content = generation.written(self.config.decode, start, self.data.tokenizers["tgt"])
+    texts = {generation.FILE: files.json_text(content).encode()}
+    return Originals(texts=texts, start=start, bare=True)
 
   def told(self):
     return card.told(self.directory, self.config, self.step, self.average)

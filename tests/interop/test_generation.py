@@ -1,11 +1,15 @@
 """generation_config.json: keys that are read, refused, and without effect."""
 
+import dataclasses
 import json
 
 import pytest
 
+from jtx.config import ConfigDict, section
+from jtx.data.tokenizers.kinds import characters
 from jtx.errors import ConfigError
-from jtx.interop.generation import Generation, parse, read_generation
+from jtx.inference.decode import METHODS
+from jtx.interop.generation import Generation, parse, read_generation, written
 
 SUMMARIES = {  # as BART's for summaries have it
     "_from_model_config": True, "bos_token_id": 0, "decoder_start_token_id": 2,
@@ -25,6 +29,19 @@ def test_settings_of_a_folder(tmp_path):
 def test_a_folder_without_settings_has_the_defaults(tmp_path):
   assert read_generation(str(tmp_path)) == Generation()
   assert Generation() == parse({}, "file")
+
+
+@pytest.mark.parametrize("method, expected", [
+    ({"beam": 3, "alpha": 0.5}, Generation(beams=3, length_penalty=0.5, early_stop="never")),
+    ({"early_stop": True}, Generation(beams=4, length_penalty=0.6, early_stop=True)),
+    ({"hopeful": False}, Generation(beams=4, length_penalty=0.6)),
+    ({"name": "sample"}, Generation())])
+def test_settings_of_a_run_are_read_again(method, expected):
+  tokenizer = characters(iter(["ab"]))
+  decode = ConfigDict({"method": section(METHODS, method.pop("name", "beam"), **method),
+                       "max_target_length": 20})
+  told = {"start": 7, "end": (tokenizer.eos_id,), "pad": tokenizer.pad_id, "max_length": 21}
+  assert parse(written(decode, 7, tokenizer), "file") == dataclasses.replace(expected, **told)
 
 
 def test_several_tokens_may_end_a_text():

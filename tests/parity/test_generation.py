@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from configs import nmt_multi30k
+import jtx
 from jtx.data.tokenizers.utf8 import Bytes
 from jtx.inference.continuations import Limits, TextGenerator
 from jtx.inference.decode import Beam, Sample
 from jtx.saved.pretrained import load_pretrained
+from jtx.train import loop
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: make test-parity installs it")
@@ -81,3 +84,24 @@ def test_beam_search(both):
   # Where the room ends, `generate` lets hypotheses without an end compete with those that have one.
   same = [(a, b) for a, b in zip(found, expected) if (len(a) < NEW) == (len(b) < NEW)]
   assert len(same) >= 30 and all(a == b for a, b in same)
+
+
+def test_a_translator_of_a_run_is_exported_with_its_ways(tmp_path):
+  """Special tokens of sources, the start of targets, their length and the search."""
+  c = nmt_multi30k.get_config("form=bart,tiny")
+  c.evals, c.decode.max_target_length = {}, 12
+  workdir, folder = str(tmp_path / "run"), str(tmp_path / "folder")
+  loop.run(c.lock(), workdir)
+  model, params = jtx.load_pretrained(workdir)
+  jtx.save_pretrained(folder, model, params, like=workdir)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  theirs = transformers.BartForConditionalGeneration.from_pretrained(folder).eval()
+  ours, of_run = jtx.Translator(folder), jtx.Translator(workdir)
+  for text in ("half past one", "ten to four"):
+    ids = tokenizer(text)["input_ids"]
+    (expected, _), = of_run.translator.encoded("src", [text], 50)
+    assert ids == expected.tolist()
+    with torch.no_grad():
+      found = theirs.generate(input_ids=torch.tensor([ids]))[0].tolist()
+    tokens = ours.hypotheses([text])[0][0].tokens
+    assert found[1:len(tokens) + 1] == list(tokens) and len(tokens) <= 12

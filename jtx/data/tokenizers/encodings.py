@@ -59,11 +59,14 @@ def is_byte_level(backend: hf.Tokenizer) -> bool:
   return '"ByteLevel"' in json.dumps(json.loads(backend.to_str())["pre_tokenizer"])
 
 
-def template(backend: hf.Tokenizer, before: int, between: int,
+def template(backend: hf.Tokenizer, before: int | None, between: int,
              after: int) -> hf.processors.PostProcessor:
-  """What puts special tokens, by their ids, around a text and between the two of a pair."""
-  names = {i: backend.id_to_token(i) for i in (before, between, after)}
-  first = [f"{names[before]}:0", "$A:0"]
+  """What puts special tokens, by their ids, around a text and between the two of a pair.
+
+  Without `before` nothing stands before a text.
+  """
+  names = {i: backend.id_to_token(i) for i in (before, between, after) if i is not None}
+  first = ["$A:0"] if before is None else [f"{names[before]}:0", "$A:0"]
   made = hf.processors.TemplateProcessing(
       single=[*first, f"{names[after]}:0"],
       pair=[*first, f"{names[between]}:0", "$B:1", f"{names[after]}:1"],
