@@ -20,9 +20,6 @@ are known, `denoise` restores all others, in both languages each by itself, from
     --config=configs/nmt_multi30k.py:form=bart,pairs=2000,init=runs/captions
 """
 
-from jtx import hub
-from jtx.errors import ConfigError
-
 from . import arguments, common, nmt_base, nmt_text, published
 
 # By argument the model of ENCDECS, its sizes in the words of a config.json, and its optimiser.
@@ -36,12 +33,13 @@ FORMS = {
 }
 PRESETS = ("", "src=de,tgt=en,length=32", "form=t5", "form=bart,tiny", "tiny",
            "form=bart,pairs=2000,denoise", "pairs=500,vocab=vocab.txt", "pairs=2000,denoise,tiny")
-FEW_STEPS = 1000  # of translators of some of the pairs
+# Updates of translators of some of the pairs, and of a model that restores the other captions.
+FEW_STEPS, RESTORE_STEPS = 1000, 3000
 
 
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, src="en", tgt="de", length=64, form="", pairs=0, denoise=False,
-                              init="", vocab="", tiny=False)
+                              **nmt_text.START, tiny=False)
   files = lambda split: nmt_text.parallel(split, args.src, args.tgt)
   c = nmt_text.translator(args.length, files)
   common.apply(c, {"model.encoder": dict(width=128, block=dict(ffn=dict(dim=256)))})
@@ -58,32 +56,13 @@ def get_config(arg: str = ""):
   if args.tiny:
     nmt_base.shrink(c)
   elif args.pairs:
-    c.data.train, c.steps = (f"{files('train')[0]}:rows[:{args.pairs}]",), FEW_STEPS
+    c.data.train = (f"{files('train')[0]}:rows[:{args.pairs}]",)
+    c.steps = RESTORE_STEPS if args.denoise else FEW_STEPS
   if args.denoise:
-    restore(c, args)
-  if folder := args.init or args.vocab:
-    c.tokenizer.kind = common.tokenizer("file", path=hub.place(folder))
-  if args.init:
-    c.init_from = hub.place(args.init)
+    texts = lambda split, rows: [f"text:{split}.{side}{rows}" for side in (args.src, args.tgt)]
+    nmt_text.restore(c, args, texts("train", f":rows[{args.pairs}:]"), texts("val", ""))
+  nmt_text.begin(c, args)
   return c
-
-
-def restore(c, args) -> None:
-  """Makes a config restore the captions that are in none of `args.pairs`."""
-  if args.init or args.vocab:
-    raise ConfigError("config argument denoise: is what init and vocab come from; leave them out")
-  files = lambda split, rows: tuple(f"text:{split}.{name}{rows}" for name in (args.src, args.tgt))
-  c.data.train, val = files("train", f":rows[{args.pairs}:]"), files("val", "")
-  length = args.length
-  if args.tiny:
-    c.data.train = val = ("embedded:pydocs:val",)
-    length = c.data.ops[-1].lengths[0]
-  else:
-    c.steps = 3000
-  c.data.ops = (common.op("split_sentences"), common.op("encode_sentences"), common.op("denoise"),
-                common.op("pack", lengths=(length, length)))
-  c.tokenizer.kind.mask = True
-  c.evals = {"val_loss": common.evaluator("loss", source=val, every=500)}
 
 
 def translator_like(name: str, **sizes):
