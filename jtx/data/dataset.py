@@ -136,6 +136,12 @@ class Dataset:
     return info | recipes.model_keys(self.ops, self.recipe.layout)
 
   @property
+  def around(self) -> tuple[bool, bool]:
+    """Whether a begin token stands before a text, and an end token behind it."""
+    maker = self.recipe.maker
+    return getattr(maker, "begin", False), getattr(maker, "end", True)
+
+  @property
   def labels(self) -> tuple[str, ...]:
     """The names of classes or tags, where an op has them."""
     return self.recipe.names or ()

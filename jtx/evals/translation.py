@@ -50,7 +50,7 @@ class Translation:
 def best_texts(task: Task, params: Any, sources: Sequence[str]) -> list[Hypothesis]:
   """The best text for each source, found as `config.decode` says."""
   tokenizers = task.data.tokenizers
-  writing = run_writing(tokenizers["tgt"], task.objective.bos_id)
+  writing = run_writing(tokenizers["tgt"], task.objective.bos_id, task.data.around)
   translator = Translator(task.model, params, tokenizers, task.config.decode, mesh=task.mesh,
                           writing=writing)
   return [hypotheses[0] for hypotheses in translator(sources)]

@@ -26,18 +26,20 @@ class Hypothesis(NamedTuple):
 class Writing(NamedTuple):
   """How a model reads and writes.
 
-  One of another library has one tokenizer for both sides, by whose template sources have special
-  tokens; one of a run of jtx has an end token behind each.
+  One of another library has one tokenizer for both sides, by whose template texts have special
+  tokens; those of a run of jtx are as its data had them.
   """
   start: int  # the token before the first of a target
   ends: Ends
   by_template: bool = True
+  around: tuple[bool, bool] = (False, True)  # of a run: texts have a begin token, and an end token
 
 
-def run_writing(tokenizer: Tokenizer, start: int | None = None) -> Writing:
+def run_writing(tokenizer: Tokenizer, start: int | None = None,
+                around: tuple[bool, bool] = (False, True)) -> Writing:
   """That of a run, by the tokenizer of its targets; without `start` they follow its begin token."""
   return Writing(tokenizer.bos_id if start is None else start,
-                 Ends((tokenizer.eos_id,), tokenizer.pad_id), by_template=False)
+                 Ends((tokenizer.eos_id,), tokenizer.pad_id), by_template=False, around=around)
 
 
 class Translator:
@@ -82,7 +84,10 @@ class Translator:
     if self.writing.by_template:
       found = tokenizer.encode_texts(list(texts), max_length=limit)
       return [(e.ids, bool((e.text >= 0).any())) for e in found]
-    return [(np.append(ids[:limit - 1], tokenizer.eos_id), len(ids) > 0)
+    before, after = ([token] * given for given, token in zip(
+        self.writing.around, (tokenizer.bos_id, tokenizer.eos_id)))
+    room = limit - len(before) - len(after)
+    return [(np.array([*before, *ids[:room], *after], np.int32), len(ids) > 0)
             for ids in tokenizer.encode_batch(list(texts))]
 
   def too_long(self, texts: Sequence[str]) -> list[tuple[int, int]]:

@@ -277,7 +277,7 @@ class Run(Workdir):
       return Originals(start=start)
     content = generation.written(self.config.decode, start, self.data.tokenizers["tgt"])
     texts = {generation.FILE: files.json_text(content).encode()}
-    return Originals(texts=texts, start=start, bare=True)
+    return Originals(texts=texts, start=start, bare=not self.data.around[0])
 
   def told(self):
     return card.told(self.directory, self.config, self.step, self.average)

@@ -41,7 +41,7 @@ def writing(saved: Saved, model: Any) -> tuple[ConfigDict, Writing | None]:
     if "tgt" not in tokenizers:
       return saved.config.decode.copy_and_resolve_references(), None
     return (saved.config.decode.copy_and_resolve_references(),
-            run_writing(tokenizers["tgt"], saved.data.info["bos_id"]))
+            run_writing(tokenizers["tgt"], saved.data.info["bos_id"], saved.data.around))
   longest = model.longest or MAX_LENGTH
   options = ConfigDict({"method": section(METHODS, "beam"), "batch_size": 64,
                         "max_source_length": min(MAX_LENGTH, longest),

@@ -7,12 +7,14 @@ import jax
 import numpy as np
 import pytest
 
+from configs import common
 import jtx
 from jtx.config import section
 from jtx.data.batching import bucket
+from jtx.data.dataset import Dataset
 from jtx.errors import ConfigError
 from jtx.inference.decode import METHODS, Decoded
-from jtx.inference.translate import Translator
+from jtx.inference.translate import Translator, run_writing
 from jtx.saved.workdir import load_run
 from jtx.train import loop
 from tests.helpers import command, run_command, tiny_config
@@ -66,6 +68,22 @@ def test_draws_are_of_the_text_and_only_texts_are_searched(monkeypatch):
 
 
 @pytest.mark.slow
+def test_texts_have_the_tokens_that_a_runs_data_put_around_them(tmp_path):
+  config = tiny_config(**{"data.ops": (
+      common.op("tokenize", begin=True), common.op("pack", lengths=(16, 16))), "evals": {}})
+  data = Dataset(config.data, config.tokenizer)
+  tokenizer = data.tokenizers["src"]
+  writing = run_writing(tokenizer, around=data.around)
+  translator = Translator(None, None, data.tokenizers, config.decode, writing=writing)
+  example = data.prepared_train.example(0)
+  text = data.examples(config.data.train, limit=1)[0]["src"]
+  for limit in (50, 4):
+    (ids, _), = translator.encoded("src", [text], limit)
+    whole = example["src"].tolist()
+    assert ids.tolist() == (whole if limit == 50 else [*whole[:3], tokenizer.eos_id])
+  assert whole[0] == tokenizer.bos_id and whole[-1] == tokenizer.eos_id
+
+
 def test_predict_names_the_command_of_a_translator(trained):
   with pytest.raises(ConfigError, match=f"--workdir={trained} holds a translator, .* is translate"):
     run_command("predict", f"--workdir={trained}", "--step=newest")
