@@ -22,14 +22,15 @@ are known, `denoise` restores all others, in both languages each by itself, from
 
 from . import arguments, common, nmt_base, nmt_text, published
 
-# By argument the model of ENCDECS, its sizes in the words of a config.json, and its optimiser.
+# By argument the model of ENCDECS, its sizes in the words of a config.json, and other keys.
 FORMS = {
     "t5": ("t5_small", dict(d_model=128, num_layers=4, num_heads=4, d_kv=32, d_ff=256),
-           {"lr": 2e-2, "optimizer.scale_by_rms": True}),
+           {"optim.lr": 2e-2, "optim.optimizer.scale_by_rms": True,
+            "model.encoder.block.dropout": 0.2}),
     "bart": ("bart_base", dict(d_model=128, init_std=0.05) | {
         f"{stack}_{key}": number for stack in ("encoder", "decoder")
         for key, number in (("layers", 4), ("attention_heads", 4), ("ffn_dim", 256))},
-             {"lr": 2e-3}),
+             {"optim.lr": 2e-3, "model.encoder.block.dropout": 0.3}),
 }
 PRESETS = ("", "src=de,tgt=en,length=32", "form=t5", "form=bart,tiny", "tiny",
            "form=bart,pairs=2000,denoise", "pairs=500,vocab=vocab.txt", "pairs=2000,denoise,tiny")
@@ -50,9 +51,9 @@ def get_config(arg: str = ""):
   c.evals.test2016 = common.evaluator(
       "translation", source=files("test2016"), lowercase=True)
   if args.form:
-    name, sizes, optim = arguments.choose(FORMS, args.form, "form")
+    name, sizes, edits = arguments.choose(FORMS, args.form, "form")
     c.model = translator_like(name, **sizes)
-    common.apply(c.optim, optim)
+    common.apply(c, edits)
   if args.tiny:
     nmt_base.shrink(c)
   elif args.pairs:
@@ -72,6 +73,6 @@ def translator_like(name: str, **sizes):
   """
   model = published.encoder_decoder(name, **sizes)
   common.apply(model.encoder, {"unroll": 4, "block": dict(
-      attention=dict(dropout=0.0), ffn=dict(dropout=0.0), dropout=0.3)})
+      attention=dict(dropout=0.0), ffn=dict(dropout=0.0))})
   nmt_base.follow(model.decoder, model.encoder)
   return model
