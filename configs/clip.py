@@ -104,6 +104,8 @@ def add_data(c, args, small: bool) -> None:
   if not 0 <= args.length <= most:
     raise ConfigError(f"config argument length={args.length}: must be 1 to {most}, the positions of"
                       " the model's texts")
+  if args.pack < 1:
+    raise ConfigError(f"config argument pack={args.pack}: must be 1 or more pairs of a row")
   if args.pack > 1 and c.model.pad_id is not None:
     raise ConfigError(f"config argument pack={args.pack}: texts of {args.model} fill their rows, so"
                       " a row has one")
@@ -156,7 +158,7 @@ def shrink(c, trained: bool, pack: int) -> None:
     stack = common.TINY_STACK | dict(unroll=1)
     common.apply(c, {"model": dict(image_stack=stack, text_stack=stack, projection=dict(width=32))})
     c.tokenizer.kind = common.tokenizer("bpe", vocab_size=100)
-  c.steps, c.epochs, c.batch_size, c.log_every = 4, None, 8 // pack, 2
+  c.steps, c.epochs, c.batch_size, c.log_every = 4, None, max(8 // pack, 1), 2
   c.checkpoint.every = c.checkpoint.keep = 2
   for evaluator in c.evals.values():
     evaluator.every = 0

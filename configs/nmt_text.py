@@ -49,6 +49,9 @@ def get_config(arg: str = ""):
   if args.tiny:
     nmt_base.shrink(c)
   if args.denoise:
+    if args.train:
+      raise ConfigError("config argument train: has no place beside denoise, whose texts are"
+                        " trained on; leave it out")
     val = tuple(f"{spec_of(args.val, 'tsv')}:columns[text={side}]" if args.val else
                 f"text:val.{side}" for side in (args.src, args.tgt))
     restore(c, args, tuple(spec_of(file, "text") for file in args.denoise.split("+")), val)
@@ -58,6 +61,9 @@ def get_config(arg: str = ""):
 
 def begin(c, args) -> None:
   """Takes the parameters of `args.init` and its tokenizer, or that of `args.vocab`."""
+  if args.init and args.vocab:
+    raise ConfigError("config arguments init and vocab exclude each other: init brings its"
+                      " tokenizer")
   if folder := args.init or args.vocab:
     c.tokenizer.kind = common.tokenizer("file", path=hub.place(folder))
   if args.init:

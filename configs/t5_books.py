@@ -31,8 +31,7 @@ def get_config(arg: str = ""):
   stack = dict(width=256, num_layers=2, unroll=-1, block=dict(
       attention=dict(num_heads=4, head_dim=64, dropout=0.0), ffn=dict(dim=768, dropout=0.0),
       dropout=0.0))
-  common.apply(c, {"model.encoder": stack, "model.decoder": stack,
-                   "model.embedding.output_scale": 256**-0.5})
+  common.apply(c, {"model.encoder": stack, "model.decoder": stack})
   if not args.vocab:
     c.tokenizer.kind = common.tokenizer("unigram", vocab_size=8192, sentinels=100, lowercase=True)
   c.data.ops[1].running = True

@@ -436,3 +436,7 @@ def test_captions_without_translations_are_those_of_no_pair():
   assert of_pairs.tokenizer.kind.name == "file" and set(others.evals) == {"val_loss"}
   with pytest.raises(ConfigError, match="denoise: is what init and vocab come from"):
     config_of("nmt_multi30k", "denoise,vocab=a")
+  with pytest.raises(ConfigError, match="init and vocab exclude each other"):
+    config_of("nmt_text", "init=a,vocab=b")
+  with pytest.raises(ConfigError, match="train: has no place beside denoise"):
+    config_of("nmt_text", "train=a.tsv,val=b.tsv,denoise=c.en")

@@ -79,11 +79,11 @@ class ImageText:
   """The loss of each image and its text against all others of the batch, a mean over images.
 
   Batches have `image [B, H, W, C]`, the text of each in `text [B, T]`, and `real [B, 1]`; or
-  several of them a row, as `TwoTowers` has it. With
-  "softmax" it is the mean of two cross-entropies, of the texts of an image and of the images of a
-  text; with "sigmoid" the sum over all texts of binary ones. The batch is the global one, on any
-  mesh; with `optim.accumulate` it is one of the parts. A text that two images of a batch share
-  counts as another's at each of them, as in the papers.
+  several of them a row, as `TwoTowers` has it. With "softmax" it is the mean of two
+  cross-entropies, of the texts of an image and of the images of a text; with "sigmoid" the sum over
+  all texts of binary ones. The batch is the global one, on any mesh; with `optim.accumulate` it is
+  one of the parts. A text that two images of a batch share counts as another's at each of them, as
+  in the papers.
   """
   loss: str = "softmax"  # of `LOSSES`
   chunk: SizeOrNone = 0  # images, or texts, that are compared at a time, about; 0 is all
