@@ -174,6 +174,8 @@ def _forward(variant, plan, q, k, v, inputs):
 
 def _backward(variant, plan, kept, d_out):
   q, k, v, inputs, out, log_total = kept
+  if early := plan.platform == "gpu":
+    out = _deltas(plan, out, d_out)
   operands = q, k, v, out, d_out, log_total
   shared_bias = inputs.bias is not None and inputs.bias.shape[0] == 1
   at_once = plan.k_blocks == 1 or (
@@ -181,6 +183,7 @@ def _backward(variant, plan, kept, d_out):
   cut = Cut(("group", "key", "row") if shared_bias else ("row", "group", "key"), False, True)
   make, in_specs = programs.specs(plan, cut, inputs)
   of_q, of_k, of_v, of_out, of_sums = programs.sides(make, plan, cut)
+  of_delta = of_sums if early else of_out
   own_keys = lambda width: make((1, plan.k_block, plan.kv_heads * width), "row", "key", "group")
   B, S = k.shape[:2]
   like = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -196,15 +199,16 @@ def _backward(variant, plan, kept, d_out):
                                for name, x in inputs.params.items()})
   d_q, d_k, d_v, d_bias, d_params = _call(
       programs.keys_program, variant, plan, cut, operands, inputs,
-      (of_q, of_k, of_v, of_out, of_out, of_sums), in_specs, outs, out_specs,
+      (of_q, of_k, of_v, of_delta, of_out, of_sums), in_specs, outs, out_specs,
       products=5 if at_once else 4, sums=(
           (q.shape[1], plan.heads * plan.width) if at_once and plan.k_blocks > 1 else None))
   if not at_once:
     cut = Cut(("row", "group", "query"), True, False)
     make, in_specs = programs.specs(plan, cut, inputs)
     of_q, of_k, of_v, of_out, of_sums = programs.sides(make, plan, cut)
+    of_delta = of_sums if early else of_out
     (d_q,) = _call(programs.queries_program, variant, plan, cut, operands, inputs,
-                   (of_q, of_k, of_v, of_out, of_out, of_sums), in_specs, (like(q),), (of_q,),
+                   (of_q, of_k, of_v, of_delta, of_out, of_sums), in_specs, (like(q),), (of_q,),
                    products=3)
   if plan.shared_by > 1:
     d_k, d_v = (x.reshape(B, S, -1, plan.shared_by, width).sum(3).reshape(B, S, -1)
@@ -216,6 +220,13 @@ def _backward(variant, plan, kept, d_out):
 
 
 _run.defvjp(_forward, _backward)
+
+
+def _deltas(plan: Plan, out: jax.Array, d_out: jax.Array) -> jax.Array:
+  """The sum of each output times its gradient: [B, T, N * Hv] to float32 [B, groups, heads, T]."""
+  found = (out.astype(jnp.float32) * d_out.astype(jnp.float32)).reshape(
+      *out.shape[:2], plan.groups, plan.heads, -1).sum(-1)
+  return jnp.moveaxis(found, 1, 3)
 
 
 def _holds_all_queries(plan: Plan, q: jax.Array, out: jax.Array) -> bool:

@@ -30,6 +30,9 @@ class Plan(NamedTuple):
   k_block: int
   q_blocks: int
   k_blocks: int
+  # Whether a loop over blocks asks of each what there is to do in it. A GPU reads blocks ahead only
+  # in a loop that does not, and what is not allowed adds zeros in any case.
+  gaps: bool = True
 
 
 class Work(NamedTuple):
@@ -133,25 +136,29 @@ class Reader:
   def tile(self, head: int, i: Any, j: Any) -> Tile:
     x, plan, variant = self.inputs, self.plan, self.variant
     at_q, at_k = self.queries(i), self.keys(j)
-    row = lambda ref, at: None if ref is None else ref[0, :, at]
-    column = lambda ref, at: None if ref is None else ref[0, :, at].T
-    iota = lambda shape: jax.lax.broadcasted_iota(jnp.int32, shape, shape.index(max(shape)))
-    q_index = x.scalars[4] + i * plan.q_block + iota((1, plan.q_block))
-    queries = Side(q_index, row(x.q_segments, at_q),
-                   {name: row(ref, at_q) for name, ref in x.q_flags.items()},
-                   row(x.q_positions, at_q))
-    keys = Side(j * plan.k_block + iota((plan.k_block, 1)), column(x.k_segments, at_k),
-                {name: column(ref, at_k) for name, ref in x.k_flags.items()},
-                column(x.k_positions, at_k))
+
+    def side(first, size, at, column, segments, flags, positions):
+      shape = (size, 1) if column else (1, size)
+      index = first + jax.lax.broadcasted_iota(jnp.int32, shape, 0 if column else 1)
+      read = lambda ref: None if ref is None else ref[0, :, at].T if column else ref[0, :, at]
+      return Side(index, read(segments), {name: read(ref) for name, ref in flags.items()},
+                  read(positions))
+
+    queries = side(x.scalars[4] + i * plan.q_block, plan.q_block, at_q, variant.by_query,
+                   x.q_segments, x.q_flags, x.q_positions)
+    keys = side(j * plan.k_block, plan.k_block, at_k, not variant.by_query,
+                x.k_segments, x.k_flags, x.k_positions)
+    turned = lambda pairs: pairs.T if variant.by_query else pairs
     words = rows = None
     if variant.dropout_rate:
       words = tuple(x.scalars[n].astype(jnp.uint32) for n in range(2))
       number = (x.scalars[2] + self.ids["row"]) * variant.num_heads + (
           x.scalars[3] + self.ids["group"] * plan.heads + head)
-      rows = (number * variant.num_queries + q_index).astype(jnp.uint32)
+      rows = (number * variant.num_queries + queries.index).astype(jnp.uint32)
     return Tile(
-        queries, keys, pairs=None if x.pairs is None else x.pairs[0, at_k, at_q].astype(jnp.int32),
-        bias=None if x.bias is None else x.bias[0, 0, head, at_k, at_q],
+        queries, keys,
+        pairs=None if x.pairs is None else turned(x.pairs[0, at_k, at_q].astype(jnp.int32)),
+        bias=None if x.bias is None else turned(x.bias[0, 0, head, at_k, at_q]),
         params={name: self.param(name, lambda n, ref=ref: ref[0, head:head + 1, n:n + 1])
                 for name, ref in x.params.items()},
         words=words, rows=rows)
@@ -178,6 +185,8 @@ class Reader:
 
   def _each(self, spans: Any, own: Any, pair: Callable, do: Callable, carry: Any) -> Any:
     def step(index, carry):
+      if not self.plan.gaps:
+        return do(index, carry, True)
       state = self.state(*pair(index))
       runs = [lambda c: c, lambda c: do(index, c, True), lambda c: do(index, c, False)]
       return jax.lax.switch(state, runs, carry)
@@ -194,6 +203,7 @@ def lanes(parts: Sequence[jax.Array], axis: int) -> jax.Array:
 
 def forward_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, out):
   """Writes the output of a block of queries and the log of its sums."""
+  variant = _by_query(variant, plan)
   read = Reader(variant, plan, cut, inputs)
   (q, k, v), (o, log_total) = refs, out
   i, shares = read.ids["query"], plan.heads // plan.kv_heads
@@ -206,32 +216,49 @@ def forward_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs
                           read.tile(h, i, j), masked)
             for h, sums in enumerate(carry)]
 
-  start = [Sums.start(plan.q_block, plan.v_width) for _ in range(plan.heads)]
+  start = [Sums.start(plan.q_block, plan.v_width, variant.by_query) for _ in range(plan.heads)]
   outs, logs = zip(*(sums.finish() for sums in read.each_keys(i, step, start)))
-  o[0] = lanes(outs, 0).T.astype(o.dtype)
+  o[0] = of_queries(variant, outs).astype(o.dtype)
   for head, log in enumerate(logs):
-    log_total[0, 0, head:head + 1, :] = log
+    log_total[0, 0, head:head + 1, :] = log.T if variant.by_query else log
 
 
-def delta_of(read: Reader, o, d_o, at) -> jax.Array:
-  """The sum of each output times its gradient, [heads * Hv, Q] before it is summed over Hv."""
-  return (o[0, at, :].astype(jnp.float32) * d_o[0, at, :].astype(jnp.float32)).T
+def _by_query(variant: Variant, plan: Plan) -> Variant:
+  """As a program of one block of queries and all keys has its tiles."""
+  return variant._replace(by_query=plan.platform == "gpu")
 
 
-def tile_gradients(read: Reader, refs, i, j, masked: bool, delta: jax.Array) -> list[Gradients]:
+def of_queries(variant: Variant, parts: Sequence[jax.Array]) -> jax.Array:
+  """[Q, heads * n] of each head's [n, Q]."""
+  return lanes(parts, 1) if variant.by_query else lanes(parts, 0).T
+
+
+def deltas_of(read: Reader, o, d_o, at) -> list[jax.Array]:
+  """The sum of each output times its gradient, [1, Q] of every head.
+
+  A GPU has it from before, in the place of outputs: each program would read all of these.
+  """
+  plan = read.plan
+  if plan.platform == "gpu":
+    return [o[0, 0, h:h + 1, at] for h in range(plan.heads)]
+  found = (o[0, at, :].astype(jnp.float32) * d_o[0, at, :].astype(jnp.float32)).T
+  return [found[h * plan.v_width:(h + 1) * plan.v_width].sum(0, keepdims=True)
+          for h in range(plan.heads)]
+
+
+def tile_gradients(read: Reader, refs, i, j, masked: bool,
+                   deltas: Sequence[jax.Array]) -> list[Gradients]:
   """Those of every head of a tile."""
   plan = read.plan
-  q, k, v, o, d_o, log_total = refs
+  q, k, v, _, d_o, log_total = refs
   at_q, at_k, shares = read.queries(i), read.keys(j), plan.heads // plan.kv_heads
-  result = []
-  for h in range(plan.heads):
-    rows = delta[h * plan.v_width:(h + 1) * plan.v_width].sum(0, keepdims=True)
-    result.append(tiles.backward(
-        read.variant, read.of_head(q, h, at_q, plan.width),
-        read.of_head(k, h // shares, at_k, plan.width),
-        read.of_head(v, h // shares, at_k, plan.v_width), read.of_head(d_o, h, at_q, plan.v_width),
-        log_total[0, 0, h:h + 1, at_q], rows, read.tile(h, i, j), masked))
-  return result
+  turned = lambda row: row.T if read.variant.by_query else row
+  return [tiles.backward(
+      read.variant, read.of_head(q, h, at_q, plan.width),
+      read.of_head(k, h // shares, at_k, plan.width),
+      read.of_head(v, h // shares, at_k, plan.v_width), read.of_head(d_o, h, at_q, plan.v_width),
+      turned(log_total[0, 0, h:h + 1, at_q]), turned(delta), read.tile(h, i, j), masked)
+          for h, delta in enumerate(deltas)]
 
 
 def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, out, sums=None):
@@ -259,7 +286,7 @@ def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, o
       d_bias[...] = jnp.zeros_like(d_bias)
 
   def step(i, carry, masked):
-    found = tile_gradients(read, refs, i, j, masked, delta_of(read, *refs[3:5], read.queries(i)))
+    found = tile_gradients(read, refs, i, j, masked, deltas_of(read, *refs[3:5], read.queries(i)))
     at = read.queries(i)
     if d_q is not None:
       added = lanes([g.query for g in found], 0).T
@@ -297,14 +324,15 @@ def keys_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, o
 
 def queries_program(variant: Variant, plan: Plan, cut: Cut, inputs: Inputs, refs, out):
   """Writes the gradient of a block of queries."""
+  variant = _by_query(variant, plan)
   read = Reader(variant, plan, cut, inputs)
   i = read.ids["query"]
-  delta = delta_of(read, *refs[3:5], read.queries(i))
+  deltas = deltas_of(read, *refs[3:5], read.queries(i))
 
   def step(j, carry, masked):
-    found = tile_gradients(read, refs, i, j, masked, delta)
+    found = tile_gradients(read, refs, i, j, masked, deltas)
     return [total + g.query for total, g in zip(carry, found)]
 
-  start = [jnp.zeros((plan.width, plan.q_block), jnp.float32) for _ in range(plan.heads)]
-  found = read.each_keys(i, step, start)
-  out[0][0] = lanes(found, 0).T.astype(out[0].dtype)
+  shape = (plan.q_block, plan.width) if variant.by_query else (plan.width, plan.q_block)
+  start = [jnp.zeros(shape, jnp.float32) for _ in range(plan.heads)]
+  out[0][0] = of_queries(variant, read.each_keys(i, step, start)).astype(out[0].dtype)

@@ -1,8 +1,11 @@
 """The arithmetic of one tile of attention: some queries and some keys of one head, both ways.
 
 Logits are [keys, queries] here: what belongs to a query is then a row along a TPU's lanes, its
-maximum and its sum are taken over whole registers, and no tile is transposed. Everything is of two
-dimensions, so that a kernel and `jax.vmap` can both run it.
+maximum and its sum are taken over whole registers, and no tile is transposed. With `by_query` they
+are [queries, keys], so that what is multiplied with keys or values next is a GPU's first operand,
+which its products read from registers. Shapes are of the former; of the latter [K, Q] is [Q, K],
+and what has a number, or a row, a query is transposed. Everything is of two dimensions, so that a
+kernel and `jax.vmap` can both run it.
 """
 
 from typing import Callable, Mapping, NamedTuple
@@ -30,6 +33,12 @@ class Variant(NamedTuple):
   num_heads: int = 0  # N of all devices
   padded: bool = False  # there are keys behind the last
   num_keys: int = 0
+  by_query: bool = False  # the rows of a tile are its queries, and its columns the keys
+
+  @property
+  def over_keys(self) -> int:
+    """The axis of a tile's keys."""
+    return 1 if self.by_query else 0
 
 
 class Side(NamedTuple):
@@ -52,10 +61,13 @@ class Tile(NamedTuple):
 
   def flags(self, name: str) -> tuple[jax.Array, jax.Array]:
     """As `masks.Rows.flags`, of this tile: [K, Q] both."""
-    shape = self.keys.index.shape[0], self.queries.index.shape[1]
-    of_query, of_key = (jnp.broadcast_to(side.flags[name], shape) != 0
+    of_query, of_key = (jnp.broadcast_to(side.flags[name], self.shape) != 0
                         for side in (self.queries, self.keys))
     return of_query, of_key
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return jnp.broadcast_shapes(self.queries.index.shape, self.keys.index.shape)
 
 
 class Sums(NamedTuple):
@@ -65,9 +77,10 @@ class Sums(NamedTuple):
   out: jax.Array  # [Hv, Q] float32, the values so weighted
 
   @classmethod
-  def start(cls, num_queries: int, width: int) -> "Sums":
-    zeros = lambda rows: jnp.zeros((rows, num_queries), jnp.float32)
-    return cls(jnp.full((1, num_queries), LOWEST, jnp.float32), zeros(1), zeros(width))
+  def start(cls, num_queries: int, width: int, by_query: bool = False) -> "Sums":
+    full = lambda rows, value: jnp.full(
+        (num_queries, rows) if by_query else (rows, num_queries), value, jnp.float32)
+    return cls(full(1, LOWEST), full(1, 0), full(width, 0))
 
   def finish(self) -> tuple[jax.Array, jax.Array]:
     """The output [Hv, Q], zeros where nothing was allowed, and log of the sum of exp [1, Q]."""
@@ -91,6 +104,22 @@ def product(a: jax.Array, b: jax.Array, over_a: int, over_b: int) -> jax.Array:
                              preferred_element_type=jnp.float32)
 
 
+def of_pairs(variant: Variant, of_queries: jax.Array, of_keys: jax.Array) -> jax.Array:
+  """The products of each query's row with each key's, [K, Q]."""
+  return product(*((of_queries, of_keys) if variant.by_query else (of_keys, of_queries)), 1, 1)
+
+
+def over_keys(variant: Variant, weights: jax.Array, of_keys: jax.Array) -> jax.Array:
+  """The sums over keys of a tile times the keys' rows [K, n]: [n, Q]."""
+  return (product(weights, of_keys, 1, 0) if variant.by_query
+          else product(of_keys, weights, 0, 0))
+
+
+def over_queries(variant: Variant, weights: jax.Array, of_queries: jax.Array) -> jax.Array:
+  """The sums over queries of a tile times the queries' rows [Q, n]: [K, n], of either order."""
+  return product(weights, of_queries, 1 - variant.over_keys, 0)
+
+
 def allowed(variant: Variant, tile: Tile) -> jax.Array | None:
   """bool, broadcasting to [K, Q]; None where all pairs are."""
   found = []
@@ -106,8 +135,7 @@ def allowed(variant: Variant, tile: Tile) -> jax.Array | None:
     found.append(tile.pairs != 0)
   if not found:
     return None
-  shape = tile.keys.index.shape[0], tile.queries.index.shape[1]
-  result, *others = (jnp.broadcast_to(each, shape) for each in found)
+  result, *others = (jnp.broadcast_to(each, tile.shape) for each in found)
   for other in others:
     result &= other
   return result
@@ -122,7 +150,7 @@ def bias_of(variant: Variant, tile: Tile) -> tuple[jax.Array, Callable]:
 
 def logits(variant: Variant, q: jax.Array, k: jax.Array, tile: Tile, masked: bool):
   """The logits [K, Q] and, with a soft cap, the slope of each in what is capped."""
-  found, slope = product(k, q, 1, 1) * variant.scale, None
+  found, slope = of_pairs(variant, q, k) * variant.scale, None
   if variant.soft_cap is not None:
     share = jnp.tanh(found / variant.soft_cap)
     found, slope = variant.soft_cap * share, 1 - share * share
@@ -157,11 +185,12 @@ def forward(variant: Variant, sums: Sums, q: jax.Array, k: jax.Array, v: jax.Arr
     masked: False where all of them are known to be allowed.
   """
   found, _ = logits(variant, q, k, tile, masked)
-  highest = jnp.maximum(sums.highest, found.max(0, keepdims=True))
+  axis = variant.over_keys
+  highest = jnp.maximum(sums.highest, found.max(axis, keepdims=True))
   shrink, weights = jnp.exp(sums.highest - highest), jnp.exp(found - highest)
-  total = sums.total * shrink + weights.sum(0, keepdims=True)
+  total = sums.total * shrink + weights.sum(axis, keepdims=True)
   weights = dropped(variant, tile, weights).astype(v.dtype)
-  return Sums(highest, total, sums.out * shrink + product(v, weights, 0, 0))
+  return Sums(highest, total, sums.out * shrink + over_keys(variant, weights, v))
 
 
 def backward(variant: Variant, q: jax.Array, k: jax.Array, v: jax.Array, d_out: jax.Array,
@@ -182,13 +211,14 @@ def backward(variant: Variant, q: jax.Array, k: jax.Array, v: jax.Array, d_out: 
   """
   found, slope = logits(variant, q, k, tile, masked)
   weights = jnp.exp(found - log_total)
-  d_value = product(dropped(variant, tile, weights).astype(v.dtype), d_out, 1, 0)
-  d_weights = dropped(variant, tile, product(v, d_out, 1, 1))
+  d_value = over_queries(variant, dropped(variant, tile, weights).astype(v.dtype), d_out)
+  d_weights = dropped(variant, tile, of_pairs(variant, d_out, v))
   d_logits = weights * (d_weights - delta)
   d_params = {}
   if variant.bias is not None and tile.params:
     (d_params,) = bias_of(variant, tile)[1](d_logits)
   d_products = d_logits * variant.scale if slope is None else d_logits * slope * variant.scale
   d_products = d_products.astype(k.dtype)
-  return Gradients(query=product(k, d_products, 0, 0), key=product(d_products, q, 1, 0),
+  return Gradients(query=over_keys(variant, d_products, k),
+                   key=over_queries(variant, d_products, q),
                    value=d_value, logits=d_logits, params=d_params)
