@@ -78,10 +78,14 @@ class JaxSide:
   def matmul_peak(self) -> float:
     """FLOP/s of a large plain product in the dtype of the model."""
     import jax.numpy as jnp
-    n, dtype = (2048, jnp.float32) if self.jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
+    n, times, dtype = (2048, 1, jnp.float32) if self.jax.default_backend() == "cpu" else (
+        8192, 10, jnp.bfloat16)
     x = self.jax.random.normal(self.jax.random.key(0), (n, n), dtype)  # of equal ones it is faster
     product = self.jax.jit(lambda x: x @ x)
-    return 2 * n**3 / harness.fastest(lambda: product(x).block_until_ready())
+
+    def products():  # several, since a device waits for its host between two calls
+      self.jax.block_until_ready([product(x) for _ in range(times)])
+    return times * 2 * n**3 / harness.fastest(products)
 
 
 class JtxSide(JaxSide):
@@ -206,14 +210,15 @@ class TorchSide:
 
   def matmul_peak(self) -> float:
     """FLOP/s of a large plain product in the dtype of the model."""
-    n, dtype = (2048, self.torch.float32) if self.device.type == "cpu" else (
-        8192, self.torch.bfloat16)
+    n, times, dtype = (2048, 1, self.torch.float32) if self.device.type == "cpu" else (
+        8192, 10, self.torch.bfloat16)
     x = self.torch.randn((n, n), dtype=dtype, device=self.device)
 
-    def product():
-      x @ x
+    def products():
+      for _ in range(times):
+        x @ x
       self.synchronize()
-    return 2 * n**3 / harness.fastest(product)
+    return times * 2 * n**3 / harness.fastest(products)
 
   def reset_peak_memory(self) -> None:
     if self.device.type == "cuda":

@@ -237,6 +237,8 @@ class Stack(nn.Module):
     if remat != "none":
       layer = nn.remat(layer, policy=REMAT[remat], prevent_cse=False)
     unroll = segment.num_layers if c.unroll == -1 else min(c.unroll, segment.num_layers)
+    if self.is_initializing():
+      unroll = 1  # the same draws, of a program that compiles in a fraction of the time
     sharing = dict(variable_axes={"params": 0, SUMS: 0},
                    split_rngs={"params": not c.share, "dropout": True},
                    metadata_params={nn.PARTITION_NAME: "layers"})
