@@ -62,13 +62,17 @@ def _on_cpu(x, kernel, num_in):
 
 @jax.custom_vjp
 def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
-  """[..., D] + [D], whose gradient the units for products sum, in float32, for nothing."""
+  """[..., D] + [D], whose gradient a TPU's units for products sum, in float32, for nothing."""
   return x + bias
 
 
 def _bias_gradient(_, gradient):
-  # One row alone would become a sum again.
   rows = gradient.reshape(-1, gradient.shape[-1])
+  if platform() == "gpu":  # which would copy the gradients of several biases into one array for it
+    # Without the barrier a sum in float32 has XLA write the gradient in float32, too.
+    rows = jax.lax.optimization_barrier(rows)
+    return rows.reshape(gradient.shape), rows.sum(0, dtype=jnp.float32).astype(gradient.dtype)
+  # One row alone would become a sum again.
   total = jnp.matmul(jnp.ones((8, rows.shape[0]), rows.dtype), rows,
                      preferred_element_type=jnp.float32)
   return gradient, total.mean(0).astype(gradient.dtype)

@@ -22,7 +22,7 @@ from jtx.nn.block import POSITION_AT, Block, BlockConfig, Context
 from jtx.nn.cache import Projections
 from jtx.nn.convolution import ConvolutionConfig
 from jtx.nn.experts import SUMS
-from jtx.nn.kept import KEPT
+from jtx.nn.kept import KEPT, NAMES
 from jtx.nn.positions import Params, Places, Position, make_params
 from jtx.nn.recurrence import of_layer
 from jtx.parallel.sharding import platform
@@ -33,6 +33,8 @@ REMAT: dict[str, Callable | None] = {
     "none": None,  # keep everything: no rematerialisation
     # Keep what a norm, an activation or attention starts from, in the compute type.
     "cheap": jax.checkpoint_policies.save_only_these_names(*KEPT),
+    # And what attention is of, which a GPU takes longer to make again than to read.
+    "projected": jax.checkpoint_policies.save_only_these_names(*NAMES),
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # keep products with weights
     "full": jax.checkpoint_policies.nothing_saveable,  # keep a layer's input only
 }
@@ -66,7 +68,7 @@ class StackConfig:
   causal: bool = False  # later places are hidden
   final_norm: bool = True  # False: what reads a pre-norm stack has a norm of its own
   share: bool = False  # one set of parameters, without [layers, ...], for all layers (ALBERT)
-  remat: str = "auto"  # of `REMAT`; "auto" is "cheap" on accelerators and "none" on CPU
+  remat: str = "auto"  # of `REMAT`; "auto" is "cheap" on TPU, "projected" on GPU, "none" on CPU
   unroll: Annotated[int, Within("[-1, 4096]")] = 1  # layers unrolled in a scan; -1 is all
 
   def check(self) -> None:
@@ -233,7 +235,7 @@ class Stack(nn.Module):
       return one_by_one(ScanLayer, fields, name, segment.num_layers, c.share)
     remat, layer = c.remat, ScanLayer
     if remat == "auto":
-      remat = "none" if platform() == "cpu" else "cheap"
+      remat = {"cpu": "none", "gpu": "projected"}.get(platform(), "cheap")
     if remat != "none":
       layer = nn.remat(layer, policy=REMAT[remat], prevent_cse=False)
     unroll = segment.num_layers if c.unroll == -1 else min(c.unroll, segment.num_layers)

@@ -121,7 +121,7 @@ def _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first
     if pairwise is not None:
       pairwise = pairwise.replace(params={n: more(x, 0) for n, x in pairwise.params.items()})
     return _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first)[:, :, :N]
-  plan = plans.make_plan(kind, interpret, variant, **shapes)
+  plan = plans.make_plan(kind, interpret, variant, **shapes, itemsize=q.dtype.itemsize)
   long_q, long_k = plan.q_block * plan.q_blocks, plan.k_block * plan.k_blocks
   variant = variant._replace(padded=long_k > S)
   pad = lambda x, axis, size: x if x.shape[axis] == size else jnp.pad(
@@ -298,7 +298,8 @@ def _compiler_params(plan: Plan, cut: Cut) -> dict[str, Any]:
     return {}
   if plan.platform == "gpu":
     from jax.experimental.pallas import triton
-    return {"compiler_params": triton.CompilerParams(num_warps=4, num_stages=2)}
+    return {"compiler_params": triton.CompilerParams(
+        num_warps=4, num_stages=plans.GPU_STAGES)}
   from jax.experimental.pallas import tpu as pltpu
   # A row's blocks of keys add to one gradient of queries, and rows to that of a bias they share: in
   # order. The others may go to the cores of a chip.

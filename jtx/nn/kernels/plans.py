@@ -15,7 +15,9 @@ from jtx.nn.masks import FULL, And, Mask, Or, Rows
 LANES = 128  # of a TPU's registers
 BLOCKS = (512, 256, 128)  # sides of blocks of longer rows, on a TPU
 WHOLE = 768  # rows up to this length are one block
-GPU_BLOCK = 64  # all that a GPU's programs hold is of sides that are powers of two
+# Of a GPU's programs all sides are powers of two. A block has at most so many rows, which are at
+# most so many bytes: three of each operand are in a processor's fast memory at a time.
+GPU_BLOCK, GPU_BYTES, GPU_STAGES = 64, 2**14, 3
 # A block of side n takes as long as one of n + FILL whose units were never idle: what is taken for
 # the filling and draining of a product's pipeline, half of the smallest block.
 FILL = 64
@@ -46,8 +48,8 @@ def fits(number: int, heads: int, *widths: int) -> bool:
   return heads % number == 0 and all(number * width % LANES == 0 for width in widths)
 
 
-def make_plan(kind: str, interpret: bool, variant: Variant, *, q, k, v) -> Plan:
-  """How heads share programs, and the blocks of a side, for shapes [B, T, N, H]."""
+def make_plan(kind: str, interpret: bool, variant: Variant, *, q, k, v, itemsize: int) -> Plan:
+  """How heads share programs, and the blocks of a side, for shapes [B, T, N, H] of numbers."""
   (B, T, N, H), (S, K, Hv) = q, (*k[1:3], v[3])
   kv_heads, heads, shared_by = 1, 1, N // K
   if kind == "tpu" and (H % LANES or Hv % LANES):
@@ -55,7 +57,8 @@ def make_plan(kind: str, interpret: bool, variant: Variant, *, q, k, v) -> Plan:
     heads, shared_by = kv_heads * N // K, 1
   if kind == "gpu":
     H, Hv = (1 << max(n - 1, 15).bit_length() for n in (H, Hv))
-    cut = (GPU_BLOCK, -(-T // GPU_BLOCK)), (GPU_BLOCK, -(-S // GPU_BLOCK))
+    block = min(GPU_BLOCK, max(GPU_BYTES // (max(H, Hv) * itemsize), 16))
+    cut = (block, -(-T // block)), (block, -(-S // block))
   else:
     cut = _cut(variant, B, T, S)
   (q_block, q_blocks), (k_block, k_blocks) = cut

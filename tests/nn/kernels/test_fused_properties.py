@@ -45,7 +45,8 @@ def pairs_of(mask, T, S):
 def plan_of(mask, T, S, rows=1):
   variant = Variant(mask, 1.0, num_queries=T, num_keys=S)
   shape = lambda length: (rows, length, 1, H)
-  return variant, plans.make_plan("tpu", False, variant, q=shape(T), k=shape(S), v=shape(S))
+  return variant, plans.make_plan("tpu", False, variant, q=shape(T), k=shape(S), v=shape(S),
+                                   itemsize=2)
 
 
 # ------------------------------------------------------------------------------- what is passed by
