@@ -161,7 +161,11 @@ def warm_up(workers: Collection[Worker]) -> list[float]:
   for worker in workers:
     if not worker.waiting:
       worker.begin("warm_up")
-  return [worker.answer() for worker in workers]
+  seconds = []
+  for worker in workers:
+    seconds.append(worker.answer())
+    print(f"warm after {seconds[-1]:.1f} s", flush=True)  # where the time ends before the other is
+  return seconds
 
 
 def train_beside(ours: Callable[..., Any], theirs: Mapping[str, Callable[..., Any]], family: str,

@@ -82,15 +82,28 @@ def test_a_product_on_chips_is_that_of_a_cpu(monkeypatch):
   normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
   x, kernel, bias, g = normal(3, 7, 4, 5), normal(4, 5, 2, 6), normal(2, 6), normal(3, 7, 2, 6)
   found = {}
-  for name, platform, large in (("cpu", "cpu", x.size + 1), ("tpu", "tpu", 0), ("large", "cpu", 0)):
+  for name, platform, large in (("cpu", "cpu", x.size + 1), ("tpu", "tpu", 0), ("gpu", "gpu", 0),
+                                ("large", "cpu", 0)):
     monkeypatch.setattr(numerics, "platform", lambda: platform)
     monkeypatch.setattr(numerics, "LARGE", large)
     out, way_back = jax.vjp(lambda *args: numerics.product(*args, 2), x, kernel, bias)
     found[name] = jax.device_get((out, *way_back(g)))
-  for name in ("tpu", "large"):
+  for name in ("tpu", "gpu", "large"):
     for a, b in zip(found[name], found["cpu"], strict=True):
       assert a.shape == b.shape
       np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+def test_the_gradient_of_a_bias_is_summed_in_float32(platform, monkeypatch):
+  """In bfloat16 a sum of 4,096 numbers near 1 would stop at 256."""
+  monkeypatch.setattr(numerics, "platform", lambda: platform)
+  g = jnp.asarray(np.random.default_rng(3).uniform(0.5, 1.5, (8, 512, 4)), jnp.bfloat16)
+  _, way_back = jax.vjp(numerics.add_bias, jnp.zeros_like(g), jnp.zeros(4, jnp.bfloat16))
+  d_x, d_bias = jax.jit(way_back)(g)
+  assert (d_x == g).all() and d_bias.dtype == jnp.bfloat16
+  expected = np.asarray(g, np.float64).sum((0, 1))
+  np.testing.assert_allclose(np.asarray(d_bias, np.float64), expected, rtol=2**-8)
 
 
 def test_the_gradient_of_a_large_product_copies_nothing(monkeypatch):

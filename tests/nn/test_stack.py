@@ -349,6 +349,13 @@ def test_initial_values_do_not_depend_on_unrolling_and_differ_by_layer():
   assert np.abs(kernel[0] - kernel[1]).min() > 0
 
 
+def test_unrolled_layers_are_drawn_in_a_loop():
+  """Unrolled, the program that draws many layers takes an accelerator's compiler a minute."""
+  lines = [jax.jit(stack(5, unroll=unroll).init).lower(
+      jax.random.key(0), X, context()).as_text().count("\n") for unroll in (1, -1)]
+  assert lines[0] == lines[1]
+
+
 @pytest.mark.parametrize("share, drawn, dropped", [
     (False, [0.5401972, -0.12914632], [-0.24000594, 0.21509355, 1.740773]),
     (True, [-0.48210746, 0.4509979], [1.6641366, -0.8189242, 0.16853487])])
