@@ -123,7 +123,7 @@ def _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first
     return _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first)[:, :, :N]
   plan = plans.make_plan(kind, interpret, variant, **shapes, itemsize=q.dtype.itemsize)
   long_q, long_k = plan.q_block * plan.q_blocks, plan.k_block * plan.k_blocks
-  variant = variant._replace(padded=long_k > S)
+  variant = variant._replace(padded=long_k > S, gaps=plans.has_gaps(variant, plan))
   pad = lambda x, axis, size: x if x.shape[axis] == size else jnp.pad(
       x, [(0, size - n if a == axis else 0) for a, n in enumerate(x.shape)])
   queries = lambda x: None if x is None else pad(x.astype(jnp.int32), 1, long_q)[:, None]

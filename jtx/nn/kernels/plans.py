@@ -64,17 +64,16 @@ def make_plan(kind: str, interpret: bool, variant: Variant, *, q, k, v, itemsize
   (q_block, q_blocks), (k_block, k_blocks) = cut
   return Plan(platform=kind, interpret=interpret, groups=N // heads, heads=heads,
               kv_heads=kv_heads, shared_by=shared_by, width=H, v_width=Hv, q_block=q_block,
-              k_block=k_block, q_blocks=q_blocks, k_blocks=k_blocks,
-              gaps=kind != "gpu" or _gaps(variant, T, q_block, k_block, k_blocks))
+              k_block=k_block, q_blocks=q_blocks, k_blocks=k_blocks)
 
 
-def _gaps(variant: Variant, T: int, q_block: int, k_block: int, k_blocks: int) -> bool:
-  """Whether a mask may leave out a block that lies between two others of its row or column."""
-  if _has_flags(variant.mask):
+def has_gaps(variant: Variant, plan: Plan) -> bool:
+  """`Variant.gaps`: whether a block that a mask leaves out may lie between two others of a side."""
+  if plan.platform != "gpu" or _has_flags(variant.mask):
     return True
-  queries = -(-max(variant.num_queries, T) // q_block) * q_block
-  busy = blocks.blocks(
-      variant.mask, queries, k_block * k_blocks, q_block, k_block) != blocks.EMPTY
+  queries = max(-(-variant.num_queries // plan.q_block), plan.q_blocks) * plan.q_block
+  busy = blocks.blocks(variant.mask, queries, plan.k_block * plan.k_blocks, plan.q_block,
+                       plan.k_block) != blocks.EMPTY
   begins = lambda x: (x[1:] & ~x[:-1]).sum(0) + x[0]  # how often a row of True begins
   return bool(max(begins(busy).max(), begins(busy.T).max()) > 1)
 

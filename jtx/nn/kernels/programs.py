@@ -30,9 +30,6 @@ class Plan(NamedTuple):
   k_block: int
   q_blocks: int
   k_blocks: int
-  # Whether a loop over blocks asks of each what there is to do in it. A GPU reads blocks ahead only
-  # in a loop that does not, and what is not allowed adds zeros in any case.
-  gaps: bool = True
 
 
 class Work(NamedTuple):
@@ -185,7 +182,7 @@ class Reader:
 
   def _each(self, spans: Any, own: Any, pair: Callable, do: Callable, carry: Any) -> Any:
     def step(index, carry):
-      if not self.plan.gaps:
+      if not self.variant.gaps:
         return do(index, carry, True)
       state = self.state(*pair(index))
       runs = [lambda c: c, lambda c: do(index, c, True), lambda c: do(index, c, False)]

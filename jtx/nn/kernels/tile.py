@@ -34,6 +34,9 @@ class Variant(NamedTuple):
   padded: bool = False  # there are keys behind the last
   num_keys: int = 0
   by_query: bool = False  # the rows of a tile are its queries, and its columns the keys
+  # Whether a loop over blocks asks of each what there is to do in it. A GPU reads blocks ahead only
+  # in a loop that does not, and what is not allowed adds zeros in any case.
+  gaps: bool = True
 
   @property
   def over_keys(self) -> int:
