@@ -30,6 +30,7 @@ from jtx.data.ops.template import parts_of
 from jtx.data.sources.specs import spec_of
 from jtx.errors import ConfigError, nearest
 from jtx.interop.presets import ENCDECS
+from jtx.saved import speaking
 from jtx.saved.folder import open_saved
 
 from . import arguments, common, glue, published
@@ -58,7 +59,7 @@ def get_config(arg: str = ""):
       arg, tasks="sst2", init="", model="", files=False, limit=0, temperature=1.0, length=512,
       target=64, batch=16, lr=1e-3, epochs=3.0, beam=1, vocab=8000, tiny=False)
   c = common.get_config()
-  open_model(c, args)
+  begin, start = open_model(c, args)
   c.objective = common.objective("seq2seq", label_smoothing=0.0)
   c.optim.optimizer = common.optimizer("adafactor")
   c.optim.schedule = common.schedule("constant")
@@ -66,7 +67,7 @@ def get_config(arg: str = ""):
   c.data.smoothing = None if args.temperature == 1.0 else 1 / args.temperature
   c.data.size_limit = args.limit
   c.data.ops = (common.op("template"),
-                common.op("tokenize", lengths=(args.length, args.target)),
+                common.op("tokenize", begin=begin, start=start, lengths=(args.length, args.target)),
                 common.op("pack", lengths=(args.length, args.target)))
   c.data.window = 0  # so that every epoch has every example
   c.decode.method = common.method("beam", beam=args.beam)
@@ -90,15 +91,17 @@ def fill(c, tasks: Mapping[str, Task]) -> None:
         scores=task.scores, labels=task.labels, references=task.references)
 
 
-def open_model(c, args) -> None:
-  """The model and the tokenizer: those of `args.init`, or fresh ones."""
+def open_model(c, args) -> tuple[bool, str]:
+  """The model and the tokenizer: those of `args.init`, or fresh ones; `begin` and `start` of texts.
+  """
   if args.init:
     if args.model:
       raise ConfigError("config arguments init and model exclude each other: init brings its model")
     c.init_from = hub.place(args.init)
-    c.model = common.model("encdec", **open_saved(args.init).trunk_fields("encdec"))
+    saved = open_saved(args.init)
+    c.model = common.model("encdec", **saved.trunk_fields("encdec"))
     c.tokenizer.kind = common.tokenizer("file", path=c.init_from)
-    return
+    return speaking.around_texts(saved)
   name = args.model or "t5_small"
   arguments.choose(ENCDECS, name, "model")
   c.model = published.encoder_decoder(name)
@@ -107,6 +110,7 @@ def open_model(c, args) -> None:
       common.apply(stack, {"width": 256, "num_layers": 4, "unroll": -1,
                            "block.attention.num_heads": 4, "block.ffn.dim": 1024})
   c.tokenizer.kind = common.tokenizer("unigram", vocab_size=args.vocab, sentinels=100)
+  return False, "begin"
 
 
 # ------------------------------------------------------------------------------- tasks

@@ -8,6 +8,7 @@ import pytest
 
 from configs import classify, common, glue, squad, text2text
 import jtx
+from jtx.data.dataset import Dataset
 from jtx.data.ops.template import Template
 from jtx.errors import ConfigError
 from jtx.train import loop
@@ -88,6 +89,23 @@ def test_arguments_that_do_not_fit(arg, said):
   with pytest.raises(ConfigError) as e:
     text2text.get_config(arg)
   assert said in str(e.value)
+
+
+def test_a_run_goes_on_with_the_tokens_around_its_texts(tmp_path):
+  """Those of the run it begins with, and its decoder's start."""
+  config = text2text.get_config("tiny")
+  dataset = lambda c: Dataset(c.data, c.tokenizer)
+  assert dataset(config).info["bos_id"] == dataset(config).tokenizers["tgt"].bos_id
+  config.data.ops[1].begin, config.data.ops[1].start = True, "end"
+  common.apply(config, {"steps": 1, "evals": {}})
+  loop.run(config.lock(), str(tmp_path / "first"))
+  (tmp_path / "a.tsv").write_text("x\ty\n" + "Ann\tsea\n" * 8)
+  (tmp_path / "tasks.json").write_text(json.dumps({"mine": {
+      "train": "a.tsv", "dev": "a.tsv", "input": "{x}", "target": "{y}"}}))
+  more = text2text.get_config(f"{tmp_path / 'tasks.json'},init={tmp_path / 'first'}")
+  assert (more.data.ops[1].begin, more.data.ops[1].start) == (True, "end")
+  more.data.path = str(tmp_path)
+  assert dataset(more).info["bos_id"] == dataset(more).tokenizers["tgt"].eos_id
 
 
 @pytest.mark.slow

@@ -129,7 +129,7 @@ class Dataset:
       source, target = (self.tokenizers[f] for f in (self.fields[0], self.fields[-1]))
       info |= {"vocab_size": target.vocab_size, "src_vocab_size": source.vocab_size,
                "bos_id": target.bos_id, "globals.separator": target.eos_id}
-      if self.recipe.form is not None and self.recipe.form.start_role == "eos":
+      if getattr(self.recipe.form or self.recipe.maker, "start_role", "bos") == "eos":
         info["bos_id"] = target.eos_id
     if labels := self.labels:
       info[self.recipe.namer.names_key] = len(labels)

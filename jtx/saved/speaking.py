@@ -23,6 +23,20 @@ def begin_ids(saved: Saved) -> tuple[int, ...] | None:
   return None if not begins else (saved.tokenizer().bos_id,) if begins[0] else ()
 
 
+def around_texts(saved: Saved) -> tuple[bool, str]:
+  """Fields `begin` and `start` of the op `tokenize` that an encoder-decoder was trained with."""
+  if isinstance(saved, Run):
+    begin, start = saved.data.around[0], saved.data.info.get("bos_id")
+  elif isinstance(saved, HuggingFace):
+    begin = saved.tokenizer().begin_ids() == (saved.tokenizer().bos_id,)
+    start = generation.start_id(saved.directory)
+  else:
+    return False, "begin"
+  tokenizer = saved.tokenizer()
+  ended = start == tokenizer.eos_id != tokenizer.bos_id
+  return begin, "end" if ended else "begin"
+
+
 def end_ids(saved: Saved) -> tuple[int, ...]:
   """The tokens that end a generated text; () is the tokenizer's end token."""
   return generation.end_ids(saved.directory) if isinstance(saved, HuggingFace) else ()

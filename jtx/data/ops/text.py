@@ -8,7 +8,7 @@ import numpy as np
 from jtx.data.example import Example, check_text, follow
 from jtx.data.op import Column, ExampleOp
 from jtx.data.tokenizers.characters import UnknownCharacters
-from jtx.errors import ConfigError, ExampleError
+from jtx.errors import ConfigError, ExampleError, nearest
 from jtx.ranges import Count, CountOrNone, NotNegative, Size
 
 
@@ -56,15 +56,21 @@ class Lowercase(ExampleOp):
     return examples
 
 
+STARTS = {"begin": "bos", "end": "eos"}  # roles of the tokens of `Tokenize.start`
+
+
 @dataclasses.dataclass(frozen=True)
 class Tokenize(ExampleOp):
   """Text to token ids, each field by its tokenizer, between its begin and end tokens."""
   fields: tuple[str, ...] = ("src", "tgt")  # keys of the example
   begin: bool = False  # a begin token stands before the text's
   end: bool = True  # and an end token behind
+  start: str = "begin"  # the token that starts the decoder of an encoder-decoder, or "end"
   lengths: tuple[Size, ...] = ()  # tokens that each field is cut to, these two too; () cuts none
 
   def __post_init__(self):
+    if self.start not in STARTS:
+      raise ConfigError(f"op tokenize: start={self.start!r}: {nearest(self.start, STARTS)}")
     if self.lengths and (len(self.lengths) != len(self.fields)
                          or min(self.lengths) <= self.begin + self.end):
       raise ConfigError(f"op tokenize: lengths={self.lengths} needs a number above"
@@ -79,6 +85,10 @@ class Tokenize(ExampleOp):
       for e, ids in zip(examples, _encoded("tokenize", examples, f, tokenizers[f])):
         e[f] = np.concatenate([before, np.asarray(ids[:room], np.int32), after])
     return examples
+
+  @property
+  def start_role(self) -> str:
+    return STARTS[self.start]
 
   @property
   def columns(self) -> dict[str, Column]:

@@ -106,6 +106,12 @@ def test_a_field_that_is_no_text_is_named(name, example, message):
   assert str(e.value) == message
 
 
+def test_a_decoder_starts_with_the_token_of_that_role():
+  assert [Tokenize(start=start).start_role for start in ("begin", "end")] == ["bos", "eos"]
+  with pytest.raises(ConfigError, match="op tokenize: start='ende': did you mean 'end'"):
+    Tokenize(start="ende")
+
+
 def test_filter_length_limits_are_inclusive():
   examples = counts((2, 5), (1, 5), (2, 6), (6, 2), (5, 2))
   assert left(FilterLength(min_length=2, max_length=5)(examples, None)) == [0, 4]
