@@ -86,28 +86,28 @@ def run_finetune(context: Context, size: Any, peers: Sequence[str], result: Resu
 # those of which there are several programs: a GPU's compiler would take too long to unroll them.
 ROWS = {
     "bert_base": Row(
-        run=run_bert, share=90, titles={"full": "BERT-Base, {rows} rows of {length}, tokens/s"},
+        run=run_bert, share=100, titles={"full": "BERT-Base, {rows} rows of {length}, tokens/s"},
         size=bert_data.Size("base", rows=64, length=512, vocab_size=30_522, dtype=BF16),
         tiny=bert_data.Size("tiny", rows=8, length=64, vocab_size=9_000, dtype=BF16)),
     "vit_b16": Row(
-        run=run_vit, share=70,
+        run=run_vit, share=85,
         titles={"step": "ViT-B/16, {rows} images of {res} x {res}, images/s"},
         size=vit.Size("b", patch=16, res=224, rows=256, dtype=BF16),
         tiny=vit.Size("ti", patch=4, res=16, dtype=BF16, unroll=1)),
     "finetune": Row(
-        run=run_finetune, share=70,
+        run=run_finetune, share=75,
         titles={"train": "BERT-Base, fine-tuned on {rows} sentences at a time, sentences/s"},
         size=finetune_steps.Size("bert_base", dtype=BF16, unroll=1),
         tiny=finetune_steps.Size("bert_tiny", rows=8, max_length=24, sentences=400, dtype=BF16)),
     "nmt": Row(
-        run=run_nmt, share=95,
+        run=run_nmt, share=120,
         titles={"train": "Transformer base, {rows} rows of 64 + 64, target tokens/s",
                 "translate": "its beam search, beam 4, {sentences} at a time, sentences/s"},
         size=nmt.SIZES["base"]._replace(rows=256, sentences=256, checkpoint_every=200, dtype=BF16,
                                         unroll=1),
         tiny=nmt.SIZES["tiny"]._replace(dtype=BF16, unroll=1)),
     "bert_large": Row(
-        run=run_bert, share=120, titles={"full": "BERT-Large, {rows} rows of {length}, tokens/s"},
+        run=run_bert, share=160, titles={"full": "BERT-Large, {rows} rows of {length}, tokens/s"},
         size=bert_data.Size("large", rows=32, length=512, vocab_size=30_522, dtype=BF16,
                             unroll=1),
         tiny=bert_data.Size("tiny", rows=8, length=64, vocab_size=9_000, dtype=BF16)),

@@ -10,6 +10,7 @@
   python -m benchmarks.run --suite=lm
   python -m benchmarks.run --suite=seq2seq
   python -m benchmarks.run --suite=equal_time --data=documents:FOLDER --workdir=runs/equal_time
+  python -m benchmarks.run --suite=attention
   python -m benchmarks.run --suite=complexity
   python -m benchmarks.run --suite=saving --workdir=runs/saving
   python -m benchmarks.run --suite=serving --workdir=WORKDIR
@@ -17,8 +18,8 @@
 
 The systems take turns on an otherwise idle machine. The last line is one JSON object. accelerator
 is for one GPU or TPU, ends after --minutes and also writes rows for RESULTS.md. Needs the extra
-`parity` (PyTorch and transformers), but for complexity, saving and serving: pip install -e
-".[parity]".
+`parity` (PyTorch and transformers), but for attention, complexity, saving and serving: pip install
+-e ".[parity]".
 """
 
 import json
@@ -28,6 +29,7 @@ from absl import flags
 
 from benchmarks import (
     accelerator,
+    attention,
     bert,
     clip,
     complexity,
@@ -45,7 +47,7 @@ from benchmarks import (
 from experiments import cli
 
 SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "detr", "clip", "lm", "seq2seq",
-          "equal_time", "complexity", "saving", "serving", "accelerator")
+          "equal_time", "attention", "complexity", "saving", "serving", "accelerator")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
@@ -88,7 +90,7 @@ MINUTES = flags.DEFINE_float("minutes", accelerator.MINUTES, "accelerator: after
 SENTENCES = flags.DEFINE_integer("sentences", 1000, "nmt: to translate in a turn.", lower_bound=1)
 SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
                          "nmt, bert, vit_b16, detr, clip, lm, seq2seq, equal_time, accelerator: of"
-                         " the model; complexity: of the layers; tiny tries things out.")
+                         " the model; attention, complexity: of the layers; tiny tries things out.")
 STATE_MIB = flags.DEFINE_integer("state_mib", 1024, "saving: the state's size.", lower_bound=3)
 CLIENTS = flags.DEFINE_integer("clients", 200, "serving: that ask at once.", lower_bound=1)
 SECONDS = flags.DEFINE_float("seconds", 120, "serving: for which they ask.", lower_bound=1)
@@ -162,6 +164,8 @@ def main() -> int:
     need(WORKDIR)
     result = equal_time.run(WORKDIR.value, DATA.value, size(equal_time.SIZES), ROUNDS.value,
                             STEPS.value or equal_time.STEPS)
+  elif SUITE.value == "attention":
+    result = attention.run(size(attention.SIZES))
   elif SUITE.value == "complexity":
     result = complexity.run(size(complexity.SIZES))
   elif SUITE.value == "saving":
