@@ -81,8 +81,7 @@ def follow(section: common.ConfigDict, other: common.ConfigDict) -> None:
   """Makes the keys of a section follow those of another."""
   for key in other:
     if isinstance(other[key], common.ConfigDict):
-      if section[key] is not other[key]:  # else both have one section already
-        follow(section[key], other[key])
+      follow(section[key], other[key])
     elif key not in ("name", "causal"):
       section[key] = other.get_oneway_ref(key)
 

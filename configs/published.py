@@ -21,10 +21,10 @@ def encoder_decoder(name: str, **sizes: Any) -> common.ConfigDict:
       ENCDECS[name] | sizes, {"seq2seq"}, name))
   model.vocab_size = None  # the tokenizer's
   if model.encoder.position.name == "t5":
-    scale = model.encoder.get_oneway_ref("width").to_float() ** -0.5
-    model.encoder.position.init_std = scale
-    if model.decoder.position is not model.encoder.position:  # else both have one section
-      model.decoder.position.init_std = scale
+    # A reference each, so that a flag for one of them leaves the others.
+    scale = lambda: model.encoder.get_oneway_ref("width").to_float() ** -0.5
+    model.encoder.position.init_std = scale()
+    model.decoder.position.init_std = scale()
     if model.embedding.output_scale != 1.0:
-      model.embedding.output_scale = scale
+      model.embedding.output_scale = scale()
   return model

@@ -6,6 +6,7 @@ of its config section, so a section can neither miss a key nor carry one that no
 reads. `section` makes one, `build` calls the constructor with it.
 """
 
+import copy
 import dataclasses
 import inspect
 import re
@@ -173,6 +174,7 @@ def edit(cfg: ConfigDict, edits: Mapping[str, Any], where: str = "config") -> Co
       raise ConfigError(f"{path}: unknown key; {nearest(key, cfg.keys())}")
     old = cfg[key]
     if isinstance(value, ConfigDict) and "name" in value:
+      value = copy.deepcopy(value)  # where it is given to two keys, each is edited alone
       if _may_be_unset(cfg, key):
         with cfg.unlocked():
           del cfg[key]  # its type is the constructor's, and no section is of that

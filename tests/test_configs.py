@@ -1,5 +1,6 @@
 """Every config, preset, argument and sweep item builds, fits a mesh, and steps at `tiny` size."""
 
+import collections
 import functools
 import importlib
 import inspect
@@ -8,6 +9,7 @@ import math
 import pathlib
 
 import jax
+from ml_collections import ConfigDict, FieldReference
 import numpy as np
 import pytest
 
@@ -256,6 +258,33 @@ def test_a_sweep_item_changes_only_what_it_names(name, sweep, item):
   # A decoder's keys follow its encoder's.
   named = {*edits, *(e.replace("model.encoder.", "model.decoder.") for e in edits)}
   assert all(any(k == e or k.startswith((e + ".", e + "[")) for e in named) for k in changed)
+
+
+def held(config, path=""):
+  """The sections and references of a config, by path."""
+  for key, value in config.items(preserve_field_references=True):
+    if isinstance(value, (FieldReference, ConfigDict)):
+      yield path + key, value
+    items = value if isinstance(value, tuple) else [value]
+    for item in items:
+      if isinstance(item, ConfigDict):
+        yield from held(item, f"{path}{key}.")
+
+
+@pytest.mark.parametrize("name,preset", PRESETS)
+def test_a_flag_for_one_key_changes_no_other(name, preset):
+  paths = collections.defaultdict(set)
+  for path, value in held(module(name).get_config(preset)):
+    paths[id(value)].add(path)
+  assert not [found for found in paths.values() if len(found) > 1]
+
+
+def test_initial_values_follow_the_width_until_they_are_set():
+  model = module("t5").get_config("t5_small").model
+  model.encoder.width = 64
+  assert (model.encoder.position.init_std, model.embedding.output_scale) == (0.125, 0.125)
+  model.encoder.position.init_std = 2.0
+  assert (model.decoder.position.init_std, model.embedding.output_scale) == (0.125, 0.125)
 
 
 def test_tiny_takes_arguments_from_the_command_line_form():
