@@ -19,6 +19,7 @@ from benchmarks import harness, sides
 Pair = tuple[np.ndarray, np.ndarray]  # of tokens
 SIZES = {"base": "", "tiny": ",tiny"}  # arguments of the config
 STEPS = 1000
+SMALLEST_RMS = 1e-3  # of a parameter, as in `adamw` with scale_by_rms
 
 
 def make_config(data: str, size: str, steps: int):
@@ -119,15 +120,10 @@ class Transformers(sides.TorchSide, Side):
     self.model.config.decoder_start_token_id = tokenizer.bos_id
     self.model.config.pad_token_id = tokenizer.pad_id
     self.model.to(self.device).train()
-    ours, torch = self.config.optim.optimizer, self.torch
-    matrices = {name: p for name, p in self.model.named_parameters()
-                if p.ndim == 2 and not name.startswith("shared") and "relative" not in name}
-    others = [p for name, p in self.model.named_parameters() if name not in matrices]
-    self.optimizers = [
-        torch.optim.Muon(matrices.values(), momentum=ours.momentum, nesterov=ours.nesterov,
-                         ns_steps=ours.iterations, adjust_lr_fn="match_rms_adamw",
-                         weight_decay=0.0),
-        torch.optim.AdamW(others, betas=(ours.b1, ours.b2), eps=ours.eps, weight_decay=0.0)]
+    ours = self.config.optim.optimizer
+    self.optimizer = self.torch.optim.AdamW(  # a group each, as the rates differ
+        [{"params": [p]} for p in self.model.parameters()], betas=(ours.b1, ours.b2), eps=ours.eps,
+        weight_decay=0.0)
 
   def train(self, seconds: float, share: float, part: float) -> int:
     """Updates that were made in the time: of the whole time the `part` behind `share` of it."""
@@ -142,11 +138,12 @@ class Transformers(sides.TorchSide, Side):
     self.loss_of(self.done).backward()
     self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optim.clip_norm)
     rate = float(self.rate(max(1, share * self.config.steps)))
-    for optimizer in self.optimizers:
-      for group in optimizer.param_groups:
-        group["lr"] = rate
-      optimizer.step()
-      optimizer.zero_grad(set_to_none=True)
+    for group in self.optimizer.param_groups:
+      parameter, = group["params"]
+      rms = float(parameter.detach().square().mean().sqrt())
+      group["lr"] = rate * max(rms, SMALLEST_RMS)
+    self.optimizer.step()
+    self.optimizer.zero_grad(set_to_none=True)
 
   def loss(self) -> float:
     with self.torch.no_grad():

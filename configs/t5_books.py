@@ -32,16 +32,19 @@ def get_config(arg: str = ""):
       attention=dict(num_heads=4, head_dim=64, dropout=0.0), ffn=dict(dim=768, dropout=0.0),
       dropout=0.0))
   common.apply(c, {"model.encoder": stack, "model.decoder": stack})
+  for stack in (c.model.encoder, c.model.decoder):
+    stack.position.init_std = 2.0
+  c.model.decoder.block.aligned = ("cross_attention",)
   if not args.vocab:
     c.tokenizer.kind = common.tokenizer("unigram", vocab_size=8192, sentinels=100, lowercase=True)
   c.data.ops[1].running = True
   c.data.ops[-1].lengths = (LENGTH, span_lengths(LENGTH, 0.15, SPAN)[1])
-  c.optim.optimizer = common.optimizer("muon", b2=0.98, weight_decay=0.0)
+  c.optim.optimizer = common.optimizer("adamw", b2=0.98, weight_decay=0.0, scale_by_rms=True)
   c.optim.schedule = common.schedule("cosine", warmup=0.05, end=0.1)
-  c.optim.lr, c.optim.clip_norm = 2e-3, 1.0
-  c.batch_size, c.steps = 16, 10_000
-  c.log_every, c.checkpoint.every = 50, 250
-  c.evals.val.every = 500
+  c.optim.lr, c.optim.clip_norm = 0.01, 1.0
+  c.batch_size, c.steps = 16, 12_000
+  c.log_every, c.checkpoint.every = 100, 500
+  c.evals.val.every = 3000
   c.evals.targets = common.evaluator("targets", source=(args.val,))
   if args.tiny:
     t5.shrink(c)

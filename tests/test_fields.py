@@ -518,6 +518,7 @@ CHANGES = {
         "init_std": ({}, 0.02),
         "parallel": (dict(norm=PRE), "shared_norm"),
         "convolution": ({}, ConvolutionConfig(size=3)),
+        "aligned": ({}, ("attention",)),
     },
     AttentionConfig: {
         "num_heads": (dict(head_dim=4), 4),
@@ -575,6 +576,7 @@ CHANGES = {
                  NormConfig(kind="rmsnorm")),
         "init_std": ({}, 0.02),
         "out_init_std": ({}, 0.02),
+        "aligned": ({}, True),
         "dtype": ({}, jnp.bfloat16),
     },
     Stack: {
@@ -750,6 +752,9 @@ REFUSED = [
         PRE_BLOCK, convolution=ConvolutionConfig(size=3))), "goes with norm.position='post'"),
     (ConvolutionConfig, dict(size=0, groups=2), "go with convolution.size"),
     (Disentangled, dict(norm=False, norm_eps=0.5), "norm_eps=0.5 goes with position.norm=True"),
+    (BlockConfig, dict(aligned=("cross",)), "valid are: attention, cross_attention"),
+    (StackConfig, dict(block=dataclasses.replace(BLOCK, aligned=("cross_attention",))),
+     "this stack has no cross-attention"),
     (BlockConfig, dict(parallel="own_norms"), "goes with norm.position='pre' and"),
     (BlockConfig, dict(parallel="own_norms", norm=NormConfig(position="sandwich")),
      "goes with norm.position='pre' and"),

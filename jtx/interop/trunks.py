@@ -41,12 +41,12 @@ TABLES = ("position_embedding", "position_bias")  # parameters of positions
 RUN_FIELDS = ("dtype", "unroll", "remat", "block.attention.kernel", "attention.unroll",
               "attention.kernel")
 TRAINING_FIELDS = (
-    "block.dropout", "block.attention.dropout", "block.ffn.dropout",
-    "block.ffn.experts.balance", "block.ffn.experts.z_loss", "block.init_std",
-    "block.residual.init_std", "block.residual.drop_path", "block.residual.uniform",
-    "position.init", "position.init_std", "position.trained", "head.dropout", "head.zero",
-    "head.threshold", "embedding.init_std", "embedding.final_dropout", "similarity.log_scale",
-    "similarity.bias", "drop_path", "init_std", "attention.dropout", "attention.position.init_std",
+    "block.dropout", "block.attention.dropout", "block.ffn.dropout", "block.ffn.experts.balance",
+    "block.ffn.experts.z_loss", "block.init_std", "block.aligned", "block.residual.init_std",
+    "block.residual.drop_path", "block.residual.uniform", "position.init", "position.init_std",
+    "position.trained", "head.dropout", "head.zero", "head.threshold", "embedding.init_std",
+    "embedding.final_dropout", "similarity.log_scale", "similarity.bias", "drop_path", "init_std",
+    "attention.dropout", "attention.position.init_std",
     "dropout", "embedding.dropout", "readout_dropout",  # of recurrent models, and of their layers
     *(f"{layers}.dropout" for layers in ("recurrent", "encoder", "decoder")))
 

@@ -4,6 +4,7 @@ Letters: B batch, T query, S key, N heads, K kv-heads, H head width, D model wid
 """
 
 import dataclasses
+import functools
 from typing import Callable, NamedTuple
 
 import flax.linen as nn
@@ -81,13 +82,14 @@ class Attention(nn.Module):
   norm: NormConfig = NormConfig()  # the kind of qk_norm
   init_std: float | None = None
   out_init_std: float | None = None  # of the output's kernel
+  aligned: bool = False  # the kernel of keys begins as that of queries, scaled
   dtype: jnp.dtype = jnp.float32
 
-  def dense(self, name: str, features, axes, num_in=1, std: float | None = None,
+  def dense(self, name: str, features, axes, num_in=1, std: float | None = None, init=None,
             prefix: str = "") -> Dense:
     std = std or (self.out_init_std if name == "out" else self.init_std)
     return Dense(features, axes, num_in, use_bias=name in self.config.biases, init_std=std,
-                 dtype=self.dtype, name=prefix + name)
+                 init=init, dtype=self.dtype, name=prefix + name)
 
   @nn.compact
   def __call__(self, x: jax.Array, source: jax.Array, *, places: Places,
@@ -181,10 +183,21 @@ class Attention(nn.Module):
       return q, projected, None
     keys_from = with_position if source is x else position.add(source, key_places, params)
     axes = ("embed", "kv_heads", "kv")
-    key = self.dense("key", (c.kv_heads, H), axes, prefix=prefix)
+    init = functools.partial(self.like_queries, query) if self.aligned else None
+    key = self.dense("key", (c.kv_heads, H), axes, init=init, prefix=prefix)
     k = position.rotate(self.qk_norm(f"{prefix}key_norm", key(keys_from)), key_places, params)
     v = self.dense("value", (c.kv_heads, c.v_head_dim or H), axes, prefix=prefix)(source)
     return q, Projections(keep(k, "projected"), keep(v, "projected")), Project(query, key)
+
+  def like_queries(self, query: Dense, rng: jax.Array, shape: tuple[int, ...],
+                   dtype: jnp.dtype) -> jax.Array:
+    """The first kernel of keys: that of queries, of a group's first head, at the keys' scale."""
+    del rng
+    kernel = nn.meta.unbox(query.variables["params"]["kernel"])
+    D, K, H = shape
+    std = self.init_std or (2 / (D + K * H))**0.5  # Glorot's
+    kernel = kernel[:, ::self.config.num_heads // K].astype(dtype)
+    return kernel * std / jnp.sqrt(jnp.mean(kernel**2))
 
   def score_vector(self, head_dim: int, prefix: str = "") -> jax.Array | None:
     """The parameter [N, H] of a score that has one."""

@@ -26,6 +26,7 @@ from jtx.ranges import Positive, Rate
 # Positions are added by the model, once; by every layer to its input, with a table of its own; or
 # by every layer with the model's (ViT, appendix D.4).
 POSITION_AT = ("stem", "layers", "shared")
+ATTENTIONS = ("attention", "cross_attention")  # of a layer
 # Attention, then feed-forward of its result; or both of one input, by one norm that they share
 # (PaLM), or each by its own (GPT-NeoX).
 PARALLEL = ("none", "shared_norm", "own_norms")
@@ -80,8 +81,14 @@ class BlockConfig:
   init_std: Positive | None = None  # of the kernels; None is Glorot uniform
   parallel: str = "none"  # of `PARALLEL`: attention and feed-forward side by side
   convolution: ConvolutionConfig = ConvolutionConfig()  # beside the first layer
+  # Of `ATTENTIONS`, those in which the kernel of keys begins as that of queries, so that a token
+  # attends to its like from the first step on (cf. Trockman & Kolter 2023).
+  aligned: tuple[str, ...] = ()
 
   def __post_init__(self):
+    for name in self.aligned:
+      if name not in ATTENTIONS:
+        raise ConfigError(f"block.aligned={self.aligned}: {nearest(name, ATTENTIONS)}")
     if self.parallel not in PARALLEL:
       raise ConfigError(f"block.parallel={self.parallel!r}: {nearest(self.parallel, PARALLEL)}")
     if self.parallel != "none" and (self.norm.position != "pre" or not self.norm.attention):
@@ -164,7 +171,8 @@ class Block(nn.Module):
 
   def attention(self, name: str) -> Attention:
     c = self.config
-    return Attention(c.attention, c.norm, c.init_std, c.out_init_std, dtype=self.dtype, name=name)
+    return Attention(c.attention, c.norm, c.init_std, c.out_init_std, name in c.aligned,
+                     dtype=self.dtype, name=name)
 
   def residual(self, name: str, x: jax.Array, sublayer: Callable[[jax.Array], jax.Array],
                ctx: Context, skipped: jax.Array | None) -> jax.Array:

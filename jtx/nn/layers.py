@@ -39,13 +39,14 @@ class Dense(nn.Module):
   num_in: int = 1
   use_bias: bool = True
   init_std: float | None = None  # None is Glorot uniform
+  init: Callable[..., jax.Array] | None = None  # of the kernel; None is `kernel_init`
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:  # [..., *inputs] -> [..., *features]
     inputs = x.shape[-self.num_in:]
-    kernel = param(self, "kernel", kernel_init(self.init_std, self.num_in, len(self.axes)),
-                   (*inputs, *self.features), self.axes).astype(self.dtype)
+    init = self.init or kernel_init(self.init_std, self.num_in, len(self.axes))
+    kernel = param(self, "kernel", init, (*inputs, *self.features), self.axes).astype(self.dtype)
     bias = None
     if self.use_bias:
       bias = param(self, "bias", nn.initializers.zeros, self.features,

@@ -464,3 +464,26 @@ def test_logits_begin_as_large_whatever_their_scale():
     query, key = std(scale)
     np.testing.assert_allclose(query * scale, plain * 16**-0.5, rtol=0.1)
     np.testing.assert_allclose(key, plain_key, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale, kv_heads", [(None, None), (1.0, None), (None, 1)])
+def test_aligned_keys_are_those_of_the_same_tokens(scale, kv_heads):
+  """Every token attends to itself most, by far, before anything is learnt."""
+  x = jax.random.normal(jax.random.key(0), (1, 64, 256))
+  places = Places(jnp.arange(64)[None])
+  config = AttentionConfig(num_heads=4, num_kv_heads=kv_heads, head_dim=64, scale=scale)
+
+  def fresh(aligned):
+    module = Attention(config, aligned=aligned)
+    (_, _, weights), variables = module.init_with_output(
+        jax.random.key(1), x, x, places=places, return_weights=True)
+    return np.asarray(weights)[0], unbox(variables["params"])
+
+  (weights, params), (plain, plain_params) = fresh(True), fresh(False)
+  heads = [0] if kv_heads else [0, 1, 2, 3]  # the first of each group
+  for head in heads:
+    assert np.diag(weights[head]).min() > 0.5 > 10 * np.diag(plain[head]).mean()
+  q, k = (np.asarray(params[name]["kernel"]) for name in ("query", "key"))
+  q = q[:, heads]
+  np.testing.assert_allclose(k / np.std(k), q / np.std(q), rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(np.std(k), np.std(plain_params["key"]["kernel"]), rtol=0.05)
