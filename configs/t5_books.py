@@ -5,9 +5,13 @@
 
 BOOKS is as in bert_books.py. It is T5 in small: two layers of 256 on each side, embeddings of 8,192
 pieces, 5 M parameters, and no dropout, since it passes over its data hardly more than once. Spans
-of 3 tokens are hidden; documents of a window run on behind one another. Inputs have 64 tokens: of
-longer ones it takes hundreds of updates more until the decoder finds which span a sentinel stands
-for. It learns by Muon. A run of its length was not made yet: its time and loss are not known.
+of 3 tokens are hidden; documents of a window run on behind one another, and inputs have 64 tokens.
+
+With T5's first values its decoder reads nothing of the encoder for thousands of updates: a target
+has to find its sentinel, and a sentinel its neighbours. So keys of the cross-attention begin as
+queries (`block.aligned`), by which a sentinel finds itself, and biases of distances begin large, by
+which some heads see neighbours. With both it reads from some hundred updates on; one alone did not
+help.
 
 `targets` is the loss of target tokens that are no sentinels, beside that of their frequencies.
 Arguments: corpus, val, vocab and tiny as in t5.py.
