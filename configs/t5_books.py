@@ -10,8 +10,8 @@ of 3 tokens are hidden; documents of a window run on behind one another, and inp
 With T5's first values its decoder reads nothing of the encoder for thousands of updates: a target
 has to find its sentinel, and a sentinel its neighbours. So keys of the cross-attention begin as
 queries (`block.aligned`), by which a sentinel finds itself, and biases of distances begin large, by
-which some heads see neighbours. With both it reads from some hundred updates on; one alone did not
-help.
+which some heads see neighbours. With both it reads from some hundred updates on; with one of them
+alone it did not by then.
 
 `targets` is the loss of target tokens that are no sentinels, beside that of their frequencies.
 Arguments: corpus, val, vocab and tiny as in t5.py.
