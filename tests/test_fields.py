@@ -754,7 +754,7 @@ REFUSED = [
     (Disentangled, dict(norm=False, norm_eps=0.5), "norm_eps=0.5 goes with position.norm=True"),
     (BlockConfig, dict(aligned=("cross",)), "valid are: attention, cross_attention"),
     (StackConfig, dict(block=dataclasses.replace(BLOCK, aligned=("cross_attention",))),
-     "this stack has no cross-attention"),
+     "this stack has no cross_attention"),
     (BlockConfig, dict(parallel="own_norms"), "goes with norm.position='pre' and"),
     (BlockConfig, dict(parallel="own_norms", norm=NormConfig(position="sandwich")),
      "goes with norm.position='pre' and"),

@@ -72,6 +72,7 @@ SKIPPED = {
     "jtx.nn.residual": "layer scale and stochastic depth, which are off in these",
     "jtx.nn.shift": "the tokens of targets, one place later",
     "jtx.nn.rope": "rotary positions, which these models have not",
+    "jtx.nn.aligned": "first values of keys, which these models draw by themselves",
     "jtx.nn.global_queries": "global tokens' own projections, which these models have not",
     "jtx.nn.kinds": "kinds of layers by the names in a pattern",
     "jtx.nn.grid_positions": "positions of patches, which texts have not",

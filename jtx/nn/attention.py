@@ -4,7 +4,6 @@ Letters: B batch, T query, S key, N heads, K kv-heads, H head width, D model wid
 """
 
 import dataclasses
-import functools
 from typing import Callable, NamedTuple
 
 import flax.linen as nn
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
 from jtx.nn import global_queries
+from jtx.nn.aligned import like
 from jtx.nn.attend import attend
 from jtx.nn.cache import Projections, Slots
 from jtx.nn.kept import keep
@@ -183,21 +183,11 @@ class Attention(nn.Module):
       return q, projected, None
     keys_from = with_position if source is x else position.add(source, key_places, params)
     axes = ("embed", "kv_heads", "kv")
-    init = functools.partial(self.like_queries, query) if self.aligned else None
+    init = (lambda *args: like(query, self.init_std, *args)) if self.aligned else None
     key = self.dense("key", (c.kv_heads, H), axes, init=init, prefix=prefix)
     k = position.rotate(self.qk_norm(f"{prefix}key_norm", key(keys_from)), key_places, params)
     v = self.dense("value", (c.kv_heads, c.v_head_dim or H), axes, prefix=prefix)(source)
     return q, Projections(keep(k, "projected"), keep(v, "projected")), Project(query, key)
-
-  def like_queries(self, query: Dense, rng: jax.Array, shape: tuple[int, ...],
-                   dtype: jnp.dtype) -> jax.Array:
-    """The first kernel of keys: that of queries, of a group's first head, at the keys' scale."""
-    del rng
-    kernel = nn.meta.unbox(query.variables["params"]["kernel"])
-    D, K, H = shape
-    std = self.init_std or (2 / (D + K * H))**0.5  # Glorot's
-    kernel = kernel[:, ::self.config.num_heads // K].astype(dtype)
-    return kernel * std / jnp.sqrt(jnp.mean(kernel**2))
 
   def score_vector(self, head_dim: int, prefix: str = "") -> jax.Array | None:
     """The parameter [N, H] of a score that has one."""

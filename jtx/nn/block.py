@@ -81,9 +81,7 @@ class BlockConfig:
   init_std: Positive | None = None  # of the kernels; None is Glorot uniform
   parallel: str = "none"  # of `PARALLEL`: attention and feed-forward side by side
   convolution: ConvolutionConfig = ConvolutionConfig()  # beside the first layer
-  # Of `ATTENTIONS`, those in which the kernel of keys begins as that of queries, so that a token
-  # attends to its like from the first step on (cf. Trockman & Kolter 2023).
-  aligned: tuple[str, ...] = ()
+  aligned: tuple[str, ...] = ()  # of `ATTENTIONS`, where keys begin as queries: nn/aligned.py
 
   def __post_init__(self):
     for name in self.aligned:
@@ -171,8 +169,8 @@ class Block(nn.Module):
 
   def attention(self, name: str) -> Attention:
     c = self.config
-    return Attention(c.attention, c.norm, c.init_std, c.out_init_std, name in c.aligned,
-                     dtype=self.dtype, name=name)
+    return Attention(c.attention, c.norm, c.init_std, c.out_init_std, dtype=self.dtype, name=name,
+                     aligned=name in c.aligned)
 
   def residual(self, name: str, x: jax.Array, sublayer: Callable[[jax.Array], jax.Array],
                ctx: Context, skipped: jax.Array | None) -> jax.Array:

@@ -201,8 +201,7 @@ class Stack(nn.Module):
       raise ConfigError("position.cross=True is for stacks with cross-attention, and this one has"
                         " none")
     if "cross_attention" in segments[0].block.aligned and not self.cross:
-      raise ConfigError(f"block.aligned={segments[0].block.aligned}: this stack has no"
-                        " cross-attention")
+      raise ConfigError("block.aligned: this stack has no cross_attention")
     attention = segments[0].block.attention
     tables = config.position.stack_tables(attention.sizes(x.shape[-1]))
     if tables and any(s.block.attention.num_heads != attention.num_heads for s in segments):
