@@ -89,7 +89,7 @@ class Attention(nn.Module):
             prefix: str = "") -> Dense:
     std = std or (self.out_init_std if name == "out" else self.init_std)
     return Dense(features, axes, num_in, use_bias=name in self.config.biases, init_std=std,
-                 init=init, dtype=self.dtype, name=prefix + name)
+                 kernel_init=init, dtype=self.dtype, name=prefix + name)
 
   @nn.compact
   def __call__(self, x: jax.Array, source: jax.Array, *, places: Places,

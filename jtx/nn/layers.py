@@ -39,13 +39,13 @@ class Dense(nn.Module):
   num_in: int = 1
   use_bias: bool = True
   init_std: float | None = None  # None is Glorot uniform
-  init: Callable[..., jax.Array] | None = None  # of the kernel; None is `kernel_init`
   dtype: jnp.dtype = jnp.float32
+  kernel_init: Callable[..., jax.Array] | None = None  # None is that of `init_std`
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:  # [..., *inputs] -> [..., *features]
     inputs = x.shape[-self.num_in:]
-    init = self.init or kernel_init(self.init_std, self.num_in, len(self.axes))
+    init = self.kernel_init or kernel_init(self.init_std, self.num_in, len(self.axes))
     kernel = param(self, "kernel", init, (*inputs, *self.features), self.axes).astype(self.dtype)
     bias = None
     if self.use_bias:
