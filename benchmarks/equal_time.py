@@ -18,7 +18,7 @@ from benchmarks import harness, sides
 
 Pair = tuple[np.ndarray, np.ndarray]  # of tokens
 SIZES = {"base": "", "tiny": ",tiny"}  # arguments of the config
-STEPS = 1000
+STEPS = 12_000
 SMALLEST_RMS = 1e-3  # of a parameter, as in `adamw` with scale_by_rms
 
 
