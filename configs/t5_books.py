@@ -13,6 +13,7 @@ queries (`block.aligned`), by which a sentinel finds itself, and biases of dista
 which some heads see neighbours. With both it reads from some hundred updates on; with one of them
 alone it did not by then.
 
+In 50 minutes of one CPU core it is 1.54 nats below the tokens' frequencies (RESULTS.md).
 `targets` is the loss of target tokens that are no sentinels, beside that of their frequencies.
 Arguments: corpus, val, vocab and tiny as in t5.py.
 """
