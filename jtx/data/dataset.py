@@ -138,7 +138,9 @@ class Dataset:
   @property
   def around(self) -> tuple[bool, bool]:
     """Whether a begin token stands before a text, and an end token behind it."""
-    maker = self.recipe.maker
+    form, maker = self.recipe.form, self.recipe.maker
+    if form is not None and "tgt" in form.columns:  # pairs, around whose texts the form has tokens
+      return form.begin, True
     return getattr(maker, "begin", False), getattr(maker, "end", True)
 
   @property

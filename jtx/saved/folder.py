@@ -273,8 +273,10 @@ class Run(Workdir):
 
   def originals(self):
     start = self.data.info.get("bos_id")
+    form = self.data.recipe.form
     if "tgt" not in self.data.fields:
-      return Originals(start=start)
+      pairs = form is not None and "tgt" in form.columns
+      return Originals(start=start, bare=pairs and not self.data.around[0])
     content = generation.written(self.config.decode, start, self.data.tokenizers["tgt"])
     texts = {generation.FILE: files.json_text(content).encode()}
     return Originals(texts=texts, start=start, bare=not self.data.around[0])

@@ -71,6 +71,11 @@ class BoundDenoise(FormOp):
   columns = COLUMNS
   start_role = Denoise.start_role
 
+  @property
+  def begin(self) -> bool:
+    """Whether a begin token stands before a text."""
+    return len(self.specials.single[0]) > 0
+
   def form(self, documents: Any, numbers: np.ndarray, lengths: Mapping[str, int],
            rng: np.random.Generator) -> FormedPairs:
     """Pairs of at most `lengths` tokens.

@@ -227,6 +227,7 @@ class BoundPairs(FormOp):
   ids: Ids
 
   needs = TextPairs.needs
+  begin = False  # no begin token stands before a text
 
   @property
   def columns(self) -> Mapping[str, Column]:
