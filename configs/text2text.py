@@ -15,9 +15,10 @@ joined by +, each of GLUE (cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli), 
 
 Templates are those of the op `template` (docs/data.md), scores those of jtx/evals/text_scores.py.
 Of tables (.tsv) the first line names the columns. `references` names the key of an example's right
-texts, where there are several. Several tasks are mixed by their size^(1/temperature), where a size
-counts as `limit` at most (section 3.5.2 of the paper: 2^19 and 2 to 3). Other arguments: length and
-target, tokens at most; batch, rows in which several examples have room; lr; epochs, of all tasks;
+texts, where there are several. tasks.json/sick is this task of the file alone. Several tasks are
+mixed by their size^(1/temperature), where a size counts as `limit` at most (section 3.5.2 of the
+paper: 2^19 and 2 to 3). Other arguments: length and target, tokens at most; batch, rows in which
+several examples have room; lr, 0 for 0.001 with `init` and 0.02 without; epochs, of all tasks;
 beam; vocab, of fresh parameters; tiny.
 """
 
@@ -57,13 +58,12 @@ class Task:
 def get_config(arg: str = ""):
   args = arguments.parse_args(
       arg, tasks="sst2", init="", model="", files=False, limit=0, temperature=1.0, length=512,
-      target=64, batch=16, lr=1e-3, epochs=3.0, beam=1, vocab=8000, tiny=False)
+      target=64, batch=16, lr=0.0, epochs=3.0, beam=1, vocab=8000, tiny=False)
   c = common.get_config()
   begin, start = open_model(c, args)
   c.objective = common.objective("seq2seq", label_smoothing=0.0)
-  c.optim.optimizer = common.optimizer("adafactor")
-  c.optim.schedule = common.schedule("constant")
-  c.optim.lr, c.batch_size, c.epochs, c.log_every = args.lr, args.batch, args.epochs, 50
+  set_rates(c, args)
+  c.batch_size, c.epochs, c.log_every = args.batch, args.epochs, 50
   c.data.smoothing = None if args.temperature == 1.0 else 1 / args.temperature
   c.data.size_limit = args.limit
   c.data.ops = (common.op("template"),
@@ -77,6 +77,17 @@ def get_config(arg: str = ""):
   else:
     fill(c, dict(found(args.tasks, args.files)))
   return c
+
+
+def set_rates(c, args) -> None:
+  """T5's fine-tuning (Raffel et al. 2020, section 3.1.3), or what fresh parameters need."""
+  if args.init:
+    c.optim.optimizer = common.optimizer("adafactor")
+    c.optim.schedule = common.schedule("constant")
+  else:
+    c.optim.optimizer = common.optimizer("adamw", b2=0.98, weight_decay=0.0, scale_by_rms=True)
+    c.optim.schedule = common.schedule("cosine", warmup=0.05, end=0.1)
+  c.optim.lr = args.lr or (1e-3 if args.init else 2e-2)
 
 
 def fill(c, tasks: Mapping[str, Task]) -> None:
@@ -117,20 +128,26 @@ def open_model(c, args) -> tuple[bool, str]:
 
 
 def found(names: str, files: bool) -> Iterator[tuple[str, Task]]:
-  """The tasks of "cola+tasks.json" by name.
+  """The tasks of "cola+tasks.json", or of "tasks.json/sick", by name.
 
   Raises:
     ConfigError: an unknown name, a file that has no tasks, or a name twice.
   """
   seen = set()
   for name in names.split("+"):
+    file, _, only = name.rpartition("/")
     if name.endswith(".json"):
       tasks = of_file(name)
+    elif file.endswith(".json"):
+      tasks = of_file(file)
+      if only not in tasks:
+        raise ConfigError(f"{file}: task {only!r}: {nearest(only, tasks)}")
+      tasks = {only: tasks[only]}
     elif name in glue.TASKS:
       tasks = {name: of_glue(name, files)}
     else:
       raise ConfigError(f"config argument tasks={names!r}: {nearest(name, glue.TASKS)}, or a file"
-                        " that ends in .json")
+                        " that ends in .json, or such a file/task")
     for key in tasks:
       if key in seen:
         raise ConfigError(f"config argument tasks={names!r}: two tasks have the name {key!r}")

@@ -31,6 +31,23 @@ def test_a_task_of_ones_own(tmp_path):
   assert c.evals.mine.scores == ("rougeL", "bleu")
 
 
+def rates(config):
+  return config.optim.optimizer.name, config.optim.schedule.name, config.optim.lr
+
+
+def test_fresh_parameters_have_rates_of_their_own():
+  assert rates(text2text.get_config("cola")) == ("adamw", "cosine", 0.02)
+  assert rates(text2text.get_config("cola,lr=0.1")) == ("adamw", "cosine", 0.1)
+
+
+def test_one_task_of_a_file(tmp_path):
+  both = {"mine": TASK, "too": TASK | {"input": "too: {z}"}}
+  alone = config(tmp_path, {"too": both["too"]}).to_dict()
+  assert config(tmp_path, both, "/too").to_dict() == alone
+  with pytest.raises(ConfigError, match=r"tasks.json: task 'to': did you mean 'too'\?"):
+    config(tmp_path, both, "/to")
+
+
 def test_several_tasks_say_which_they_are(tmp_path):
   c = config(tmp_path, {"mine": TASK | {"references": "all"}, "too": TASK}, "+sst2,limit=9")
   columns = ":columns[task='{}'+x+z+label{}]".format
@@ -104,6 +121,7 @@ def test_a_run_goes_on_with_the_tokens_around_its_texts(tmp_path):
       "train": "a.tsv", "dev": "a.tsv", "input": "{x}", "target": "{y}"}}))
   more = text2text.get_config(f"{tmp_path / 'tasks.json'},init={tmp_path / 'first'}")
   assert (more.data.ops[1].begin, more.data.ops[1].start) == (True, "end")
+  assert rates(more) == ("adafactor", "constant", 0.001)
   more.data.path = str(tmp_path)
   assert dataset(more).info["bos_id"] == dataset(more).tokenizers["tgt"].eos_id
 
@@ -120,8 +138,8 @@ def test_a_run_goes_on_from_a_run_and_from_what_transformers_reads(tmp_path):
       "train": "a.tsv", "dev": "a.tsv", "input": "sea sentence: {x}", "target": "{label}"}}))
   said = {}
   for init in (first, str(tmp_path / "hf")):
-    config = text2text.get_config(f"{tmp_path / 'tasks.json'},init={init},lr=0,length=32,batch=8")
-    common.apply(config, {"data.path": str(tmp_path), "epochs": None, "steps": 3})
+    config = text2text.get_config(f"{tmp_path / 'tasks.json'},init={init},length=32,batch=8")
+    common.apply(config, {"optim.lr": 0.0, "data.path": str(tmp_path), "epochs": None, "steps": 3})
     workdir = f"{init}_more"
     loop.run(config.lock(), workdir)
     for ours, theirs in zip(*(jax.tree.leaves(jtx.load_pretrained(folder)[1])

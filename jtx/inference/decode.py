@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
 from jtx.inference.rules import Rules
-from jtx.inference.scores import likeliest, penalised, truncate
+from jtx.inference.scores import largest, likeliest, penalised, truncate
 from jtx.ranges import CountOrNone, NotNegative, Positive, Seed, Share, SomeShare, Within
 
 Step = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
@@ -157,7 +157,7 @@ class Beam:
     total = s.scores[:, :, None] + log_p  # [B, K, V]
     # At most K of every end token are among these, so K live ones are always left.
     number = min((1 + len(ends.ids)) * K, K * V)
-    top, flat = jax.lax.top_k(total.reshape(B, K * V), number)
+    top, flat = largest(total.reshape(B, K * V), number)
     parent, token = flat // V, (flat % V).astype(jnp.int32)
     tokens = s.tokens[rows, parent].at[:, :, s.index].set(token)
     end = ends.among(token)

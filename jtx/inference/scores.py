@@ -5,6 +5,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+GROUP = 128  # neighbours that `largest` compares first
+
 
 def penalised(logits: jax.Array, seen: jax.Array | None, penalty: float) -> jax.Array:
   """Logits [..., V] of tokens that were seen, made less likely (Keskar et al. 2019, section 4.1).
@@ -19,7 +21,7 @@ def penalised(logits: jax.Array, seen: jax.Array | None, penalty: float) -> jax.
 def truncate(logits: jax.Array, top_k: int, top_p: float, min_p: float = 0.0) -> jax.Array:
   """Logits [..., V] with -inf for tokens outside the top k, outside the nucleus, or too rare."""
   if top_k:
-    least = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]
+    least = largest(logits, min(top_k, logits.shape[-1]))[0][..., -1:]
     logits = jnp.where(logits < least, -jnp.inf, logits)
   if top_p < 1:
     ordered = jnp.sort(logits, -1, descending=True)
@@ -31,6 +33,26 @@ def truncate(logits: jax.Array, top_k: int, top_p: float, min_p: float = 0.0) ->
     least = logits.max(-1, keepdims=True) + math.log(min_p)
     logits = jnp.where(logits < least, -jnp.inf, logits)
   return logits
+
+
+def largest(x: jax.Array, number: int) -> tuple[jax.Array, jax.Array]:
+  """The `number` largest of x [..., V], largest first, and their indices: `jax.lax.top_k`.
+
+  They stand in the `number` groups of neighbours that have the largest maxima: before a group that
+  is not among them stand as many with a number each that is as large. Maxima are found many numbers
+  at a time, and few are left to be sorted.
+  """
+  size = x.shape[-1]
+  if size <= 4 * number * GROUP:
+    return jax.lax.top_k(x, number)
+  padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -size % GROUP)], constant_values=-jnp.inf)
+  groups = padded.reshape(*x.shape[:-1], -1, GROUP)
+  _, chosen = jax.lax.top_k(groups.max(-1), number)
+  chosen = jnp.sort(chosen, -1)  # so that of equals the first wins
+  left = jnp.take_along_axis(groups, chosen[..., None], -2)
+  best, places = jax.lax.top_k(left.reshape(*x.shape[:-1], -1), number)
+  found = jnp.take_along_axis(chosen, places // GROUP, -1)
+  return best, found * GROUP + places % GROUP
 
 
 def likeliest(logits: jax.Array) -> jax.Array:

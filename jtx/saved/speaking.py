@@ -10,6 +10,7 @@ from jtx.inference.decode import METHODS, Ends
 from jtx.inference.rules import Rules
 from jtx.inference.translate import Writing, run_writing
 from jtx.interop import generation, originals
+from jtx.saved import languages
 from jtx.saved.folder import HuggingFace, Run, Saved
 
 MAX_LENGTH = 256  # tokens of a source or a target, where nothing tells
@@ -24,10 +25,18 @@ def begin_ids(saved: Saved) -> tuple[int, ...] | None:
 
 
 def around_texts(saved: Saved) -> tuple[bool, str]:
-  """Fields `begin` and `start` of the op `tokenize` that an encoder-decoder was trained with."""
+  """Fields `begin` and `start` of the op `tokenize` that an encoder-decoder was trained with.
+
+  Raises:
+    ConfigError: its texts stand beside codes of their languages, which the op does not write.
+  """
   if isinstance(saved, Run):
     begin, start = saved.data.around[0], saved.data.info.get("bos_id")
   elif isinstance(saved, HuggingFace):
+    if found := languages.codes(saved.tokenizer()):
+      raise ConfigError(f"{saved.directory}: its texts stand beside codes of languages, such as"
+                        f" {next(iter(found))}, and training does not write these: such a model is"
+                        " for experiments.translate only")
     begin = saved.tokenizer().begin_ids() == (saved.tokenizer().bos_id,)
     start = generation.start_id(saved.directory)
   else:

@@ -11,7 +11,7 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.inference.decode import Beam, Ends, Sample, Start, cache_lengths, decode
-from jtx.inference.scores import likeliest, penalised, truncate
+from jtx.inference.scores import GROUP, largest, likeliest, penalised, truncate
 from tests.helpers import one_fast
 
 V, EOS, PAD = 4, 3, 0
@@ -404,6 +404,20 @@ def test_the_likeliest_is_argmax():
   logits[0] = -np.inf
   np.testing.assert_array_equal(likeliest(logits), logits.argmax(-1))
   assert likeliest(np.full(7, np.nan)) == 6  # some token, and none beyond the vocabulary
+
+
+@pytest.mark.parametrize("size", [20, 12 * GROUP, 13 * GROUP - 1, 40 * GROUP + 1])
+@pytest.mark.parametrize("values", [2, 5, 10 ** 6])
+def test_the_largest_are_those_of_top_k(size, values):
+  """Of equals the first, within groups of neighbours and between them, infinities as well."""
+  x = np.random.default_rng(size + values).integers(0, values, (6, 2, size)).astype(np.float32)
+  x[1] = -np.inf
+  x[2, 0, 3:] = -np.inf
+  x[3, :, ::2] = -np.inf
+  for number in (1, 2, 3):
+    for ours, expected in zip(largest(x, number), jax.lax.top_k(x, number), strict=True):
+      np.testing.assert_array_equal(ours, expected)
+      assert ours.dtype == expected.dtype
 
 
 def test_long_prompts_have_their_own_length_of_room():

@@ -7,6 +7,8 @@ from jtx.errors import ConfigError
 from jtx.inference.decode import Ends
 from jtx.inference.rules import Rules
 from jtx.inference.translate import Writing
+from jtx.saved import speaking
+from jtx.saved.folder import open_saved
 from jtx.saved.languages import between, codes
 
 transformers = pytest.importorskip("transformers", reason="make test-parity installs it")
@@ -51,3 +53,9 @@ def test_languages_that_there_are_not(folder):
     between({"text": tokenizer}, told, "", "de_DA")
   with pytest.raises(ConfigError, match="source_language='de_DE': .* has no codes"):
     between({"text": tokenizer}, told._replace(by_template=False), "de_DE", "")
+
+
+def test_training_does_not_take_texts_without_their_codes(folder, tmp_path):
+  transformers.MBartConfig().save_pretrained(tmp_path)
+  with pytest.raises(ConfigError, match="beside codes of languages, such as ar_AR"):
+    speaking.around_texts(open_saved(str(tmp_path)))
