@@ -33,11 +33,6 @@ def get_config(arg: str = ""):
   bert.pretrain(c, args, f"electra_{args.size}", "ElectraForPreTraining",
                 common.op("full_sentences"), phases=((1.0, length, batch),),
                 tokenizer=common.tokenizer("wordpiece", vocab_size=30_522, mask=True))
-  encoder = {key: value for key, value in c.model.items() if key != "name"}
-  c.model = common.model("electra", **encoder, disentangled=args.disentangled)
-  c.objective = common.objective("electra")
-  # Masked tokens are never random ones: the generator makes those.
-  c.data.ops[-1].rate, c.data.ops[-1].split = masked, (0.85, 0.0, 0.15)
   c.optim.lr = lr
   c.optim.optimizer = common.optimizer("adamw", eps=1e-6, weight_decay=0.01)
   c.optim.schedule = common.schedule("linear", warmup=10_000.0)
@@ -45,11 +40,29 @@ def get_config(arg: str = ""):
   if args.tiny:
     bert.shrink(c)
     part = 2
-  block = c.model.stack.block
-  c.model.generator = dict(
-      num_layers=c.model.stack.num_layers, width=c.model.stack.width // part,
-      num_heads=max(block.attention.num_heads // part, 1), ffn_dim=block.ffn.dim // part)
+  find_replaced(c, masked, part, args.disentangled)
   return c
+
+
+def find_replaced(c, masked: float, part: int, disentangled: bool = False) -> None:
+  """Makes a config of masked tokens one of tokens that a generator replaced.
+
+  Args:
+    c: to edit.
+    masked: share of the tokens that the generator is to predict.
+    part: the generator's width is this part of the encoder's.
+    disentangled: the encoder has token embeddings beside the generator's.
+  """
+  encoder = {key: value for key, value in c.model.items() if key != "name"}
+  c.model = common.model("electra", **encoder, disentangled=disentangled)
+  c.objective = common.objective("electra")
+  # Masked tokens are never random ones: the generator makes those.
+  c.data.ops[-1].rate, c.data.ops[-1].split = masked, (0.85, 0.0, 0.15)
+  stack = c.model.stack
+  c.model.generator = dict(
+      num_layers=stack.num_layers, width=stack.width // part,
+      num_heads=max(stack.block.attention.num_heads // part, 1),
+      ffn_dim=stack.block.ffn.dim // part)
 
 
 def sweep_generator():

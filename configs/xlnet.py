@@ -33,8 +33,7 @@ def get_config(arg: str = ""):
                 tokenizer=common.tokenizer("unigram", vocab_size=32_000))
   if args.size == "mini":
     common.apply(c, {"model.stack": MINI})
-  c.objective = common.objective("plm")
-  c.data.ops = (*c.data.ops[:-1], common.op("permute"))
+  permute(c)
   c.optim.lr, c.optim.clip_norm = lr, 1.0
   c.optim.optimizer = common.optimizer("adamw", eps=1e-6, weight_decay=0.01)
   c.optim.schedule = common.schedule("linear", warmup=warmup)
@@ -42,6 +41,12 @@ def get_config(arg: str = ""):
   if args.tiny:
     bert.shrink(c)
   return c
+
+
+def permute(c) -> None:
+  """Makes a config of masked tokens one of tokens in random orders."""
+  c.objective = common.objective("plm")
+  c.data.ops = (*c.data.ops[:-1], common.op("permute"))
 
 
 def sweep_prediction():

@@ -345,6 +345,21 @@ def test_the_last_authors_are_held_out(name):
     config_of(name, "corpus=jsonl:a")
 
 
+def test_books_have_other_objectives_at_the_same_size():
+  mlm, electra, plm = (config_of("bert_books", f"objective={o}") for o in ("mlm", "electra", "plm"))
+  assert electra.model.stack == mlm.model.stack and electra.model.generator.width == 64
+  assert (electra.objective.name, plm.objective.name) == ("electra", "plm")
+  assert plm.model.stack.position.name == "transformer_xl"
+  for key in ("width", "num_layers"):
+    assert plm.model.stack[key] == mlm.model.stack[key]
+  assert plm.model.stack.block.ffn.dim == mlm.model.stack.block.ffn.dim
+  assert plm.model.stack.block.ffn.dropout == 0 == plm.model.stack.block.attention.dropout
+  assert [c.data.ops[-1].name for c in (mlm, electra, plm)] == ["mask", "mask", "permute"]
+  assert [sorted(c.evals) for c in (mlm, electra, plm)] == [["counts", "val"], ["val"], ["val"]]
+  with pytest.raises(ConfigError, match="objective='elektra': did you mean 'electra'"):
+    config_of("bert_books", "objective=elektra")
+
+
 def test_positions_of_another_kind():
   position = lambda *args: config_of(*args).model.stack.position
   assert position("bert_books", "").name == "rope"
