@@ -407,15 +407,16 @@ def test_the_likeliest_is_argmax():
 
 
 @pytest.mark.parametrize("size", [20, 12 * GROUP, 13 * GROUP - 1, 40 * GROUP + 1])
-@pytest.mark.parametrize("values", [2, 5, 10 ** 6])
-def test_the_largest_are_those_of_top_k(size, values):
+@pytest.mark.parametrize("number", [1, 3])
+def test_the_largest_are_those_of_top_k(size, number):
   """Of equals the first, within groups of neighbours and between them, infinities as well."""
-  x = np.random.default_rng(size + values).integers(0, values, (6, 2, size)).astype(np.float32)
-  x[1] = -np.inf
-  x[2, 0, 3:] = -np.inf
-  x[3, :, ::2] = -np.inf
-  for number in (1, 2, 3):
-    for ours, expected in zip(largest(x, number), jax.lax.top_k(x, number), strict=True):
+  program = jax.jit(largest, static_argnums=1)
+  for p in (0.9, 0.5, 0.1, 1e-6):  # from a few large ones to no two alike
+    x = np.random.default_rng(size).geometric(p, (6, 2, size)).astype(np.float32)
+    x[1] = -np.inf
+    x[2, 0, 3:] = -np.inf
+    x[3, :, ::2] = -np.inf
+    for ours, expected in zip(program(x, number), jax.lax.top_k(x, number), strict=True):
       np.testing.assert_array_equal(ours, expected)
       assert ours.dtype == expected.dtype
 
