@@ -17,7 +17,6 @@ from jtx.errors import ConfigError, DataError
 from jtx.inference.answers import best_answers
 from jtx.inference.boxes import THRESHOLD, Detector
 from jtx.inference.predictions import predicted, prediction
-from jtx.inference.scores import largest
 from jtx.inference.texts import Predictor, encode, text_vectors
 
 Input = Mapping[str, Any]
@@ -214,7 +213,7 @@ def top_tokens(model: nn.Module, params: Any, batch: Mapping[str, jax.Array]) ->
   """[B, T, 2 TOP]: log-probabilities of the likeliest tokens, then their ids."""
   _, states = model.apply({"params": params}, batch, method="masked_states")
   log_p = jax.nn.log_softmax(model.apply({"params": params}, states, method="mlm_logits"))
-  best, ids = largest(log_p, TOP)
+  best, ids = jax.lax.top_k(log_p, TOP)
   return jnp.concatenate([best, ids.astype(jnp.float32)], -1)  # ids are exact up to 2^24
 
 
