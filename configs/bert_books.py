@@ -25,7 +25,7 @@ PRESETS = ("", "tiny", "corpus=documents:books.zip,vocab=vocab.txt",
 # The network and its positions.
 OBJECTIVES = {
     "mlm": ("bert_mini", "BertForMaskedLM", "rope"),
-    "electra": ("bert_mini", "BertForMaskedLM", "rope"),
+    "electra": ("electra_small", "ElectraForPreTraining", "rope"),
     "plm": ("xlnet_base", "XLNetLMHeadModel", ""),
 }
 
@@ -39,8 +39,8 @@ def get_config(arg: str = ""):
   bert.pretrain(c, args, preset, architecture, common.op("doc_sentences"),
                 phases=((0.9, 128, 32), (0.1, 512, 8)),
                 tokenizer=common.tokenizer("wordpiece", vocab_size=8192, mask=True))
-  if args.objective == "plm":
-    common.apply(c, {"model.stack": xlnet.MINI})
+  if args.objective != "mlm":
+    common.apply(c, {"model.stack": xlnet.MINI, "model.embedding.width": None})
   no_dropout = dict(dropout=0.0, attention=dict(dropout=0.0), ffn=dict(dropout=0.0))
   common.apply(c, {"model.stack": dict(unroll=-1, block=no_dropout)})
   c.optim.lr, c.optim.clip_norm = 1e-3, 1.0
