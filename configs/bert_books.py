@@ -39,7 +39,7 @@ def get_config(arg: str = ""):
   bert.pretrain(c, args, preset, architecture, common.op("doc_sentences"),
                 phases=((0.9, 128, 32), (0.1, 512, 8)),
                 tokenizer=common.tokenizer("wordpiece", vocab_size=8192, mask=True))
-  if args.objective != "mlm":
+  if args.objective != "mlm":  # the size of BERT Mini
     common.apply(c, {"model.stack": xlnet.MINI, "model.embedding.width": None})
   no_dropout = dict(dropout=0.0, attention=dict(dropout=0.0), ffn=dict(dropout=0.0))
   common.apply(c, {"model.stack": dict(unroll=-1, block=no_dropout)})

@@ -40,6 +40,7 @@ PRESETS = ("", "tiny", "cola+stsb,files,temperature=2.0,limit=1000,length=64,bat
            "mnli,model=t5_small,epochs=1,beam=4,target=32,vocab=500")
 
 SENTENCES = dict(train="embedded:sentences:train", dev="embedded:sentences:val")
+VOCAB = 8000  # pieces of a fresh tokenizer
 ORDERS = {"mnli": ("hypothesis", "premise")}  # of the texts in the paper, where they differ
 
 
@@ -58,7 +59,7 @@ class Task:
 def get_config(arg: str = ""):
   args = arguments.parse_args(
       arg, tasks="sst2", init="", model="", files=False, limit=0, temperature=1.0, length=512,
-      target=64, batch=16, lr=0.0, epochs=3.0, beam=1, vocab=8000, tiny=False)
+      target=64, batch=16, lr=0.0, epochs=3.0, beam=1, vocab=VOCAB, tiny=False)
   c = common.get_config()
   begin, start = open_model(c, args)
   c.objective = common.objective("seq2seq", label_smoothing=0.0)
@@ -108,6 +109,9 @@ def open_model(c, args) -> tuple[bool, str]:
   if args.init:
     if args.model:
       raise ConfigError("config arguments init and model exclude each other: init brings its model")
+    if args.vocab != VOCAB:
+      raise ConfigError(
+          "config arguments init and vocab exclude each other: init brings its tokenizer")
     c.init_from = hub.place(args.init)
     saved = open_saved(args.init)
     c.model = common.model("encdec", **saved.trunk_fields("encdec"))

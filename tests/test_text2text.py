@@ -100,6 +100,7 @@ def test_files_that_have_no_tasks(tmp_path, tasks, said):
     ("sst2+sst2", "two tasks have the name 'sst2'"),
     ("none.json", "none.json: can't be read as JSON: "),
     ("init=x,model=t5_small", "init and model exclude each other"),
+    ("init=x,vocab=500", "init and vocab exclude each other"),
     ("model=t5_smal", "did you mean 't5_small'?"),
 ])
 def test_arguments_that_do_not_fit(arg, said):
