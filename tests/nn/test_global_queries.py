@@ -95,10 +95,16 @@ def test_gradients_in_blocks_are_those_of_whole_rows(params, monkeypatch):
   def gradients(kernel):
     loss = lambda p, x: (apply(module(kernel), p, x, rows) * weights).sum()
     run = jax.jit(jax.grad(loss, (0, 1)))
-    return jax.tree.leaves(run(params, jnp.asarray(X, jnp.float32)))
+    of_params, of_x = run(params, jnp.asarray(X, jnp.float32))
+    return of_params | {"x": {"x": of_x}}
 
-  for a, b in zip(gradients("blocked"), gradients("xla"), strict=True):
-    np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(b).max()))
+  # Each beside its projection's largest: that of a bias of keys is zero, but for what is left of
+  # terms as large as those of the kernel.
+  blocks, whole = gradients("blocked"), gradients("xla")
+  for name, expected in whole.items():
+    size = max(abs(leaf).max() for leaf in jax.tree.leaves(expected))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=5e-6 * size),
+                 blocks[name], expected)
 
 
 def test_weights_of_global_queries_are_of_their_own_keys(params):
