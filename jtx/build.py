@@ -11,6 +11,7 @@ from jtx.errors import ConfigError
 from jtx.models import MODELS
 from jtx.models.global_tokens import reads_texts
 from jtx.models.heads import TASKS
+from jtx.nn.shapes import shapes_of
 from jtx.objectives import OBJECTIVES
 
 # Keys of a config's model that give it a head. Others are of head.task.
@@ -104,5 +105,4 @@ def abstract_params(model, objective, example: Mapping[str, Any]) -> Any:
   name = next(name for kind in type(getattr(objective, "task", objective)).__mro__
               for name, known in OBJECTIVES.items() if known is kind)
   check_keys(example, objective.keys, f"config.objective.name={name!r}")
-  init = functools.partial(init_params, model, objective, example)
-  return jax.eval_shape(init, jax.random.key(0))
+  return shapes_of(lambda key: init_params(model, objective, example, key), jax.random.key(0))

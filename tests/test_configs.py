@@ -28,6 +28,7 @@ from jtx.evals.run import make_evaluators
 from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
 from jtx.nn.rope import Rope
+from jtx.nn.shapes import shapes_of
 from jtx.parallel import sharding
 from jtx.saved import pretrained
 from jtx.saved.folder import open_saved
@@ -405,7 +406,7 @@ def folder(request, tmp_path_factory):
                     num_token_types=0, pattern=("global", "local", "local"), window=4)
   example = {key: np.zeros((1, 1), np.int32)
              for key in ("text", "text_segment_ids", "text_positions")}
-  shapes = sharding.unbox(jax.eval_shape(model.init, jax.random.key(0), example))["params"]
+  shapes = sharding.unbox(shapes_of(model.init, jax.random.key(0), example))["params"]
   path = str(tmp_path_factory.mktemp("folder") / "model")
   zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), shapes)
   pretrained.save_pretrained(path, model, zeros, tokenizer,

@@ -59,6 +59,7 @@ from jtx.nn.positions import POSITIONS, Learned, Places, Position, Sinusoidal
 from jtx.nn.recurrent import CellConfig, RecurrentConfig
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import SCALINGS, Linear, Llama3, Ntk, Rope, Scaling, Yarn
+from jtx.nn.shapes import shapes_of
 from jtx.nn.stack import Segment, Stack, StackConfig
 from jtx.nn.transformer_xl import TransformerXl
 from jtx.objectives import OBJECTIVES
@@ -793,18 +794,26 @@ REFUSED = [
 
 
 class Programs:
-  """Initialisation of what is configured, its loss, and this with the gradient, as text."""
+  """Initialisation of what is configured, its loss, and this with the gradient, as text.
+
+  Each is made when it is looked at.
+  """
 
   def __init__(self, init, loss, inputs):
     self._init, self._loss, self._inputs = init, loss, inputs
 
   @functools.cached_property
-  def _traced(self):
-    return jax.jit(lambda key: unbox(self._init(key))["params"]).trace(jax.random.key(0))
+  def _params(self):
+    return unbox(shapes_of(self._init, jax.random.key(0))["params"])
+
+  @functools.cached_property
+  def shapes(self) -> str:
+    return str(self._params)
 
   @functools.cached_property
   def init(self) -> str:
-    return text_of(self._traced)
+    drawn = jax.jit(lambda key: unbox(self._init(key))["params"])
+    return text_of(drawn.trace(jax.random.key(0)))
 
   @functools.cached_property
   def forward(self) -> str:
@@ -815,8 +824,7 @@ class Programs:
     return self._text(jax.value_and_grad(self._loss))
 
   def _text(self, of_params) -> str:
-    params, inputs = self._traced.out_info, self._inputs
-    return text_of(jax.jit(of_params).trace(params, inputs, jax.random.key(0)))
+    return text_of(jax.jit(of_params).trace(self._params, self._inputs, jax.random.key(0)))
 
 
 def text_of(traced) -> str:
@@ -826,8 +834,9 @@ def text_of(traced) -> str:
 
 
 def differ(a: Programs, b: Programs) -> bool:
-  """Most fields change what is looked at first."""
-  return any(getattr(a, part) != getattr(b, part) for part in ("init", "forward", "gradient"))
+  """Most fields change what is looked at first, and takes the least time."""
+  parts = "shapes", "forward", "init", "gradient"
+  return any(getattr(a, part) != getattr(b, part) for part in parts)
 
 
 def program(instance) -> Programs:

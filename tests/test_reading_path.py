@@ -70,6 +70,7 @@ SKIPPED = {
     "jtx.nn.recurrence": "the memory of earlier rows, which these models have not",
     "jtx.nn.relative": "biases of logits, which these models have not",
     "jtx.nn.residual": "layer scale and stochastic depth, which are off in these",
+    "jtx.nn.shapes": "shapes of parameters, without drawing them",
     "jtx.nn.shift": "the tokens of targets, one place later",
     "jtx.nn.rope": "rotary positions, which these models have not",
     "jtx.nn.aligned": "first values of keys, which these models draw by themselves",

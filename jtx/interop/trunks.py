@@ -32,6 +32,7 @@ from jtx.models.xlnet import Xlnet
 from jtx.nn.grid_kinds import RelativeBias
 from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid
 from jtx.nn.rope import Rope
+from jtx.nn.shapes import shapes_of
 from jtx.nn.stack import StackConfig
 from jtx.parallel.sharding import unbox
 
@@ -276,7 +277,7 @@ def check_trunk(model: Any, theirs: Any, directory: str) -> None:
 
 def param_shapes(model: Any) -> dict[str, Shape]:
   """The shape of every parameter, by path."""
-  boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  boxed = shapes_of(model.init, jax.random.key(0), model.example())["params"]
   return {path: x.shape for path, x in flatten_dict(unbox(boxed), sep="/").items()}
 
 

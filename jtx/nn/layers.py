@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
+from jtx.nn import shapes
 from jtx.nn.activations import activate
 from jtx.nn.dropout import Dropout
 from jtx.nn.kept import keep
@@ -24,6 +25,8 @@ from jtx.ranges import Positive, Rate, Size
 def param(module: nn.Module, name: str, init: Callable[..., jax.Array], shape: Sequence[int],
           axes: Sequence[str]) -> jax.Array:
   """A float32 parameter of `module` with logical axis names."""
+  if shapes.alone() or module.has_variable("params", name):
+    init = nn.initializers.zeros  # what Flax compares with the shape of a parameter that is there
   init = nn.with_logical_partitioning(init, tuple(axes))
   return module.param(name, init, tuple(shape), jnp.float32)
 
@@ -51,8 +54,7 @@ class Dense(nn.Module):
     if self.use_bias:
       bias = param(self, "bias", nn.initializers.zeros, self.features,
                    self.axes[self.num_in:]).astype(self.dtype)
-    x = x.astype(self.dtype)
-    return product(x, kernel, bias, self.num_in)
+    return product(x.astype(self.dtype), kernel, bias, self.num_in)
 
 
 def kernel_init(std: float | None, num_in: int, rank: int) -> Callable[..., jax.Array]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
 from jtx.nn import cache as kv
-from jtx.nn import kinds as layer_kinds
+from jtx.nn import kinds as layer_kinds, shapes
 from jtx.nn.apart import one_by_one
 from jtx.nn.attention import LayerKind
 from jtx.nn.block import POSITION_AT, Block, BlockConfig, Context
@@ -158,9 +158,7 @@ class ScanLayer(Block):
     x, memory, weights = super().__call__(
         x, of_layer(ctx, depth), kind=kind, skipped=skipped,
         update=None if cache is None else update, memory=memory)
-    kept = None
-    if ctx.keep_memory:
-      kept = Projections(*(jnp.moveaxis(m, 2, 1) for m in memory))
+    kept = Projections(*(jnp.moveaxis(m, 2, 1) for m in memory)) if ctx.keep_memory else None
     return (x, cache), (kept, weights, x if ctx.return_hidden else None)
 
 
@@ -250,6 +248,6 @@ class Stack(nn.Module):
       sharing |= dict(variable_axes={SUMS: 0}, variable_broadcast="params")
     # Flax traces the layer once ahead of the loop, in which numbers are drawn, too: without it a
     # seed would draw others. Where none are drawn it is not needed.
-    draws = self.has_rng("params") or self.has_rng("dropout")
+    draws = self.has_rng("params") and (c.share or not shapes.alone()) or self.has_rng("dropout")
     return nn.scan(layer, in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
                    check_constancy_invariants=draws, **sharing)(*fields, name=name)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jtx import build
 from jtx.config import ConfigDict
 from jtx.nn import lora
+from jtx.nn.shapes import shapes_of
 from jtx.parallel import sharding
 from jtx.train import flops, optim
 from jtx.train.layer_sums import sums_of
@@ -73,7 +74,7 @@ class Program:
     self.mesh, self.extra = mesh, dict(extra)
 
     boxed = build.abstract_params(model, objective, example)
-    own = jax.eval_shape(lambda: own_params(objective, model, jax.random.key(0)))
+    own = shapes_of(lambda: own_params(objective, model, jax.random.key(0)))
     self.replicated_dimensions = sharding.replicated_dimensions(boxed, mesh)
     forward = lambda p, b, extra: sums_of(objective, model, p, b, train=False, **extra)
     whole = sharding.unbox(boxed | own)

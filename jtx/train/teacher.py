@@ -10,6 +10,7 @@ from jtx.data.op import TOKENIZER
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
 from jtx.evals.task import Task
+from jtx.nn.shapes import shapes_of
 from jtx.objectives.distilled import Distilled
 from jtx.objectives.terms import TERMS
 from jtx.parallel.sharding import param_shardings
@@ -41,7 +42,7 @@ def with_teacher(objective, mesh, abstract: bool = False,
   objective = objective.taught_by(model)
   for theirs in () if tokenizer is None else saved.tokenizers().values():
     _check_tokens(f"{where}={folder}", theirs, tokenizer)
-  boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  boxed = shapes_of(model.init, jax.random.key(0), model.example())["params"]
   places = param_shardings(boxed, mesh)
   if abstract:
     put = lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)

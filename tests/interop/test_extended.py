@@ -11,6 +11,7 @@ from jtx.models.global_tokens import GlobalConfig, of_text
 from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
 from jtx.nn.rope import Rope
+from jtx.nn.shapes import shapes_of
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, encoder
 
@@ -20,7 +21,7 @@ TOKENS = np.array([[4, 5, 2, 6, 7, 3]], np.int32)
 
 
 def drawn(model):
-  shapes = unbox(jax.eval_shape(model.init, jax.random.key(0), model.example())["params"])
+  shapes = unbox(shapes_of(model.init, jax.random.key(0), model.example())["params"])
   random = np.random.default_rng(0)
   return jax.tree.map(lambda x: random.normal(size=x.shape).astype(np.float32), shapes)
 

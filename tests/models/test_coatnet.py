@@ -20,6 +20,7 @@ from jtx.nn.grid_positions import Grid, Sincos2d
 from jtx.nn.layers import NormConfig
 from jtx.nn.mbconv import Conv, MbConv, MbConvConfig, depthwise, max_pool
 from jtx.nn.positions import Places
+from jtx.nn.shapes import shapes_of
 from jtx.parallel.sharding import unbox
 from tests.models.test_vit import drawn
 
@@ -92,7 +93,7 @@ def test_an_inverted_bottleneck(stride, squeeze):
 
 
 def drawn_of(module, x):
-  shapes = unbox(jax.eval_shape(module.init, jax.random.key(0), x)["params"])
+  shapes = unbox(shapes_of(module.init, jax.random.key(0), x)["params"])
   random = np.random.default_rng(1)
   return jax.tree.map(lambda s: random.normal(size=s.shape).astype(np.float32), shapes)
 

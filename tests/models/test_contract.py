@@ -33,6 +33,7 @@ from jtx.nn.positions import Learned, Sinusoidal
 from jtx.nn.recurrent import RecurrentConfig
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import Rope
+from jtx.nn.shapes import shapes_of
 from jtx.nn.transformer_xl import TransformerXl
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, decoder, encdec, encoder, one_fast, vit
@@ -114,7 +115,7 @@ all_cases = pytest.mark.parametrize("name", CASES)
 
 def drawn(model):
   """Random parameters, none of them zeros or ones."""
-  boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  boxed = shapes_of(model.init, jax.random.key(0), model.example())["params"]
   leaves, tree = jax.tree.flatten(unbox(boxed))
   random = np.random.default_rng(0)
   numbers = [np.float32(random.normal(size=x.shape) / 2) for x in leaves]
@@ -144,7 +145,9 @@ def test_every_family_is_here():
 @all_cases
 def test_its_example_makes_its_parameters(name):
   model, _ = CASES[name]
-  params = unbox(jax.eval_shape(model.init, jax.random.key(0), model.example()))["params"]
+  boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())
+  assert shapes_of(model.init, jax.random.key(0), model.example()) == boxed
+  params = unbox(boxed)["params"]
   for stack, config in model.stacks.items():
     of_stack = functools.reduce(lambda tree, part: tree[part], stack.split("/"), params)
     segments = [segment for key, segment in of_stack.items() if key.startswith("layers")]
@@ -156,7 +159,7 @@ def test_its_example_makes_its_parameters(name):
 
 def test_shared_layers_are_one():
   model = encoder(**SIZE, share_layers=True)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  shapes = shapes_of(model.init, jax.random.key(0), model.example())["params"]
   assert model.stacks["encoder"].num_layers == 2
   assert unbox(shapes)["encoder"]["layers"]["ffn"]["in"]["kernel"].shape == (D, 12)
 
@@ -167,7 +170,7 @@ def test_its_heads_are_named(name):
   assert model.heads == heads
   others = {"seq2seq", "lm", "mlm", "plm", "mae", "distilled", "generator", "image_text", "bilm"}
   assert heads <= {*TASKS} - {"none"} | others
-  params = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  params = shapes_of(model.init, jax.random.key(0), model.example())["params"]
   assert ("mlm_head" in params) == ("mlm" in heads)
   assert ("plm_bias" in params) == ("plm" in heads)
   assert ("mae_decoder" in params) == ("mae" in heads)
@@ -227,7 +230,7 @@ def test_tied_positions_are_the_same():
                                              (Rope(), Learned(max_length=6))):
     model = encdec(**SIZE, position=encoder_position, decoder=dict(position=decoder_position))
     with pytest.raises(ConfigError, match="leave out 'positions'"):
-      jax.eval_shape(model.init, jax.random.key(0), model.example())
+      shapes_of(model.init, jax.random.key(0), model.example())
 
 
 # ------------------------------------------------------------------------------- prompts

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jtx.nn.shapes import shapes_of
 from jtx.objectives.seq2seq import shift_right
 from tests.helpers import one_fast
 from tests.models import ct2
@@ -41,7 +42,7 @@ def test_every_parameter_is_loaded():
   model, params = ct2.load()
   batch = {**ct2.source_batch([["آ"]]), **ct2.field("tgt", [[ct2.EOS]])}
   batch["tgt_in"] = batch["tgt"]
-  init = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+  init = shapes_of(model.init, jax.random.key(0), batch)["params"]
   ours = {jax.tree_util.keystr(k): x.shape for k, x in jax.tree_util.tree_leaves_with_path(params)}
   made = {jax.tree_util.keystr(k).removesuffix(".value"): x.shape
           for k, x in jax.tree_util.tree_leaves_with_path(init)}

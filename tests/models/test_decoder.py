@@ -14,6 +14,7 @@ from jtx.nn.positions import Learned, Sinusoidal
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.residual import ResidualConfig
 from jtx.nn.rope import Linear, Llama3, Rope, Scaling
+from jtx.nn.shapes import shapes_of
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, decoder, one_fast
 from tests.models.test_contract import drawn
@@ -200,7 +201,7 @@ def test_an_offset_norm_starts_as_one():
 def test_refusals():
   model = decoder(**SIZE, block=block(**LAYER), causal=False)
   with pytest.raises(ConfigError, match="a decoder needs stack.causal=True"):
-    jax.eval_shape(model.init, jax.random.key(0), model.example())
+    shapes_of(model.init, jax.random.key(0), model.example())
   model = decoder(**SIZE, block=block(**LAYER), position=Learned(max_length=8))
   params = drawn(model)
   with pytest.raises(ConfigError, match="8"):

@@ -16,6 +16,7 @@ from jtx.models.backbone import Backbone, BackboneConfig, FrozenBatchNorm, convo
 from jtx.models.box_head import BoxHeadConfig
 from jtx.models.detr import STACK, Detr, PlacesConfig
 from jtx.nn.positions import Learned
+from jtx.nn.shapes import shapes_of
 from jtx.parallel.sharding import FIXED, logical_axes, unbox
 from tests.helpers import block, one_fast, stack_of
 
@@ -30,7 +31,7 @@ IMAGE = RNG.normal(size=(2, 16, 24, 3)).astype(np.float32)
 
 def drawn(model, std=0.8):
   """Random parameters, of which no variance is negative."""
-  boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  boxed = shapes_of(model.init, jax.random.key(0), model.example())["params"]
   random = np.random.default_rng(0)
   values = lambda path, x: jnp.abs(x) if path[-1].key == "variance" else x
   return jax.tree_util.tree_map_with_path(values, jax.tree.map(
@@ -49,7 +50,7 @@ def jitted(model):
 def test_parameters_of_resnet50():
   """41,524,768 are trained, as in the paper; four for each channel of a norm are constants."""
   model = Detr(head=BoxHeadConfig(outputs=91))
-  boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  boxed = shapes_of(model.init, jax.random.key(0), model.example())["params"]
   numbers = {path: math.prod(x.shape) for path, x in flatten_dict(unbox(boxed)).items()}
   fixed = {path for path, axes in flatten_dict(logical_axes(boxed)).items() if FIXED & set(axes)}
   assert sum(n for path, n in numbers.items() if path not in fixed) == 41_524_768
@@ -76,7 +77,7 @@ def test_outputs():
   assert np.abs(out["boxes"][0] - out["boxes"][1]).max() > 1e-3  # of two layers
   without = SMALL.clone(head=BoxHeadConfig(task="none"))
   assert without.heads == frozenset()
-  boxed = jax.eval_shape(without.init, jax.random.key(0), without.example())["params"]
+  boxed = shapes_of(without.init, jax.random.key(0), without.example())["params"]
   assert "task_head" not in boxed
   hidden = jax.eval_shape(lambda p: without.apply({"params": p}, {"image": IMAGE}), unbox(boxed))
   assert hidden.shape == (2, 4, 8)
@@ -204,7 +205,7 @@ REFUSED = [
 def test_a_model_that_does_not_fit_together(fields, message):
   model = SMALL.clone(**fields)
   with pytest.raises(ConfigError, match=message):
-    jax.eval_shape(model.init, jax.random.key(0), {"image": IMAGE})
+    shapes_of(model.init, jax.random.key(0), {"image": IMAGE})
 
 
 @pytest.mark.parametrize("make, message", [

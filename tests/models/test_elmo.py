@@ -16,6 +16,7 @@ from jtx.models.features import FeatureConfig
 from jtx.models.text_head import HeadConfig
 from jtx.nn.characters import BEGIN, END, PAD, TEXT_BEGIN, TEXT_END, CharacterConfig, words_of
 from jtx.nn.recurrent import CellConfig, RecurrentConfig
+from jtx.nn.shapes import shapes_of
 from jtx.objectives.bilm import BiLm
 from tests.models.test_contract import drawn
 
@@ -70,7 +71,7 @@ def test_words_of_bytes():
 def test_the_published_size_is_that_of_the_defaults():
   """93.6 M parameters, as the authors give for the original model."""
   model = Elmo(vocab_size=260)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  shapes = shapes_of(model.init, jax.random.key(0), model.example())["params"]
   assert sum(x.size for x in jax.tree.leaves(shapes)) == 93_600_848
 
 
@@ -143,7 +144,7 @@ def test_a_head_reads_the_mix_of_layers():
 def test_refusals(fields, message):
   model = MODEL.clone(**fields)
   with pytest.raises(ConfigError, match=message):
-    jax.eval_shape(model.init, jax.random.key(0), model.example())
+    shapes_of(model.init, jax.random.key(0), model.example())
   with pytest.raises(ConfigError, match="characters.max_length=2 is less than"):
     CharacterConfig(max_length=2, filters=((3, 1),))
 
@@ -189,7 +190,7 @@ def published():
 
 def test_published_states_which_go_on_from_batch_to_batch():
   model, params, rows, expected = published()
-  shapes = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  shapes = shapes_of(model.init, jax.random.key(0), model.example())["params"]
   assert jax.tree.structure(params) == jax.tree.structure(
       jax.tree.map(lambda x: x.value, shapes, is_leaf=lambda x: hasattr(x, "value")))
   starts, length = (None, None), max(len(s.split()) for row in rows for s in row) + 2

@@ -17,6 +17,7 @@ from jtx.nn.disentangled import Disentangled
 from jtx.nn.positions import POSITIONS, Learned, Places, Position, Sinusoidal
 from jtx.nn.relative import Alibi, T5Bias
 from jtx.nn.rope import Rope
+from jtx.nn.shapes import shapes_of
 from jtx.nn.shift import LAST
 from jtx.nn.transformer_xl import TransformerXl
 from jtx.objectives.seq2seq import Seq2Seq
@@ -61,7 +62,7 @@ def rows(name, rows_of_segments, length):
 def init(module):
   """Random parameters, none of them zeros or ones."""
   batch = {**rows("src", [[[1]]], 1), **rows("tgt", [[[1]]], 1)}
-  boxed = jax.eval_shape(module.init, jax.random.key(0), Seq2Seq(BOS).model_inputs(batch))["params"]
+  boxed = shapes_of(module.init, jax.random.key(0), Seq2Seq(BOS).model_inputs(batch))["params"]
   leaves, tree = jax.tree.flatten(unbox(boxed))
   random = np.random.default_rng(0)
   return tree.unflatten([jnp.asarray(random.normal(size=x.shape) / 2, jnp.float32) for x in leaves])
@@ -209,7 +210,7 @@ def test_a_head_reads_what_the_decoder_makes_of_a_text(start, pooled, place):
   reader = model(seq2seq=False, head_start=start, output_bias=True, head=HeadConfig(
       task="classes", outputs=3, pool=pooled, transform="tanh"))
   texts = [[3, 4, 5], [6, 7]]
-  boxed = jax.eval_shape(reader.init, jax.random.key(0), reader.example())["params"]
+  boxed = shapes_of(reader.init, jax.random.key(0), reader.example())["params"]
   leaves, tree = jax.tree.flatten(unbox(boxed))
   draws = np.random.default_rng(0)
   params = tree.unflatten([draws.normal(size=x.shape).astype(np.float32) / 2 for x in leaves])
@@ -261,7 +262,7 @@ def count(vocab_size=37_000, *, position=Sinusoidal(), width=512, num_layers=6, 
   module = encdec(vocab_size=vocab_size, width=width, num_layers=num_layers, position=position,
                   block=block(**fields))
   batch = Seq2Seq(BOS).model_inputs({**rows("src", [[[1]]], 1), **rows("tgt", [[[1]]], 1)})
-  shapes = jax.eval_shape(module.init, jax.random.key(0), batch)
+  shapes = shapes_of(module.init, jax.random.key(0), batch)
   return sum(math.prod(x.shape) for x in jax.tree.leaves(unbox(shapes)))
 
 

@@ -21,6 +21,7 @@ from jtx.nn.disentangled import Disentangled
 from jtx.nn.layers import LayerNorm
 from jtx.nn.positions import Learned
 from jtx.nn.rope import Rope
+from jtx.nn.shapes import shapes_of
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, encoder, one_fast
 
@@ -57,7 +58,7 @@ def packed(*texts, length=T):
 
 def drawn(model, batch, seed=0):
   """Parameters of unit scale: a fresh encoder's attention is near uniform."""
-  params = unbox(jax.eval_shape(model.init, jax.random.key(0), batch))["params"]
+  params = unbox(shapes_of(model.init, jax.random.key(0), batch))["params"]
   leaves, tree = jax.tree.flatten(params)
   rng = np.random.default_rng(seed)
   return jax.tree.unflatten(tree, [rng.normal(0, 0.5, x.shape).astype(np.float32) for x in leaves])
@@ -69,7 +70,7 @@ def close(a, b, tolerance=2e-5):
 
 def count(model):
   batch = batch_of((1,))
-  shapes = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+  shapes = shapes_of(model.init, jax.random.key(0), batch)["params"]
   return sum(math.prod(x.shape) for x in jax.tree.leaves(unbox(shapes)))
 
 
@@ -234,7 +235,7 @@ def test_the_heads_of_texts_and_tokens():
 
   def run(head, texts):
     module = Head(head, layer)
-    shapes = unbox(jax.eval_shape(module.init, jax.random.key(0), hidden, batch)).get("params", {})
+    shapes = unbox(shapes_of(module.init, jax.random.key(0), hidden, batch)).get("params", {})
     rng = np.random.default_rng(1)
     p = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
     return np.asarray(module.apply({"params": p}, hidden, batch, texts)), p
@@ -317,7 +318,7 @@ def test_a_head_says_what_is_wrong_with_it(fields, message):
 def test_a_head_for_classes_needs_their_number():
   model = small(num_layers=1, head=HeadConfig(task="classes"))
   with pytest.raises(ConfigError, match="head.outputs must be set: head.task='classes'"):
-    jax.eval_shape(model.init, jax.random.key(0), batch_of((1, 2)))
+    shapes_of(model.init, jax.random.key(0), batch_of((1, 2)))
 
 
 def test_texts_longer_than_the_position_table():
@@ -382,4 +383,4 @@ def test_what_can_not_be_filled_up(fields, said):
                        head=HeadConfig(task="embedding")) | fields)
   model = model.clone(embedding=dataclasses.replace(model.embedding, pad_id=7))
   with pytest.raises(ConfigError, match=said):
-    jax.eval_shape(model.init, jax.random.key(0), batch_of([3]))
+    shapes_of(model.init, jax.random.key(0), batch_of([3]))

@@ -10,6 +10,7 @@ from jtx.errors import ConfigError
 from jtx.models.rnn import Rnn
 from jtx.models.rnn_encdec import RnnEmbeddingConfig
 from jtx.nn.recurrent import CellConfig, RecurrentConfig
+from jtx.nn.shapes import shapes_of
 from tests.models.test_contract import drawn
 
 V, D = 11, 6
@@ -45,7 +46,7 @@ def test_prompts_share_rows_and_go_on_as_the_full_pass_does():
 def test_refusals(fields, message):
   model = MODEL.clone(**fields)
   with pytest.raises(ConfigError, match=message):
-    jax.eval_shape(model.init, jax.random.key(0), model.example())
+    shapes_of(model.init, jax.random.key(0), model.example())
 
 
 def test_configs_of_tasks_take_recurrent_models():

@@ -15,6 +15,7 @@ from jtx.inference.generate import generate
 from jtx.models.rnn_decoding import RecurrentState
 from jtx.models.rnn_encdec import RnnEmbeddingConfig, RnnEncDec
 from jtx.nn.recurrent import CellConfig, RecurrentConfig, State
+from jtx.nn.shapes import shapes_of
 from tests.helpers import one_fast
 from tests.models.test_contract import drawn, field, greedy
 
@@ -144,7 +145,7 @@ def test_attention_stays_in_its_segment():
 def test_refusals(fields, message):
   model = encdec(**fields)
   with pytest.raises(ConfigError, match=message):
-    jax.eval_shape(model.init, jax.random.key(0), model.example())
+    shapes_of(model.init, jax.random.key(0), model.example())
   with pytest.raises(ConfigError, match="embedding.tie"):
     RnnEmbeddingConfig(tie=("sources",))
 
@@ -176,7 +177,7 @@ def g2p():
       "src_embed": {"embedding": w["enc_emb"]}, "tgt_embed": {"embedding": w["dec_emb"]},
       "encoder": {"forward_0": layer("enc")}, "decoder_0": layer("dec"),
       "output": {"kernel": w["fc_w"].T, "bias": w["fc_b"]}}
-  shapes = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  shapes = shapes_of(model.init, jax.random.key(0), model.example())["params"]
   assert jax.tree.structure(params) == jax.tree.structure(
       jax.tree.map(lambda x: x.value, shapes, is_leaf=lambda x: hasattr(x, "value")))
   ids = {kind: {c: i for i, c in enumerate(told[kind])} for kind in ("graphemes", "phonemes")}

@@ -15,6 +15,7 @@ from jtx.inference import decode, generate
 from jtx.nn.mixture import ExpertsConfig
 from jtx.nn.positions import Learned
 from jtx.nn.relative import T5Bias
+from jtx.nn.shapes import shapes_of
 from jtx.objectives.seq2seq import Seq2Seq
 from jtx.parallel import sharding
 from jtx.parallel.sharding import unbox
@@ -46,7 +47,7 @@ INPUTS = OBJECTIVE.model_inputs(BATCH)
 
 
 def shapes(module):
-  return unbox(jax.eval_shape(module.init, jax.random.key(0), INPUTS))["params"]
+  return unbox(shapes_of(module.init, jax.random.key(0), INPUTS))["params"]
 
 
 def random(module):
@@ -160,7 +161,7 @@ def test_sharded_equals_unsharded(axes):
   params = random(module)
   mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1, "context": 1} | axes,
                             jax.devices()[:math.prod(axes.values())])
-  boxed = jax.eval_shape(module.init, jax.random.key(0), INPUTS)["params"]
+  boxed = shapes_of(module.init, jax.random.key(0), INPUTS)["params"]
   loss = jax.value_and_grad(lambda p, b: OBJECTIVE(module, p, b, train=True)["loss"][0])
   rows = batch(rows=4)
   expected = jax.jit(loss)(params, rows)

@@ -22,6 +22,7 @@ from jtx.nn.block import Context, ResidualConfig, skip_examples
 from jtx.nn.grid_kinds import Learned2d, RelativeBias
 from jtx.nn.grid_positions import GRID_POSITIONS, Grid, LearnedGrid, Sincos2d
 from jtx.nn.positions import Places
+from jtx.nn.shapes import shapes_of
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, vit
 
@@ -32,13 +33,13 @@ SMALL = vit(image=IMAGE, patch_size=4, width=16, num_layers=2, block=BLOCK, head
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 12, 12, 3)).astype(np.uint8)
 
 
-def shapes_of(model):
-  boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+def shapes_by_path(model):
+  boxed = shapes_of(model.init, jax.random.key(0), model.example())["params"]
   return {path: x.shape for path, x in flatten_dict(unbox(boxed), sep="/").items()}
 
 
 def drawn(model, seed=0, std=0.5):
-  boxed = jax.eval_shape(model.init, jax.random.key(0), model.example())["params"]
+  boxed = shapes_of(model.init, jax.random.key(0), model.example())["params"]
   leaves, tree = jax.tree.flatten(unbox(boxed))
   rng = np.random.default_rng(seed)
   return jax.tree.unflatten(tree, [rng.normal(0, std, x.shape).astype(np.float32) for x in leaves])
@@ -62,13 +63,13 @@ DISTILLED = dict(prefix=PrefixConfig(distillation=True))
     (published(768, 12, 12, 16, **DISTILLED), 86_569_192),
 ], ids=["B/16", "L/16", "H/14", "DeiT-Ti", "DeiT-S", "DeiT-B"])
 def test_published_models_have_their_number_of_parameters(model, expected):
-  assert sum(map(math.prod, shapes_of(model).values())) == expected
+  assert sum(map(math.prod, shapes_by_path(model).values())) == expected
 
 
 def test_maes_trained_parameters():
   model = published(768, 12, 12, 16, head=ImageHeadConfig(), decoder=DecoderConfig(num_layers=8),
                     position=LearnedGrid(init="sincos", trained=False))
-  shapes = shapes_of(model)
+  shapes = shapes_by_path(model)
   fixed = [path for path in shapes if path.endswith("position_embedding")]
   assert len(fixed) == 2
   assert sum(math.prod(s) for p, s in shapes.items() if p not in fixed) == 111_655_680
@@ -185,7 +186,7 @@ def test_attention_pooling_sees_every_token_and_no_order():
 
 def test_a_norm_after_pooling_takes_the_place_of_the_one_before():
   model = SMALL.clone(head=dataclasses.replace(CLASSES, pool="mean", norm=True))
-  shapes = shapes_of(model)
+  shapes = shapes_by_path(model)
   assert "task_head/norm/scale" in shapes and "encoder/final_norm/scale" not in shapes
 
 
@@ -250,7 +251,7 @@ def test_maes_decoder_puts_patches_back_into_their_places():
   decoder = MaeDecoder(config, SMALL.stack, Grid(1, 4, 1), outputs=3)
   hidden = np.random.default_rng(0).normal(size=(1, 3, 16)).astype(np.float32)
   restore = jnp.array([[3, 1, 0, 2]])  # the second and the third patch were seen
-  boxed = jax.eval_shape(decoder.init, jax.random.key(0), hidden, restore)["params"]
+  boxed = shapes_of(decoder.init, jax.random.key(0), hidden, restore)["params"]
   rng = np.random.default_rng(1)
   params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), unbox(boxed))
   x = hidden[0] @ params["embed"]["kernel"] + params["embed"]["bias"]
@@ -300,7 +301,7 @@ def test_weights_are_for_images_of_another_size():
   larger = SMALL.clone(image=dataclasses.replace(IMAGE, size=20))
   flat = flatten_dict(drawn(SMALL), sep="/")
   params = resized_vit(larger, flat, SMALL)
-  assert {p: x.shape for p, x in params.items()} == shapes_of(larger)
+  assert {p: x.shape for p, x in params.items()} == shapes_by_path(larger)
   np.testing.assert_array_equal(params["position_embedding"][0], flat["position_embedding"][0])
   same = resized_vit(SMALL, flat, SMALL)
   assert all(same[p] is flat[p] for p in flat)
@@ -321,7 +322,7 @@ def test_the_stem_of_a_hybrid():
   assert config.stride == 16 and ResnetConfig().stride == 1
   model = vit(image=ImageConfig(size=64), patch_size=1, width=16, num_layers=1, block=BLOCK,
               stem=config, head=CLASSES)
-  shapes = shapes_of(model)
+  shapes = shapes_by_path(model)
   assert model.grid[:2] == (4, 4) and shapes["patches/kernel"] == (1, 1, 8 * 4 * 4, 16)
   x = np.random.default_rng(0).normal(size=(2, 6, 6, 8)).astype(np.float32)
   norm = GroupNorm(4)
@@ -347,7 +348,7 @@ def test_the_stem_of_a_hybrid():
 ])
 def test_fields_that_do_not_fit(fields, message):
   with pytest.raises(ConfigError, match=message):
-    shapes_of(vit(SMALL, **fields))
+    shapes_by_path(vit(SMALL, **fields))
 
 
 @pytest.mark.parametrize("make, message", [

@@ -12,6 +12,7 @@ from jtx.nn.experts import Experts
 from jtx.nn.grouped import grouped_product
 from jtx.nn.layers import FfnConfig
 from jtx.nn.mixture import ExpertsConfig
+from jtx.nn.shapes import shapes_of
 from jtx.parallel import sharding
 from tests.helpers import one_fast
 
@@ -26,7 +27,7 @@ def layer(**fields):
 
 
 def drawn(module, seed=1):
-  shapes = sharding.unbox(jax.eval_shape(module.init, jax.random.key(0), X))["params"]
+  shapes = sharding.unbox(shapes_of(module.init, jax.random.key(0), X))["params"]
   random = np.random.default_rng(seed)
   return jax.tree.map(lambda x: jnp.asarray(random.normal(size=x.shape), jnp.float32), shapes)
 
@@ -101,7 +102,7 @@ def test_devices_share_the_experts(shape):
   run = jax.jit(jax.value_and_grad(loss, has_aux=True))
   alone = run(params, x)
   with jax.set_mesh(mesh):
-    boxed = jax.eval_shape(module.init, jax.random.key(0), x)["params"]
+    boxed = shapes_of(module.init, jax.random.key(0), x)["params"]
     placed = jax.device_put(params, sharding.param_shardings(boxed, mesh))
     assert placed["in_kernel"].addressable_shards[0].data.shape[0] == E // shape["expert"]
     together = run(placed, jax.device_put(x, sharding.batch_sharding(mesh)))

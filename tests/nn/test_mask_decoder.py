@@ -9,6 +9,7 @@ import pytest
 from jtx.errors import ConfigError
 from jtx.models.masked import MaskedConfig
 from jtx.nn.disentangled import Disentangled
+from jtx.nn.shapes import shapes_of
 from jtx.objectives.mlm import Mlm
 from jtx.parallel.sharding import unbox
 from tests.helpers import block, encoder
@@ -30,7 +31,7 @@ BATCH = {"text": TOKENS, "text_segment_ids": SEGMENTS,
 
 @pytest.fixture(name="params", scope="module")
 def make_params():
-  shapes = unbox(jax.eval_shape(MODEL.init, jax.random.key(0), BATCH)["params"])
+  shapes = unbox(shapes_of(MODEL.init, jax.random.key(0), BATCH)["params"])
   random = np.random.default_rng(1)
   return jax.tree.map(lambda x: random.normal(0, 0.5, x.shape).astype(np.float32), shapes)
 

@@ -7,6 +7,7 @@ import pytest
 
 from jtx.errors import ConfigError
 from jtx.nn.recurrent import CellConfig, Recurrent, RecurrentConfig, RecurrentStack, State, begins
+from jtx.nn.shapes import shapes_of
 from jtx.parallel.sharding import unbox
 
 D, H = 5, 6
@@ -49,7 +50,7 @@ def reference(config, p, x, hidden, cell):
 
 
 def drawn(module, *args, scale=0.7):
-  shapes = unbox(jax.eval_shape(module.init, jax.random.key(0), *args))["params"]
+  shapes = unbox(shapes_of(module.init, jax.random.key(0), *args))["params"]
   rng = np.random.default_rng(1)
   return jax.tree.map(lambda s: rng.normal(0, scale, s.shape).astype(np.float32), shapes)
 

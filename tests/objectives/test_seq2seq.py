@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jtx.nn import numerics
+from jtx.nn.shapes import shapes_of
 from jtx.nn.shift import LAST
 from jtx.objectives import cross_entropy as cross_entropy_of
 from jtx.objectives.cross_entropy import cross_entropy, token_sums
@@ -85,7 +86,7 @@ def batch():
 @pytest.fixture(scope="module")
 def params():
   inputs = Seq2Seq(BOS).model_inputs(batch())
-  boxed = jax.eval_shape(MODEL.init, jax.random.key(0), inputs)["params"]
+  boxed = shapes_of(MODEL.init, jax.random.key(0), inputs)["params"]
   leaves, tree = jax.tree.flatten(unbox(boxed))
   return tree.unflatten([normal(i, *x.shape).astype(np.float32) for i, x in enumerate(leaves)])
 

@@ -10,6 +10,7 @@ from jtx.config import build, section
 from jtx.inference import decode
 from jtx.inference.generate import generate
 from jtx.models import MODELS
+from jtx.nn.shapes import shapes_of
 from jtx.parallel.sharding import unbox
 
 pytest.importorskip("torch", reason="PyTorch is not installed: make test-parity installs it")
@@ -42,7 +43,7 @@ def sources(count):
 def params():
   """Every tensor redrawn, norms and biases too; the end token likely enough to end some."""
   batch = {**rows("src", sources(2)), **rows("tgt", sources(2)), "tgt_in": sources(2)}
-  boxed = jax.eval_shape(MODEL.init, jax.random.key(0), batch)["params"]
+  boxed = shapes_of(MODEL.init, jax.random.key(0), batch)["params"]
   random = np.random.default_rng(0)
   leaves, tree = jax.tree.flatten(unbox(boxed))
   params = tree.unflatten([jnp.asarray(random.normal(size=x.shape) * 0.4, jnp.float32)

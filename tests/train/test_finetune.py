@@ -14,6 +14,7 @@ from jtx.evals.run import evaluate, make_evaluators
 from jtx.models.features import FeatureConfig
 from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
+from jtx.nn.shapes import shapes_of
 from jtx.parallel.sharding import unbox
 from jtx.saved import checkpoint, pretrained
 from jtx.saved import workdir as workdirs
@@ -146,7 +147,7 @@ def published(tmp_path_factory):
   tokenizer = kinds.wordpiece(texts, vocab_size=100, min_frequency=1)
   model = encoder(vocab_size=tokenizer.vocab_size, width=24, num_layers=2, block=BLOCK,
                   position=Learned(64), head=HeadConfig(task="embedding", transform="tanh"))
-  shapes = unbox(jax.eval_shape(model.init, jax.random.key(0), batch_of((1, 2))))["params"]
+  shapes = unbox(shapes_of(model.init, jax.random.key(0), batch_of((1, 2))))["params"]
   rng = np.random.default_rng(5)
   params = jax.tree.map(lambda x: rng.normal(0, 0.1, x.shape).astype(np.float32), shapes)
   folder = str(tmp_path_factory.mktemp("published") / "bert")

@@ -12,6 +12,7 @@ from jtx.nn.block import BlockConfig, Context
 from jtx.nn.layers import FfnConfig
 from jtx.nn.mixture import ExpertsConfig
 from jtx.nn.positions import Places
+from jtx.nn.shapes import shapes_of
 from jtx.nn.stack import Stack, StackConfig
 from jtx.train import flops
 
@@ -189,7 +190,7 @@ def test_attention_counts_the_same_by_every_kernel(kernel):
     def __call__(self, x):
       return Stack(config)(x, Context(Places(jnp.zeros(x.shape[:2], jnp.int32))))[0]
 
-  params = jax.eval_shape(Model().init, jax.random.key(0), array(B, T, N * H))
+  params = shapes_of(Model().init, jax.random.key(0), array(B, T, N * H))
   forward = lambda params, batch, extra: Model().apply(params, batch["x"])
   products = 2 * B * T * N * H * (4 * N * H + 2 * 32)  # with weights, of a layer
   keys = 2 * T + 4 * 7  # of the layers, that a query sees
@@ -209,7 +210,7 @@ def test_a_token_takes_the_products_of_its_experts_alone():
     def __call__(self, x):
       return Stack(config)(x, Context(Places(jnp.zeros(x.shape[:2], jnp.int32))))[0]
 
-  params = jax.eval_shape(Model().init, jax.random.key(0), array(B, T, D))
+  params = shapes_of(Model().init, jax.random.key(0), array(B, T, D))
   forward = lambda params, batch, extra: Model().apply(params, batch["x"])
   products = 2 * B * T * (4 * D * D + 2 * T * D + 2 * 3 * D * F + 5 * D)
   assert flops.StepFlops(forward, params, {})({"x": array(B, T, D)}) == 3 * layers * products
