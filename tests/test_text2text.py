@@ -117,9 +117,10 @@ def test_a_run_goes_on_with_the_tokens_around_its_texts(tmp_path):
   dataset = lambda c: Dataset(c.data, c.tokenizer)
   assert dataset(config).info["bos_id"] == dataset(config).tokenizers["tgt"].bos_id
   config.data.ops[1].begin, config.data.ops[1].start = True, "end"
-  first = str(tmp_path / "first")  # of which no step is needed
-  write_config(config.lock(), first)
-  save_tokenizers(dataset(config).tokenizer_texts(), first)
+  first = tmp_path / "first"  # of which no step is needed
+  first.mkdir()
+  write_config(config.lock(), str(first))
+  save_tokenizers(dataset(config).tokenizer_texts(), str(first))
   (tmp_path / "a.tsv").write_text("x\ty\n" + "Ann\tsea\n" * 8)
   (tmp_path / "tasks.json").write_text(json.dumps({"mine": {
       "train": "a.tsv", "dev": "a.tsv", "input": "{x}", "target": "{y}"}}))

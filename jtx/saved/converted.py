@@ -4,7 +4,6 @@ import os
 from typing import Any, Mapping, Sequence
 
 import jax
-import jax.numpy as jnp
 
 from jtx import imports
 from jtx.config import ConfigDict, section_of
@@ -33,6 +32,6 @@ def save(directory: str, model: Any, params: Any, tokenizers: Mapping[str, Token
     if texts:
       tokenizer_files.save_tokenizers(texts, path)
     checkpoints = Checkpointer(os.path.join(path, "checkpoints"))
-    checkpoints.save(0, {"params": jax.tree.map(jnp.asarray, params)},
+    checkpoints.save(0, {"params": jax.device_put(params)},
                      {"tokenizers": texts, "labels": content.labels, "cursor": [0, 0]})
     checkpoints.close()

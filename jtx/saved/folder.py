@@ -6,7 +6,6 @@ import os
 from typing import Any, Mapping, Sequence
 
 import jax
-import jax.numpy as jnp
 
 from jtx import config as config_lib
 from jtx import config_files, hub, storage
@@ -155,7 +154,7 @@ class HuggingFace(Saved):
   def load(self, architecture=None, step=None, average=None):
     _refuse(self.directory, "is no run", step=step, average=average)
     model, params = huggingface.load(self.directory, architecture)
-    return model, jax.tree.map(jnp.asarray, params)
+    return model, jax.device_put(params)
 
   def params_for(self, model, new_tokens=0):
     return huggingface.load_params(self.directory, model, new_tokens)

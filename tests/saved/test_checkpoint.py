@@ -194,14 +194,20 @@ def test_other_mesh(tmp_path):
   write_to.close()
 
 
-def test_digest():
-  """The definition in NumPy, and that it is the same for every sharding."""
-  x = make_state(1)["params"]["layers"]["kernel"]
-  words = np.asarray(x).view(np.uint32).ravel().astype(object)
+@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool"])
+def test_digest(is_here, dtype, monkeypatch):
+  """The definition in Python, which is the same for every sharding, on the host and on devices."""
+  monkeypatch.setattr(checksums, "_is_here", lambda x: is_here)
+  monkeypatch.setattr(checksums, "PART", 100)
+  x = jnp.round(3 * make_state(1)["params"]["layers"]["kernel"]).astype(dtype)
+  assert x.size > 200
+  words = np.asarray(x).view(f"uint{8 * x.dtype.itemsize}").ravel().astype(object)
   want = sum(int(w) * (2 * i + 1) for i, w in enumerate(words)) % 2**32
   eight = jax.device_put(x, sharded({"x": x}, 8)["x"].sharding)
   assert checksums.digests({"x": x}) == checksums.digests({"x": eight}) == {"x": want}
   assert checksums.digests({"x": x[::-1]}) != {"x": want}
+  assert checksums.digests({"x": x[:0], "y": x.sum()}).keys() == {"x", "y"}
 
 
 # ------------------------------------------------------------------- parameters alone
