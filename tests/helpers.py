@@ -12,6 +12,7 @@ import sys
 from unittest import mock
 
 from absl import flags
+import jax
 import numpy as np
 import pytest
 
@@ -67,6 +68,12 @@ def in_threads(work, number: int = 4) -> None:
   """Calls `work` with 0, 1, ... in as many threads at once."""
   with concurrent.futures.ThreadPoolExecutor(number) as pool:
     list(pool.map(work, range(number)))
+
+
+def moved(params):
+  """Fresh parameters and noise, so that none is zeros or ones; for each shape the same."""
+  noise = lambda x: np.float32(0.3 * np.random.default_rng(x.size).normal(size=x.shape))
+  return jax.device_put(jax.tree.map(lambda x: x + noise(x), jax.device_get(params)))
 
 
 def one_fast(first, *others) -> list:

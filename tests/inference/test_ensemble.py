@@ -12,6 +12,7 @@ from jtx.inference.decode import METHODS
 from jtx.inference.ensemble import Ensemble
 from jtx.inference.translate import Translator
 from jtx.models.encdec import EncDec
+from jtx.nn.shapes import shapes_of
 from jtx.nn.stack import StackConfig
 from jtx.parallel.sharding import unbox
 from jtx.saved import converted, ensemble
@@ -25,9 +26,10 @@ def member(seed, layers):
   stack = StackConfig(width=8, num_layers=layers)
   model = EncDec(vocab_size=TOKENIZER.vocab_size, encoder=stack,
                  decoder=StackConfig(width=8, num_layers=layers, causal=True))
-  params = unbox(model.init(jax.random.key(0), model.example())["params"])
-  keys = iter(jax.random.split(jax.random.key(seed), 200))
-  return model, jax.tree.map(lambda x: 0.7 * jax.random.normal(next(keys), x.shape), params)
+  shapes = unbox(shapes_of(model.init, jax.random.key(0), model.example())["params"])
+  random = np.random.default_rng(seed)
+  drawn = lambda x: np.float32(0.7 * random.normal(size=x.shape))
+  return model, jax.device_put(jax.tree.map(drawn, shapes))
 
 
 def translator(model, params, **method):

@@ -15,7 +15,7 @@ from jtx.interop import configs, huggingface
 from jtx.parallel.sharding import unbox
 from jtx.saved import speaking
 from jtx.saved.folder import open_saved
-from tests.helpers import run_command
+from tests.helpers import moved, run_command
 
 TEXTS = ["a dog runs over the field", "", "two men talk"]
 SETTINGS = {"decoder_start_token_id": 0, "eos_token_id": 2, "pad_token_id": 0, "num_beams": 2,
@@ -31,9 +31,7 @@ def folder(tmp_path_factory):
             "architectures": ["T5ForConditionalGeneration"]}
   source = huggingface.identify(config, "config.json")
   model = configs.make_model(source.family, huggingface.model_fields(config))
-  params = unbox(model.init(jax.random.key(0), model.example())["params"])
-  params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape),
-                        params)
+  params = moved(unbox(model.init(jax.random.key(0), model.example())["params"]))
   made = tmp_path_factory.mktemp("folder") / "t5"
   jtx.save_pretrained(str(made), model, params, tokenizer)
   (made / "generation_config.json").write_text(json.dumps(SETTINGS))

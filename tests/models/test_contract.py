@@ -119,7 +119,7 @@ def drawn(model):
   leaves, tree = jax.tree.flatten(unbox(boxed))
   random = np.random.default_rng(0)
   numbers = [np.float32(random.normal(size=x.shape) / 2) for x in leaves]
-  return tree.unflatten([jnp.asarray(x) for x in numbers])
+  return jax.device_put(tree.unflatten(numbers))
 
 
 def of_length(model, length):

@@ -183,7 +183,7 @@ def published():
 
   ways = {f"{way}_layers": {f"forward_{i}": layer(f"RNN_{k}.RNN.MultiRNNCell.Cell{i}.LSTMCell")
                             for i in range(2)} for k, way in enumerate(("forward", "backward"))}
-  params = jax.tree.map(jnp.asarray, {"words": cnn, **ways})
+  params = jax.device_put({"words": cnn, **ways})
   rows = json.loads((folder / "sentences_dev.json").read_text())
   return model, params, rows, np.load(folder / "expected.npz")
 
@@ -201,7 +201,7 @@ def test_published_states_which_go_on_from_batch_to_batch():
     for i, row in enumerate(words):
       table[i, :len(row)] = [characters_of(word, 50) for word in row]
     segments = np.arange(length) < np.array([[len(row)] for row in words])
-    _, ways, carried = read(table, segments.astype(int), starts)
+    _, ways, carried = jax.device_get(read(table, segments.astype(int), starts))
     starts = tuple(c.last for c in carried)
     for i, row in enumerate(words):
       for way in range(2):

@@ -14,6 +14,7 @@ from jtx.models import MODELS
 from jtx.objectives.image_text import ImageText
 from jtx.parallel import sharding
 from jtx.parallel.sharding import unbox
+from tests.helpers import moved
 
 LENGTHS = (3, 5, 2, 4, 6)  # of texts
 ROWS = ((0, 1, 2), (3,), (4,), ())  # which of them share a row
@@ -26,9 +27,7 @@ def made(argument="tiny"):
   c = clip.get_config(argument)
   c.model.vocab_size = 50
   model = build(MODELS, c.model, what="model")
-  params = unbox(model.init(jax.random.key(0), model.example())["params"])
-  params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape),
-                        params)
+  params = moved(unbox(model.init(jax.random.key(0), model.example())["params"]))
   random, size = np.random.default_rng(0), model.image.size
   places = np.arange(T)
   there = places < np.array(LENGTHS)[:, None]

@@ -69,7 +69,7 @@ def test_layers_are_their_recurrence_in_every_text(name, reverse):
   run = jax.jit(lambda starts: module.apply({"params": p}, x, SEGMENTS, starts))
   turn = (lambda a: a[::-1]) if reverse else (lambda a: a)
   for given in (None, starts):
-    states, last = run(given)
+    states, last = jax.device_get(run(given))
     for row, places in TEXTS:
       first = turn(places)[0]
       hidden, cell = (np.zeros(n) if part is None or given is None else part[row, first]

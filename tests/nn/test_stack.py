@@ -19,6 +19,7 @@ from jtx.nn.positions import Places, Position, Sinusoidal, Sizes
 from jtx.nn.residual import skip_examples
 from jtx.nn.relative import T5Bias
 from jtx.nn.rope import Rope
+from jtx.nn.shapes import shapes_of
 from jtx.nn.stack import REMAT, Segment, Stack, StackConfig
 from jtx.parallel.sharding import logical_axes, unbox
 from tests import helpers
@@ -46,9 +47,10 @@ def context(cross=False, **fields):
 
 def init(module, ctx):
   """Random parameters, none of them zeros or ones."""
-  boxed = jax.eval_shape(lambda: module.init(jax.random.key(0), X, ctx))["params"]
+  boxed = shapes_of(lambda: module.init(jax.random.key(0), X, ctx))["params"]
   leaves, tree = jax.tree.flatten(unbox(boxed))
-  return tree.unflatten([0.5 * normal(i, *x.shape) for i, x in enumerate(leaves)])
+  numbers = [np.random.default_rng(i).normal(size=x.shape) / 2 for i, x in enumerate(leaves)]
+  return jax.device_put(tree.unflatten([np.float32(x) for x in numbers]))
 
 
 def close(actual, desired, tol=1e-5):
