@@ -21,6 +21,12 @@ def corpus():
   return drawn_documents(3, 500)
 
 
+@pytest.fixture(scope="module")
+def few():
+  """Enough for what every single pair has to be."""
+  return drawn_documents(3, 120)
+
+
 def texts_of(example):
   """Both texts, and the special tokens around them."""
   (a, b), specials = runs(example["text"])
@@ -29,8 +35,8 @@ def texts_of(example):
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("length", [20, 128])
-def test_pairs_are_what_their_labels_say(tokenizer, corpus, name, length):
-  op = PAIRS[name]
+def test_pairs_are_what_their_labels_say(tokenizer, few, name, length):
+  op, corpus = PAIRS[name], few
   formed, examples = form(op, tokenizer, corpus, length)
   template = [x.tolist() for x in Specials.of(tokenizer).pair]
   room = length - sum(map(len, template))
