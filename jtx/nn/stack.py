@@ -246,8 +246,8 @@ class Stack(nn.Module):
                    metadata_params={nn.PARTITION_NAME: "layers"})
     if c.share:
       sharing |= dict(variable_axes={SUMS: 0}, variable_broadcast="params")
-    # Flax traces the layer once ahead of the loop, in which numbers are drawn, too: without it a
-    # seed would draw others. Where none are drawn it is not needed.
+    # Flax traces the layer once ahead of the loop, where numbers are drawn, too, and what layers
+    # share is made: without it a seed would draw others. Where none are drawn it is not needed.
     draws = self.has_rng("params") and (c.share or not shapes.alone()) or self.has_rng("dropout")
     return nn.scan(layer, in_axes=(0, nn.broadcast), length=segment.num_layers, unroll=unroll,
                    check_constancy_invariants=draws, **sharing)(*fields, name=name)
