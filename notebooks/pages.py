@@ -3,7 +3,7 @@
   python notebooks/pages.py
 
 executes all of them, which takes minutes, and keeps them with their outputs in build/notebooks, where
-`make site` finds them. The slow tests, which execute them as well, do the same.
+`make site` finds them. The slow tests do the same with those that they execute unchanged.
 """
 
 import os
@@ -18,18 +18,26 @@ EXECUTED = FOLDER.parent / "build" / "notebooks"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def execute(name: str, environment: Mapping[str, str]) -> nbformat.NotebookNode:
+def execute(name: str, environment: Mapping[str, str],
+            edits: Mapping[str, str] = {}) -> nbformat.NotebookNode:
   """A notebook of this folder with its outputs.
 
   Args:
     name: of the file, without its ending.
     environment: the variables of its process.
+    edits: texts of its cells, and what stands in their places.
 
   Raises:
     CellExecutionError: a cell has raised an exception.
+    ValueError: a text of `edits` stands in no cell, or more than once.
   """
   from nbclient import NotebookClient
   notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+  for old, new in edits.items():
+    found = [cell for cell in notebook.cells for _ in range(cell.source.count(old))]
+    if len(found) != 1:
+      raise ValueError(f"{name}.ipynb has {old!r} {len(found)} times, not once")
+    found[0].source = found[0].source.replace(old, new)
   client = NotebookClient(notebook, timeout=600, kernel_name="python3",
                           resources={"metadata": {"path": str(FOLDER)}})
   client.execute(env=dict(environment))

@@ -40,7 +40,7 @@ def translator(model, params, **method):
 
 @pytest.fixture(scope="module")
 def members():
-  return [member(1, 1), member(2, 2)]
+  return [member(19, 1), member(20, 2)]
 
 
 def probabilities(member, text, target):
@@ -86,7 +86,7 @@ def test_an_ensemble_scores_what_it_writes(members, method):
       if len(h.tokens) < 6:  # it has its end
         np.testing.assert_allclose(write.scores([text], [h.text])[0], h.score, rtol=1e-4)
         checked += 1
-  assert checked
+  assert checked >= 3
   # Two of a kind are as one, and the order does not matter.
   alone = translator(*members[0], alpha=0.0, **method)(TEXTS)
   twice = translator(Ensemble(models[:1] * 2), params[:1] * 2, alpha=0.0, **method)(TEXTS)

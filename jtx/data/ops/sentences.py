@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from typing import Callable
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy as np
 from jtx.data.example import Example, check_text
 from jtx.data.op import TOKENIZER, Column, ExampleOp
 from jtx.errors import ConfigError, ExampleError
+
+# No rule of Moses ends a sentence elsewhere, and most lines have no such place.
+MAY_END = re.compile(r"[.?!]\W")
 
 # Bits of `text_marks`.
 SENTENCE, WORD, SPECIAL = 1, 2, 4  # begins a sentence; begins a word; is a special token
@@ -39,10 +43,12 @@ class SplitSentences(ExampleOp):
 def _splitter(language: str) -> Callable[[str], list[str]]:
   import sentence_splitter
   try:
-    return sentence_splitter.SentenceSplitter(language=language).split
+    by_rules = sentence_splitter.SentenceSplitter(language=language).split
   except sentence_splitter.SentenceSplitterException as e:
     raise ConfigError(f"op split_sentences: language={language!r} is not one that the library has"
                       " rules for; try 'en'") from e
+  one = lambda line: [re.sub(" +", " ", line)]  # as the rules do, too
+  return lambda line: by_rules(line) if MAY_END.search(line) else one(line)
 
 
 @dataclasses.dataclass(frozen=True)

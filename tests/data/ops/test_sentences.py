@@ -66,3 +66,15 @@ def test_encode_sentences_needs_sentences(bert):
   example = {"id": 4, "text": "a"}
   assert message(DataError, EncodeSentences(), [example], {"text": bert}) == expected
   assert message(DataError, EncodeSentences().texts_of, example, "text") == expected
+
+
+def test_lines_that_have_no_end_inside_are_not_looked_at_further():
+  """Each word of three, with what may stand behind and before it, split as by the rules alone."""
+  import sentence_splitter
+  rules = sentence_splitter.SentenceSplitter(language="en").split
+  ends = ("", ".", "?", "!", "...", ".)", "!\u201d", ".\u00bb", " .", ",", ".b", "?c", ".,")
+  lines = [f"{a}{end}{gap}{begin}{b} x{last}" for a in ("a", "Dr", "U.S") for end in ends
+           for gap in ("", " ", "  ") for begin in ("", '"', "(\u00ab", "\u00bf") for b in ("B", "b", "5")
+           for last in ("", ".", "!")]
+  assert [split(line)[0]["sentences"] for line in lines] == [rules(line) for line in lines]
+  assert 0 < sum(len(rules(line)) > 1 for line in lines) < len(lines)
