@@ -29,9 +29,9 @@ SHORTER = {
     "train_translator": {
         '{"steps": 200, "checkpoint.every": 200, "evals.val.every": 50':
         '{"steps": 50, "checkpoint.every": 50, "evals.val.every": 25',
-        '["val/exact_match"] > 0.5': '["val/bleu"] > 0', "losses[0] / 4": "losses[0]",
+        '["val/exact_match"] > 0.5': '["val/bleu"] > 0', "losses[0] / 4": "5",
         "aligned[layer, head] > 0.6": "aligned[layer, head] > 0.2"},
-    "vision_transformer": {'"epochs": 40.0': '"epochs": 8.0', '> 0.95': "> 0.5",
+    "vision_transformer": {'"epochs": 40.0': '"epochs": 8.0', "> 0.95": "> 0.2",
                            '"epochs": 12.0': '"epochs": 3.0'},
 }
 REPOSITORY = "jtx-research/jtx"

@@ -155,16 +155,15 @@ def test_a_run_goes_on_in_other_shapes(tmp_path):
   shape = lambda data, fsdp, tensor: [f"--config.mesh.{axis}={n}" for axis, n in zip(
       ("data", "fsdp", "tensor"), (data, fsdp, tensor))]
   alone(whole, config, *shape(1, 4, 2))
-  for count, devices, mesh in ((2, 1, (1, 2, 1)), (4, 2, (4, 1, 2))):
-    part = tmp_path / f"{count}x{devices}"
-    shutil.copytree(whole, part)
-    shutil.rmtree(part / "checkpoints" / "5")
-    (part / "results.json").unlink()
-    done = launched(part, config, count, devices, *shape(*mesh))
-    assert done.returncode == 0, done.stderr
-    assert "step 3 of" in done.stderr
-    assert dict(losses(part)) == pytest.approx(dict(losses(whole)), rel=1e-5)
-    assert results(part) == pytest.approx(results(whole), rel=1e-5)
+  part = tmp_path / "part"
+  shutil.copytree(whole, part)
+  shutil.rmtree(part / "checkpoints" / "5")
+  (part / "results.json").unlink()
+  done = launched(part, config, 3, 2, *shape(3, 1, 2))
+  assert done.returncode == 0, done.stderr
+  assert "step 3 of" in done.stderr
+  assert dict(losses(part)) == pytest.approx(dict(losses(whole)), rel=1e-5)
+  assert results(part) == pytest.approx(results(whole), rel=1e-5)
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def test_rows_of_8192_tokens_over_eight_devices(tmp_path):
   config = modernbert.get_config("tiny")
   config.evals = {}
   common.apply(config, {"steps": 1, "log_every": 1, "phases": ((1.0, 8192, 1),),
-                        "batch_size": 1, "data.train": ("embedded:pydocs:train",),
+                        "batch_size": 1, "data.train": ("embedded:pydocs:val",),
                         "model.stack.width": 16, "model.stack.block.attention.num_heads": 1})
   for context in (1, 8):
     shape = config.copy_and_resolve_references()
