@@ -1,5 +1,7 @@
 """Documents split into sentences, and sentences into tokens."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -73,8 +75,8 @@ def test_lines_that_have_no_end_inside_are_not_looked_at_further():
   import sentence_splitter
   rules = sentence_splitter.SentenceSplitter(language="en").split
   ends = ("", ".", "?", "!", "...", ".)", "!\u201d", ".\u00bb", " .", ",", ".b", "?c", ".,")
-  lines = [f"{a}{end}{gap}{begin}{b} x{last}" for a in ("a", "Dr", "U.S") for end in ends
-           for gap in ("", " ", "  ") for begin in ("", '"', "(\u00ab", "\u00bf") for b in ("B", "b", "5")
-           for last in ("", ".", "!")]
+  parts = (("a", "Dr", "U.S"), ends, ("", " ", "  "), ("", '"', "(\u00ab", "\u00bf"), "Bb5",
+           (" x", " x.", " x!"))
+  lines = ["".join(line) for line in itertools.product(*parts)]
   assert [split(line)[0]["sentences"] for line in lines] == [rules(line) for line in lines]
   assert 0 < sum(len(rules(line)) > 1 for line in lines) < len(lines)
