@@ -159,7 +159,7 @@ def test_a_run_goes_on_in_other_shapes(tmp_path):
   shutil.copytree(whole, part)
   shutil.rmtree(part / "checkpoints" / "5")
   (part / "results.json").unlink()
-  done = launched(part, config, 3, 2, *shape(3, 1, 2))
+  done = launched(part, config, 4, 2, *shape(4, 1, 2))
   assert done.returncode == 0, done.stderr
   assert "step 3 of" in done.stderr
   assert dict(losses(part)) == pytest.approx(dict(losses(whole)), rel=1e-5)
