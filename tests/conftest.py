@@ -12,8 +12,8 @@ import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # A test runs its program once, on a few numbers: compiling costs more than it gains. The emitters
-# of fusions alone are half of it; the notebooks and `make train` have them. Compiling parts of a
-# program in parallel costs a quarter more, where the other cores have tests of their own.
+# of fusions alone are half of it; `make train` has them. Compiling parts of a program in parallel
+# costs a quarter more, where the other cores have tests of their own.
 os.environ["XLA_FLAGS"] = " ".join([
     os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8",
     "--xla_llvm_disable_expensive_passes=true", "--xla_backend_optimization_level=0",

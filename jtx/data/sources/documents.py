@@ -159,14 +159,14 @@ def docstrings(path: str) -> Iterator[str]:
   except (OSError, SyntaxError, ValueError):  # a file of another Python, or of test data
     return
   documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-  nodes = [node for node in blocks(tree) if isinstance(node, documented)]
+  nodes = [node for node in statements(tree) if isinstance(node, documented)]
   for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
     if text := ast.get_docstring(node):
       yield text
 
 
-def blocks(tree: ast.Module) -> Iterator[ast.AST]:
-  """The nodes in which statements may stand, outer ones first: `ast.walk` without expressions."""
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+  """A module and all statements in it, outer ones first: `ast.walk` without expressions."""
   nodes = [tree]
   for node in nodes:
     yield node
