@@ -2,6 +2,8 @@
 #                  ARGS=--config.steps=300 makes a shorter run of it
 # make test        the fast tests
 # make test-slow   the tests that train or compile something
+# make test-exhaustive
+#                  random cases beside the covering sets, for changes of what these test
 # make test-parity the tests against PyTorch, transformers and others, which it installs
 # make notebooks   write notebooks/*.ipynb from their texts, notebooks/*.py
 # make site        build README.md and docs/ as a site in build/site, with mkdocs, which it installs
@@ -17,7 +19,7 @@ PYTHON ?= python3.11 python3
 PIP := .venv/bin/python -m pip --disable-pip-version-check --no-input
 PYTEST := .venv/bin/python -m pytest -n 2 --dist worksteal --durations 20
 
-.PHONY: train test test-slow test-parity notebooks site clean
+.PHONY: train test test-slow test-exhaustive test-parity notebooks site clean
 
 # Huge pages for large arrays: on a CPU a training step is about a fifth faster. Tests do
 # not gain: their arrays are small.
@@ -32,7 +34,10 @@ test: .venv/.installed
 # Files without such tests are not imported. pytest answers 5 when no test is marked slow, which is
 # no failure.
 test-slow: .venv/.installed
-	$(PYTEST) -m slow $$(grep -rlw --include='test_*.py' slow tests) || test $$? -eq 5
+	$(PYTEST) -m "slow and not exhaustive" $$(grep -rlw --include='test_*.py' slow tests) || test $$? -eq 5
+
+test-exhaustive: .venv/.installed
+	$(PYTEST) -m exhaustive $$(grep -rlw --include='test_*.py' exhaustive tests)
 
 notebooks: .venv/.installed
 	.venv/bin/python notebooks/build.py

@@ -3,12 +3,12 @@
 Modules that a test calls are programs of their own: see `jitted`.
 """
 
-import atexit
+import contextlib
 import functools
 import gc
 import os
-import shutil
-import tempfile
+import pathlib
+import time
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # A test runs its program once, on a few numbers: compiling costs more than it gains. The emitters
@@ -19,14 +19,23 @@ os.environ["XLA_FLAGS"] = " ".join([
     "--xla_llvm_disable_expensive_passes=true", "--xla_backend_optimization_level=0",
     "--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"])
 
+# The peers' threads: each worker has a core, and sums in one thread are the same every time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Traced programs stay alive in caches: looking through all of them for garbage takes seconds.
 gc.set_threshold(100_000, 50, 100)
 
-# Many tests build the same program: one cache for this session and its worker processes.
+# Compiling is half of what tests cost. Many build the same program, and the next session builds it
+# again. A program's key is its code, flags and processor; old ones are of code that has changed.
+COMPILED = pathlib.Path(__file__).parents[1] / "build" / "compiled"
+FORTNIGHT = 14 * 24 * 3600
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-  folder = tempfile.mkdtemp(prefix="jtx-tests-")
-  atexit.register(shutil.rmtree, folder, ignore_errors=True)
-  os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+  COMPILED.mkdir(mode=0o700, parents=True, exist_ok=True)
+  for old in COMPILED.iterdir():
+    with contextlib.suppress(FileNotFoundError):  # removed by another session
+      if time.time() - old.stat().st_mtime > FORTNIGHT:
+        old.unlink()
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(COMPILED)
   os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
   os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 

@@ -53,10 +53,13 @@ def test_what_does_not_fit_is_a_result():
 @pytest.mark.long
 def test_a_row_over_eight_chips_leaves_each_a_fifth_of_its_activations_or_less():
   """A small ModernBERT at its full length, with the kernel that its masks are for."""
+  smallest = ("--config.model.stack.num_layers=3", "--config.model.stack.width=128",
+              "--config.model.stack.block.attention.num_heads=2",
+              "--config.model.stack.block.ffn.dim=256")
   kept = {}
   for rows, context in ((8, 1), (1, 8)):
     done, result = report(
-        "--config=configs/modernbert.py", *SMALL, "--topology=v5e:2x4",
+        "--config=configs/modernbert.py", *smallest, "--topology=v5e:2x4",
         f"--config.batch_size={rows}", f"--config.phases=((1.0, 8192, {rows}),)",
         f"--config.mesh.data={rows}", f"--config.mesh.context={context}",
         "--config.optim.accumulate=1")
@@ -84,7 +87,7 @@ def test_a_mask_and_a_bias_of_an_own_repository_are_in_the_fused_kernel():
                             "--config.optim.accumulate=1")),
     ("v5p:2x2x1", "context", ("bert.py:mini", "--config.phases=((1.0, 512, 8),)",
                               "--config.batch_size=8", FEW_TOKENS)),
-    ("v6e:2x2", "fsdp", ("mae.py:ti", "--config.batch_size=16"))])
+    ("v6e:2x2", "fsdp", ("mae.py:ti", "--config.batch_size=8"))])
 def test_attention_is_fused_on_other_chips_and_meshes(topology, mesh, config):
   """A part of the table `meshes` of benchmarks/pods.py, of smaller models."""
   done, result = report(f"--config=configs/{config[0]}", f"--topology={topology}", *config[1:],

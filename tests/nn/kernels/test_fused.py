@@ -34,8 +34,8 @@ FACTORS = dict(mask=tuple(MASKS), segments=(False, True), pairs=(False, True), b
                widths=WIDTHS, platform=("tpu", "gpu"))
 
 
-def covering(seed, wanted):
-  """Cases in which every two values of two factors meet, and random ones up to `wanted`."""
+def covering(seed, wanted=0):
+  """Cases in which every two values of two factors meet, and then random ones up to `wanted`."""
   random = np.random.default_rng(seed)
   draw = lambda: {name: values[random.integers(len(values))] for name, values in FACTORS.items()}
   key = lambda case, names: tuple((name, case[name]) for name in names)
@@ -176,21 +176,33 @@ def test_heads_that_fill_registers_stay_as_they_are():
   assert even("tpu", 12, 12, 64) == 12 and even("tpu", 3, 3, 64) == 3 and even("tpu", 1, 1, 64) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
-def test_covering_set(part, monkeypatch):
-  for case in covering(0, 200)[part::10]:
+def check_all(cases, monkeypatch):
+  for case in cases:
     try:
       check(case, monkeypatch)
     except AssertionError as e:
       raise AssertionError(case) from e
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(5))
+def test_covering_set(part, monkeypatch):
+  check_all(covering(0)[part::5], monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(10))
+def test_further_cases(part, monkeypatch):
+  check_all(covering(0, 200)[len(covering(0)):][part::10], monkeypatch)
+
+
 def test_the_covering_set_covers():
-  cases = covering(0, 200)
-  assert len(cases) == 200
+  cases = covering(0)
   for a, b in itertools.combinations(FACTORS, 2):
     assert len({(case[a], case[b]) for case in cases}) == len(FACTORS[a]) * len(FACTORS[b])
+  more = covering(0, 200)
+  assert len(more) == 200 and more[:len(cases)] == cases
 
 
 def test_dropout_has_the_bits_of_the_reference(monkeypatch):
