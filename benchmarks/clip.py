@@ -80,21 +80,18 @@ def packed(batch: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
                  batch[key].reshape(-1, number) for key in ("image", "real")}
 
 
-class System(sides.Turns):
-  """One side, in a process of its own. A pair of an image and a text is the unit.
+class System(sides.Rows):
+  """One side. A pair of an image and a text is the unit.
 
   Args:
-    size: of the model and of a batch.
+    size, state, hf_config: as for `sides.Rows`.
     packed: texts take no more tokens than they must.
-    state: tensors to start from; None draws them.
-    hf_config: of the model, for `transformers`.
   """
+  noise, clip_norm = staticmethod(batches), CLIP
 
   def __init__(self, size: Size, packed: bool, state=None, hf_config=None):
-    self.size, self.packed, self.hf = size, packed, hf_config
-    self.start(state)
-    self.batches = [self.placed(batch) for batch in batches(size, 4)]
-    self.units = [size.rows] * len(self.batches)
+    self.packed = packed
+    super().__init__(size, state, hf_config)
 
 
 class Jtx(sides.ProgramSide, System):
@@ -110,7 +107,7 @@ class Jtx(sides.ProgramSide, System):
     return super().placed(self.laid_out(batch))
 
 
-class Transformers(sides.TorchSide, System):
+class Transformers(sides.TorchRows, System):
   """CLIPModel, eager."""
 
   def start(self, state) -> None:
@@ -125,19 +122,9 @@ class Transformers(sides.TorchSide, System):
     longest = batch["text_segment_ids"].sum(1).max()
     texts = {key: batch[key][:, :longest if self.packed else None]
              for key in ("text", "text_segment_ids")}
-    tensor = lambda x: self.torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
-    return {"pixel_values": tensor(batch["image"].transpose(0, 3, 1, 2)),
-            "input_ids": tensor(texts["text"]).long(), "return_loss": True,
-            "attention_mask": tensor(texts["text_segment_ids"]).long()}
-
-  def step(self, batch) -> None:
-    with self.autocast():
-      loss = self.run(**batch).loss
-    self.update(loss, CLIP)
-
-  def loss(self) -> float:
-    with self.torch.no_grad(), self.autocast():
-      return float(self.model(**self.placed(batches(self.size, 1)[0])).loss)
+    return {"pixel_values": self.images(batch["image"]), "return_loss": True,
+            "input_ids": self.tensor(texts["text"]).long(),
+            "attention_mask": self.tensor(texts["text_segment_ids"]).long()}
 
 
 SYSTEMS = {"transformers": Transformers}

@@ -62,21 +62,18 @@ def batches(size: Size, number: int) -> list[dict[str, np.ndarray]]:
   return made
 
 
-class System(sides.Turns):
-  """One side, in a process of its own. An image is the unit.
+class System(sides.Rows):
+  """One side. An image is the unit.
 
   Args:
-    size: of the model and of a batch.
-    state: tensors to start from; None draws them.
-    hf_config: of the model, for `transformers`.
+    size, state, hf_config: as for `sides.Rows`.
     matched: whether objects are matched with queries; else they go to the first ones.
   """
+  noise, clip_norm = staticmethod(batches), CLIP
 
   def __init__(self, size: Size, state=None, hf_config=None, matched: bool = True):
-    self.size, self.hf, self.matched = size, hf_config, matched
-    self.start(state)
-    self.batches = [self.placed(batch) for batch in batches(size, 4)]
-    self.units = [size.rows] * len(self.batches)
+    self.matched = matched
+    super().__init__(size, state, hf_config)
 
 
 class Jtx(sides.ProgramSide, System):
@@ -99,7 +96,7 @@ def in_order(objective):
   return InOrder(**{name: getattr(objective, name) for name in objective.__dataclass_fields__})
 
 
-class Transformers(sides.TorchSide, System):
+class Transformers(sides.TorchRows, System):
   """DetrForObjectDetection, eager; its matching is SciPy's."""
 
   def start(self, state) -> None:
@@ -110,22 +107,12 @@ class Transformers(sides.TorchSide, System):
     self.start_training(lr=LEARNING_RATE)
 
   def placed(self, batch):
-    tensor = lambda x: self.torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
-    labels = [{"boxes": tensor(boxes[classes >= 0]), "class_labels": tensor(
-        classes[classes >= 0]).long()} for boxes, classes in zip(
-            batch["boxes"], batch["box_classes"])]
-    image = tensor(batch["image"].transpose(0, 3, 1, 2))
+    labels = [{"boxes": self.tensor(boxes[classes >= 0]),
+               "class_labels": self.tensor(classes[classes >= 0]).long()}
+              for boxes, classes in zip(batch["boxes"], batch["box_classes"])]
+    image = self.images(batch["image"])
     return {"pixel_values": image, "labels": labels,
             "pixel_mask": self.torch.ones_like(image[:, 0]).long()}
-
-  def step(self, batch) -> None:
-    with self.autocast():
-      loss = self.run(**batch).loss
-    self.update(loss, CLIP)
-
-  def loss(self) -> float:
-    with self.torch.no_grad(), self.autocast():
-      return float(self.model(**self.placed(batches(self.size, 1)[0])).loss)
 
 
 SYSTEMS = {"transformers": Transformers}

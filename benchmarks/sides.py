@@ -59,6 +59,26 @@ class Turns:
     return sum(self.units[i] for i in numbers)
 
 
+class Rows(Turns):
+  """The base of a benchmark's sides, each in a process of its own, of batches whose rows count.
+
+  A benchmark's own base has `noise`: of a size and a number, as many batches of `size.rows` of what
+  counts. A side has `start`, which makes the model, and `placed`.
+
+  Args:
+    size: of the model and of a batch.
+    state: tensors to start from; None draws them.
+    hf_config: of the model, for `transformers`.
+  """
+
+  def __init__(self, size: Any, state: Mapping[str, np.ndarray] | None = None,
+               hf_config: Mapping[str, Any] | None = None):
+    self.size, self.hf = size, hf_config
+    self.start(state)
+    self.batches = [self.placed(batch) for batch in self.noise(size, 4)]
+    self.units = [size.rows] * len(self.batches)
+
+
 class JaxSide:
   """The base of workers that run JAX; they have `jax`."""
 
@@ -230,3 +250,24 @@ class TorchSide:
     if self.device.type == "cuda":
       return self.torch.cuda.max_memory_allocated()
     return harness.peak_memory()
+
+
+class TorchRows(TorchSide):
+  """The base of a peer beside `Rows`, whose model answers with its loss; it has `clip_norm`."""
+
+  def tensor(self, x: np.ndarray):
+    return self.torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
+
+  def images(self, x: np.ndarray):
+    """[B, H, W, C] as PyTorch has them."""
+    return self.tensor(x.transpose(0, 3, 1, 2))
+
+  def step(self, batch: Mapping[str, Any]) -> None:
+    with self.autocast():
+      loss = self.run(**batch).loss
+    self.update(loss, self.clip_norm)
+
+  def loss(self) -> float:
+    """Of the first batch."""
+    with self.torch.no_grad(), self.autocast():
+      return float(self.model(**self.placed(self.noise(self.size, 1)[0])).loss)

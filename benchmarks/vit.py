@@ -58,20 +58,9 @@ def batches(size: Size, number: int) -> list[dict[str, np.ndarray]]:
            "real": np.ones((size.rows, 1), np.int32)} for _ in range(number)]
 
 
-class System(sides.Turns):
-  """One side, in a process of its own. An image is the unit.
-
-  Args:
-    size: of the model and of a batch.
-    state: tensors to start from; None draws them.
-    hf_config: of the model, for `transformers`.
-  """
-
-  def __init__(self, size: Size, state=None, hf_config=None):
-    self.size, self.hf = size, hf_config
-    self.start(state)
-    self.batches = [self.placed(batch) for batch in batches(size, 4)]
-    self.units = [size.rows] * len(self.batches)
+class System(sides.Rows):
+  """One side. An image is the unit."""
+  noise, clip_norm = staticmethod(batches), CLIP
 
 
 class Jtx(sides.ProgramSide, System):
@@ -85,7 +74,7 @@ class Jtx(sides.ProgramSide, System):
             if key not in ("image_mean", "image_std")}
 
 
-class Transformers(sides.TorchSide, System):
+class Transformers(sides.TorchRows, System):
   """ViTForImageClassification, eager."""
 
   def start(self, state) -> None:
@@ -96,18 +85,8 @@ class Transformers(sides.TorchSide, System):
     self.start_training(lr=LEARNING_RATE)
 
   def placed(self, batch):
-    image = np.ascontiguousarray(batch["image"].transpose(0, 3, 1, 2))
-    return {"pixel_values": self.torch.from_numpy(image).to(self.device),
-            "labels": self.torch.from_numpy(batch["label"][:, 0]).long().to(self.device)}
-
-  def step(self, batch) -> None:
-    with self.autocast():
-      loss = self.run(**batch).loss
-    self.update(loss, CLIP)
-
-  def loss(self) -> float:
-    with self.torch.no_grad(), self.autocast():
-      return float(self.model(**self.placed(batches(self.size, 1)[0])).loss)
+    return {"pixel_values": self.images(batch["image"]),
+            "labels": self.tensor(batch["label"][:, 0]).long()}
 
 
 class TransformersCompiled(Transformers):

@@ -127,7 +127,8 @@ row = int(np.argmax((batch["box_classes"] >= 0).sum(-1)))  # the image with most
 one = {key: jnp.asarray(batch[key][row:row + 1])
        for key in ("image", "size", "boxes", "box_classes")}
 there = one["box_classes"] >= 0
-said = task.model.apply({"params": params}, objective.model_inputs(one), method="boxes")
+find = jax.jit(lambda params, inputs: task.model.apply({"params": params}, inputs, method="boxes"))
+said = find(params, objective.model_inputs(one))
 matching = np.asarray(objective.matched(said, one, there))  # [layers, 1, boxes]
 probabilities = np.asarray(jax.nn.softmax(said["logits"]))[-1, 0]
 for box in np.flatnonzero(np.asarray(there)[0]):

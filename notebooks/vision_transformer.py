@@ -26,7 +26,6 @@ import tempfile
 
 from absl import logging
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from configs import common, vit_digits
@@ -90,8 +89,9 @@ pictures.attention(task.model, params, images[:6])
 # All heads of all layers, for one image. Tokens are numbered; 0 is [CLS].
 
 # %%
-weights = task.model.apply({"params": params}, {"image": jnp.asarray(images[:1])},
-                           method="attention_weights")["encoder"]
+look = jax.jit(lambda params, batch: task.model.apply({"params": params}, batch,
+                                                      method="attention_weights")["encoder"])
+weights = look(params, {"image": images[:1]})
 names = [str(i) for i in range(weights.shape[-1])]
 attention_grid(np.asarray(weights[:, 0]), names, names)
 
