@@ -25,8 +25,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Traced programs stay alive in caches: looking through all of them for garbage takes seconds.
 gc.set_threshold(100_000, 50, 100)
 
-# Compiling is half of what tests cost. Many build the same program, and the next session builds it
-# again. A program's key is its code, flags and processor; old ones are of code that has changed.
+# Compiling is half of what slow tests cost. Many build the same program, and so does the next
+# session. A program's key is its code, flags and processor; old ones are of code of before.
 COMPILED = pathlib.Path(__file__).parents[1] / "build" / "compiled"
 FORTNIGHT = 14 * 24 * 3600
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
