@@ -65,7 +65,7 @@ from jtx.nn.transformer_xl import TransformerXl
 from jtx.objectives import OBJECTIVES
 from jtx.objectives.bilm import BiLm
 from jtx.objectives.classify import Classify
-from jtx.objectives.contrastive import Contrastive
+from jtx.objectives.contrastive import Contrastive, LateInteraction
 from jtx.objectives.cosine import Cosine
 from jtx.objectives.detection import CostConfig, Detection
 from jtx.objectives.distill import Distill
@@ -617,6 +617,7 @@ CHANGES = {
                      "focal_gamma": ({}, 2.0), "kind": ({}, "soft"), "weight": ({}, 0.3),
                      "temperature": (dict(kind="soft"), 2.0)},
     Contrastive: {"temperature": ({}, 0.5), "symmetric": ({}, True)},
+    LateInteraction: {"temperature": ({}, 0.5), "symmetric": ({}, True)},
     Cosine: {},
     Dpo: {"loss": ({}, "ipo"), "beta": ({}, 0.3), "label_smoothing": ({}, 0.1)},
     Detection: {"l1": ({}, 1.0), "giou": ({}, 1.0), "no_object": ({}, 0.5),
@@ -961,6 +962,9 @@ def program(instance) -> Programs:
     case DistillClasses():
       model = Vit(**VIT)
       return image_program(model, Total(instance, model))
+    case LateInteraction():
+      model = Decoder(**GPT, head=HeadConfig(task="token_embeddings", pool="none"))
+      return text_program(model, Total(instance, model), matched=jnp.ones((2, 1), int))
     case Contrastive() | Cosine():
       model = Decoder(**GPT, head=HeadConfig(task="embedding"))
       return text_program(model, Total(instance, model), matched=jnp.ones((2, 1), int))

@@ -12,7 +12,7 @@ from jtx.evals.answers import Answers
 from jtx.evals.choices import Choices
 from jtx.evals.classification import Classification, MultiLabel
 from jtx.evals.detection import Detection
-from jtx.evals.embeddings import Retrieval, Similarity
+from jtx.evals.embeddings import Similarity
 from jtx.evals.image_text import ImageText
 from jtx.evals.images import Images, Probes, Throughput
 from jtx.evals.loss import Loss
@@ -20,6 +20,7 @@ from jtx.evals.ngrams import Ngrams
 from jtx.evals.perplexity import Perplexity
 from jtx.evals.pictures import Pictures
 from jtx.evals.replies import Replies
+from jtx.evals.retrieval import Bm25, LateInteraction, Retrieval
 from jtx.evals.tagging import Tagging
 from jtx.evals.targets import Targets
 from jtx.evals.texts import Texts
@@ -28,11 +29,13 @@ from jtx.evals.zero_shot import ZeroShot
 
 EVALS = {
     "answers": Answers,
+    "bm25": Bm25,
     "choices": Choices,
     "classification": Classification,
     "detection": Detection,
     "image_text": ImageText,
     "images": Images,
+    "late_interaction": LateInteraction,
     "loss": Loss,
     "multi_label": MultiLabel,
     "ngrams": Ngrams,

@@ -1,24 +1,24 @@
-"""Embeddings of texts on a split: correlation of cosines with scores, and retrieval."""
+"""Vectors of the texts of a split, and the correlation of their cosines with scores."""
 
 import dataclasses
 import math
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
 from jtx.data import recipes
 from jtx.data.op import TOKENIZER
+from jtx.data.ops.finetune import filled
 from jtx.data.ops.labels import number_of
 from jtx.errors import ConfigError, DataError
 from jtx.evals import scores
-from jtx.evals.ranks import best_of, parts, ranking_scores, ranks_of
 from jtx.evals.task import Task
 from jtx.inference.texts import Predictor, encode, longest
-from jtx.ranges import Count, CountOrNone, Size
+from jtx.ranges import CountOrNone
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfPairs:
+class OfPairs:
   """What evaluators of two texts an example share; their other columns are not looked at."""
   source: tuple[str, ...]  # the split: sources, as data.train has them
   texts: tuple[str, ...] = ()  # keys of the two in an example; () is the first two of data.ops
@@ -53,7 +53,7 @@ class _OfPairs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Similarity(_OfPairs):
+class Similarity(OfPairs):
   """Spearman's and Pearson's correlation of cosines with scores (Reimers and Gurevych 2019, 4).
 
   The scores may be on any scale.
@@ -83,72 +83,10 @@ class Similarity(_OfPairs):
                            "prediction": float(c)} for e, g, c in zip(examples, gold, cosines))
 
 
-@dataclasses.dataclass(frozen=True)
-class Retrieval(_OfPairs):
-  """Texts found by their cosine to a query: recall, reciprocal rank and nDCG.
-
-  The first text of an example is a query and the second is relevant to it; a query that stands in
-  several examples has as many. It is searched among all second texts of the split, each once, and
-  those of `corpus`. Predictions have `negative_0` and so on, the nearest texts that are not
-  relevant: hard negatives for training (Xiong et al. 2021).
-  """
-  corpus: tuple[str, ...] = ()  # sources of more texts to search, with the key of the second
-  depths: tuple[Size, ...] = (1, 5, 10)  # of recall; the largest is that of the other scores
-  negatives: Count = 1  # of each prediction
-
-  def __post_init__(self):
-    super().__post_init__()
-    if not self.depths:
-      raise ConfigError("evals: depths of retrieval must name one at least")
-
-  def check_data(self, data: Any) -> None:
-    super().check_data(data)
-    self.passages(data, [])
-
-  def passages(self, data: Any, examples: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The texts that are searched, each once."""
-    _, second = self.keys_of(data)
-    more = data.examples(self.corpus) if self.corpus else []
-    found = [*examples, *with_texts(more, (second,), self.corpus)]
-    return list(dict.fromkeys(e[second] for e in found))
-
-  def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, Any]]:
-    examples, (first, second) = self.examples(task.data), self.keys_of(task.data)
-    passages = self.passages(task.data, examples)
-    place = {text: i for i, text in enumerate(passages)}
-    relevant: dict[str, dict[int, None]] = {}
-    for e in examples:
-      relevant.setdefault(e[first], {})[place[e[second]]] = None
-    embed = Vectors(task, params)
-    queries, of_texts = embed(list(relevant)), embed(passages)
-    ranks, found = [], {}
-    for part in parts(len(queries), len(passages)):
-      own = [list(r) for r in list(relevant.values())[part]]
-      cosines = queries[part] @ of_texts.T
-      ranks += ranks_of(cosines, own)
-      most = self.negatives + max(map(len, own))
-      found |= zip(list(relevant)[part], map(Found, *best_of(cosines, most), own))
-    yield from ranking_scores(ranks, self.depths)
-    yield "queries", len(queries)
-    yield "passages", len(passages)
-    yield "predictions", (
-        {"id": e["id"], "gold": e[second], **found[e[first]].record(passages, self.negatives)}
-        for e in examples)
-
-
-class Found(NamedTuple):
-  """The passages that a query finds."""
-  places: np.ndarray  # their numbers, the best first
-  cosines: np.ndarray  # of each
-  relevant: list[int]  # the numbers of those that are right
-
-  def record(self, passages: Sequence[str], negatives: int) -> dict[str, Any]:
-    """The best passage, and the first `negatives` that are wrong."""
-    wrong = [passages[i] for i in self.places if i not in self.relevant][:negatives]
-    return {"prediction": passages[self.places[0]],
-            "correct": bool(self.places[0] in self.relevant),
-            "scores": {"cosine": float(self.cosines[0])},
-            **{f"negative_{i}": text for i, text in enumerate(wrong)}}
+class Tokens(NamedTuple):
+  """The vectors of the tokens of N texts."""
+  vectors: np.ndarray  # [N, T, D] float32
+  segments: np.ndarray  # [N, T] int32: 1 where a text has a token
 
 
 class Vectors:
@@ -166,8 +104,28 @@ class Vectors:
 
   def __call__(self, texts: Sequence[str]) -> np.ndarray:
     """[N] texts to float32 [N, D]."""
-    x = np.stack(self.predictor(encode(self.tokenizer, texts, None, self.max_length)))
-    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+    return at_length_1(np.stack(self.predictor(self.encode(texts))))
+
+  def encode(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+    return encode(self.tokenizer, texts, None, self.max_length)
+
+  def of_tokens(self, texts: Sequence[str], query_length: int = 0) -> Tokens:
+    """The vectors of all tokens of [N] texts, filled up as `EncodeEach` fills queries."""
+    examples = self.encode(texts)
+    for e in examples if query_length else ():
+      e["text"], e["text_types"] = filled(e["text"], e["text_types"], query_length, self.tokenizer)
+    found = self.predictor(examples)
+    length = max(map(len, found))
+    vectors = np.zeros((len(found), length, found[0].shape[-1]), np.float32)
+    segments = np.zeros(vectors.shape[:2], np.int32)
+    for i, x in enumerate(found):
+      vectors[i, :len(x)], segments[i, :len(x)] = at_length_1(x), 1
+    return Tokens(vectors, segments)
+
+
+def at_length_1(x: np.ndarray) -> np.ndarray:
+  """[..., D] vectors, scaled."""
+  return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
 def with_texts(examples: list[dict[str, Any]], keys: Sequence[str],

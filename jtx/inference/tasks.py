@@ -109,6 +109,13 @@ def embeddings(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
   return [{"embedding": v.tolist()} for v in trained.run(of_text(trained, inputs), **options)]
 
 
+def token_embeddings(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+  """The vector of every token."""
+  examples = of_text(trained, inputs)
+  return [{"tokens": trained.tokenizer.tokens(e["text"]), "embeddings": v.tolist()}
+          for e, v in zip(examples, trained.run(examples))]
+
+
 def mean_vectors(model: nn.Module, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
   return text_vectors("mean", True, model, params, batch)
 
@@ -232,6 +239,7 @@ PAIR = {"text": str, "second": str}
 HEADS: dict[str, tuple[dict[str, type], Callable[[Trained, Sequence[Input]], list[Output]]]] = {
     "none": (TEXT, embeddings),
     "embedding": (TEXT, embeddings),
+    "token_embeddings": (TEXT, token_embeddings),
     "multi_label": (TEXT, multi_labels),
     "classes": (TEXT, classes),
     "tags": ({"words": list}, tags),

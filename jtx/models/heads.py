@@ -10,7 +10,7 @@ class Task(NamedTuple):
   by_token: bool = False  # one for every token, else for every text or image
   outputs: int | None = None  # their number, where it is always the same
   labelled: bool = False  # they are the data's labels, whose number follows from the data
-  scored: bool = True  # False: the pooled vector itself, or nothing
+  scored: bool = True  # False: vectors themselves, or nothing
   stored_as: str | None = None  # another task, whose parameters are the same
   trained_as: str | None = None  # another task, whose objectives and evaluators serve this one too
 
@@ -18,6 +18,7 @@ class Task(NamedTuple):
 TASKS: dict[str, Task] = {
     "none": Task(scored=False),  # there is no head
     "embedding": Task(scored=False),  # the pooled vector itself
+    "token_embeddings": Task(by_token=True, scored=False),  # a vector a token
     # a score a label, of which an example may have any number
     "multi_label": Task(labelled=True, stored_as="classes"),
     "classes": Task(labelled=True),  # a score a class, or one number
@@ -45,6 +46,10 @@ def only_pools(head: Any) -> bool:
   return head.task == "embedding" and head.transform == "none" and not head.projection
 
 
+EMBEDDINGS = ("embedding", "token_embeddings")  # tasks whose outputs are vectors
+_VECTORS = f"head.task={' or '.join(map(repr, EMBEDDINGS))}"
+
+
 def check_threshold(task: str, threshold: float) -> None:
   """Raises ConfigError where the field `threshold` of a head can't be used."""
   if threshold != 0.5 and task != "multi_label":
@@ -59,12 +64,11 @@ def check_text_head(head: Any) -> None:
     raise ConfigError(f"head.both_orders is for classes of pairs, not head.task={head.task!r}")
   if head.norm and head.transform == "none":
     raise ConfigError("head.norm=True goes with a head.transform")
-  if head.projection and head.task != "embedding":
-    raise ConfigError(f"head.projection={head.projection} goes with head.task='embedding', not"
-                      f" {head.task!r}")
+  if head.projection and head.task not in EMBEDDINGS:
+    raise ConfigError(f"head.projection={head.projection} goes with {_VECTORS}, not {head.task!r}")
   if not (head.output_bias or task.scored or head.projection):
     raise ConfigError(f"head.output_bias=False: head.task={head.task!r} has no outputs")
   if not head.use_bias and head.transform == "none":
     raise ConfigError("head.use_bias=False goes with a head.transform")
-  if head.normalize and head.task != "embedding":
-    raise ConfigError(f"head.normalize=True goes with head.task='embedding', not {head.task!r}")
+  if head.normalize and head.task not in EMBEDDINGS:
+    raise ConfigError(f"head.normalize=True goes with {_VECTORS}, not {head.task!r}")

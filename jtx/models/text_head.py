@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError, nearest
-from jtx.models.heads import TASKS, check_text_head
+from jtx.models.heads import EMBEDDINGS, TASKS, check_text_head
 from jtx.models.pooling import POOLS, pool
 from jtx.nn import layers
 from jtx.nn.activations import activate
@@ -32,8 +32,8 @@ class HeadConfig:
   threshold: Fraction = 0.5  # of "multi_label": the probability from which on a label is predicted
   # Pooled vectors of pairs and, behind, of the pairs swapped are added (GPT-1); None: as data is
   both_orders: bool | None = None
-  projection: SizeOrNone = 0  # of an "embedding": width of a linear map of it (CLIP); 0 is none
-  normalize: bool = False  # of an embedding: the vector is scaled to length 1
+  projection: SizeOrNone = 0  # of embeddings: width of a linear map (CLIP, ColBERT); 0 is none
+  normalize: bool = False  # of embeddings: vectors are scaled to length 1
 
   def __post_init__(self):
     if self.task not in TASKS:
@@ -72,8 +72,8 @@ class Head(nn.Module):
       train: dropout on.
 
     Returns:
-      [B, S, outputs], or [B, T, outputs] where tokens are not pooled; the outputs of an
-      "embedding" are the D of the transform, or the projection.
+      [B, S, outputs], or [B, T, outputs] where tokens are not pooled; the outputs of
+      embeddings are the D of the transform, or the projection.
     """
     c = self.config
     x = hidden if c.pool == "none" else pool(
@@ -86,7 +86,7 @@ class Head(nn.Module):
         (size,), ("embed", axis), use_bias=c.output_bias, init_std=self.block.init_std,
         dtype=self.dtype, name=name)
     x = dense(c.projection, "transform", "projection")(x) if c.projection else x
-    if c.task == "embedding":
+    if c.task in EMBEDDINGS:
       x = x.astype(jnp.float32)
       return unit(x) if c.normalize else x
     x = Dropout(c.dropout)(x, train)

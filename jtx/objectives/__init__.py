@@ -2,7 +2,7 @@
 
 from jtx.objectives.bilm import BiLm
 from jtx.objectives.classify import Classify
-from jtx.objectives.contrastive import Contrastive
+from jtx.objectives.contrastive import Contrastive, LateInteraction
 from jtx.objectives.cosine import Cosine
 from jtx.objectives.detection import Detection
 from jtx.objectives.distill import Distill
@@ -31,6 +31,7 @@ OBJECTIVES = {
     "dpo": Dpo,
     "electra": ReplacedTokens,
     "image_text": ImageText,
+    "late_interaction": LateInteraction,
     "lm": Lm,
     "mae": Mae,
     "mlm": Mlm,

@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jtx.nn.late_interaction import late_interaction
 from jtx.objectives.embeddings import (
     FIRST, SECOND, cosines, fingerprints, pairs_of, texts_of, unit_vectors)
 from jtx.objectives.sums import Batch, Sums, weighted_sums
@@ -59,16 +60,13 @@ class Contrastive:
     return texts_of(batch)
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
-    """Sums over pairs of `loss`, `accuracy` and `similarity`, the cosine of a pair."""
+    """Sums over pairs of `loss`, `accuracy` and `similarity`, the cosine or score of a pair."""
     pairs, texts = pairs_of(batch, "matched"), texts_of(batch)
-    number = pairs.shape[1]
+    (rows, number), size = pairs.shape, pairs.size
     vectors = unit_vectors(model, params, texts, number, train=train, rngs=rngs)
-    size = pairs.size
-    vectors = vectors.reshape(-1, vectors.shape[-1])  # [F * N, D], N = B * S
+    scores = self.compare(vectors, texts, rows, number) / self.temperature  # [N, (F - 1) * N]
     prints, there = fingerprints(texts, number).reshape(-1), pairs.reshape(-1)
-    first, others = vectors[:size], vectors[size:]
-    scores = cosines(first, others) / self.temperature  # [N, (F - 1) * N]
-    fields = others.shape[0] // size
+    fields = scores.shape[1] // size
     allowed = _others(prints[size:2 * size], prints[size:], jnp.tile(there, fields))
     loss, found = in_batch_loss(scores, allowed)
     if self.symmetric:
@@ -77,6 +75,37 @@ class Contrastive:
     told = jax.lax.stop_gradient(dict(
         accuracy=found.astype(jnp.float32), similarity=jnp.diagonal(scores) * self.temperature))
     return weighted_sums(there, loss=loss, **told)
+
+  def compare(self, vectors: jax.Array, texts: Batch, rows: int, number: int) -> jax.Array:
+    """The scores [N, (F - 1) * N] of the first field's texts and those of all others, N = B * S.
+
+    Args:
+      vectors: of the head, at length 1: [F * B, S, D].
+      texts: that they are of.
+      rows: B.
+      number: S.
+    """
+    del texts, number
+    flat = lambda x: x.reshape(-1, x.shape[-1])
+    return cosines(flat(vectors[:rows]), flat(vectors[rows:]))
+
+
+@dataclasses.dataclass(frozen=True)
+class LateInteraction(Contrastive):
+  """The same by the vectors of tokens (Khattab and Zaharia 2020, ColBERT, section 3.3).
+
+  The score of two texts, in place of a cosine, is the sum over the first one's tokens of the highest
+  cosine with a token of the other. The texts of a batch are the negatives, as ColBERTv2 has them
+  (Santhanam et al. 2022), and the hard ones.
+  """
+  temperature: Positive = 1.0  # that scores are divided by
+
+  heads = frozenset({"token_embeddings"})  # of the model
+
+  def compare(self, vectors: jax.Array, texts: Batch, rows: int, number: int) -> jax.Array:
+    """The same scores, of vectors [F * B, T, D]."""
+    segments = texts["text_segment_ids"]
+    return late_interaction(vectors[:rows], segments[:rows], vectors[rows:], segments[rows:], number)
 
 
 def _others(own: jax.Array, prints: jax.Array, there: jax.Array) -> jax.Array:

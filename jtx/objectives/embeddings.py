@@ -26,7 +26,7 @@ def pairs_of(batch: Batch, like: str) -> jax.Array:
 
 def unit_vectors(model: nn.Module, params, texts: Batch, num_texts: int, *, train: bool,
                  rngs) -> jax.Array:
-  """The head's vectors of `texts_of`, at length 1: [F * B, S, D] float32."""
+  """The head's vectors of `texts_of`, at length 1: [F * B, S, D], or [F * B, T, D] of tokens."""
   outputs = model.apply({"params": params}, texts, num_texts, train, rngs=rngs, method="predict")
   return unit(outputs.astype(jnp.float32))
 

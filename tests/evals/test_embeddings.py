@@ -8,7 +8,8 @@ import pytest
 from jtx.data.ops.finetune import EncodeEach
 from jtx.errors import ConfigError, DataError
 from jtx.evals import ranks
-from jtx.evals.embeddings import Retrieval, Similarity
+from jtx.evals.embeddings import Similarity
+from jtx.evals.retrieval import Retrieval
 
 ANGLES = {"q": 0.0, "r": 90.0, "near": 10.0, "far": 80.0, "middle": 40.0, "other": -50.0}
 
@@ -18,7 +19,8 @@ def given(monkeypatch):
   """Vectors by the angles of texts."""
   angles = lambda texts: np.deg2rad([ANGLES[t] for t in texts])
   vectors = lambda texts: np.stack([np.cos(angles(texts)), np.sin(angles(texts))], -1)
-  monkeypatch.setattr("jtx.evals.embeddings.Vectors", lambda task, params: vectors)
+  for module in ("embeddings", "retrieval"):
+    monkeypatch.setattr(f"jtx.evals.{module}.Vectors", lambda task, params: vectors)
 
 
 def task_of(splits):

@@ -86,6 +86,13 @@ def test_embeddings_of_the_head_or_the_mean():
     np.testing.assert_allclose(found["embedding"], mean / np.linalg.norm(mean), atol=1e-5)
 
 
+def test_a_vector_of_every_token():
+  t = trained(HeadConfig(task="token_embeddings", pool="none", projection=3))
+  for found, e in zip(predict(t, [{"text": x} for x in TEXTS]), encode(TEXTS), strict=True):
+    assert found["tokens"] == TOKENIZER.tokens(e.ids) and len(found["embeddings"]) == len(e.ids)
+    np.testing.assert_allclose(found["embeddings"], outputs(t, e), atol=1e-5)
+
+
 def test_a_tag_for_every_word_and_none_for_what_is_cut_off(monkeypatch):
   t = trained(HeadConfig(task="tags", outputs=2, pool="none"), ("O", "B-x"))
   words = [["the", "dogat", "sat"], ["a"], ["dog"] * 40]

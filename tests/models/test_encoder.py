@@ -256,6 +256,12 @@ def test_the_heads_of_texts_and_tokens():
   assert p == {}
   close(out[0, 0], hidden[0, :2].mean(0))
 
+  out, p = run(HeadConfig(task="token_embeddings", pool="none", projection=6, output_bias=False,
+                          normalize=True), 1)
+  assert list(p) == ["projection"] and list(p["projection"]) == ["kernel"]
+  x = hidden[0] @ p["projection"]["kernel"]
+  close(out[0], x / np.linalg.norm(x, axis=-1, keepdims=True))
+
 
 def test_the_scores_of_the_vocabulary_are_tied_to_the_embedding():
   model = small(num_layers=1, embedding_width=5, mlm=True)

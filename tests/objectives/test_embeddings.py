@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.objectives.contrastive import Contrastive
+from jtx.objectives.contrastive import Contrastive, LateInteraction
 from jtx.objectives.cosine import Cosine
 from jtx.objectives.embeddings import fingerprints
 from jtx.parallel import sharding
@@ -59,6 +59,23 @@ def test_texts_that_are_a_texts_pair_are_no_negatives_of_it():
   logits = a @ b.T / 0.05
   logits[1, 2] = logits[2, 1] = -np.inf
   check(run(Contrastive(), outputs, batch)["loss"], -np.diagonal(log_softmax(logits)))
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_a_text_finds_its_pair_by_the_vectors_of_tokens(symmetric):
+  """With a hard negative each; the vectors of padding count for nothing."""
+  x = np.random.default_rng(3).normal(size=(3, *SEGMENTS.shape, 5)).astype(np.float32)
+  batch = fields(3)
+  unit = x.astype(np.float64) / np.linalg.norm(x, axis=-1, keepdims=True)
+  of = lambda field: [unit[field, row][SEGMENTS[row] == text + 1] for row, text in TEXTS]
+  scores = np.array([[(a @ b.T).max(1).sum() for b in of(1) + of(2)] for a in of(0)])
+  out = run(LateInteraction(0.7, symmetric=symmetric), x.reshape(-1, *x.shape[2:]), batch)
+  loss = -np.diagonal(log_softmax(scores / 0.7))
+  if symmetric:
+    loss = (loss - np.diagonal(log_softmax(scores[:, :3].T / 0.7))) / 2
+  check(out["loss"], loss)
+  check(out["similarity"], np.diagonal(scores))
+  check(out["accuracy"], scores.argmax(-1) == np.arange(3))
 
 
 def test_fingerprints_are_of_tokens_in_their_order():

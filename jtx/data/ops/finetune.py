@@ -13,8 +13,9 @@ import numpy as np
 from jtx.data.example import Example, check_text
 from jtx.data.op import TOKENIZER, Column, ExampleOp
 from jtx.data.ops.labels import check_names, class_of, index_of, known_names, value_of
+from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError, ExampleError
-from jtx.ranges import Size
+from jtx.ranges import Count, Size
 
 MAX_SPECIALS = 4  # of a pair: RoBERTa's, the most of all
 
@@ -83,6 +84,9 @@ class EncodeEach(ExampleOp):
   """
   texts: tuple[str, ...] = ("text", "second")  # keys of the example, two or more
   max_length: Size = 128  # tokens of each text, the special ones counted
+  # Tokens that the first text, a query, is filled up to with masks, which may stand for words that
+  # it lacks (Khattab and Zaharia 2020, section 3.2); 0 leaves it as it is
+  query_length: Count = 0
 
   tokenizer_fields = (TOKENIZER,)
 
@@ -90,6 +94,9 @@ class EncodeEach(ExampleOp):
     if len(self.texts) < 2:
       raise ConfigError(f"op encode_each: texts={self.texts} must name two texts or more")
     check_max_length("encode_each", self.max_length, 1)
+    if self.query_length > self.max_length:
+      raise ConfigError(f"op encode_each: query_length={self.query_length} must not be more than"
+                        f" max_length={self.max_length}")
 
   @property
   def columns(self) -> dict[str, Column]:
@@ -115,8 +122,25 @@ class EncodeEach(ExampleOp):
         for i in (i for i, name in enumerate(self.texts) if name == key):
           e[f"each_{i}"], e[f"each_{i}_types"] = encoding.ids, encoding.types
     for e in examples:
+      if self.query_length:
+        e["each_0"], e["each_0_types"] = filled(
+            e["each_0"], e["each_0_types"], self.query_length, tokenizers[TOKENIZER])
       e["matched"] = np.int32(1)
     return examples
+
+
+def filled(ids: np.ndarray, types: np.ndarray, length: int,
+           tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+  """The ids and types of a text with masks behind it, up to `length` tokens.
+
+  Raises:
+    ConfigError: the tokenizer has no mask.
+  """
+  if tokenizer.mask_id is None:
+    raise ConfigError(f"op encode_each: query_length={length} fills queries up with masks, and the"
+                      " tokenizer has none")
+  more = (0, max(length - len(ids), 0))
+  return np.pad(ids, more, constant_values=tokenizer.mask_id), np.pad(types, more)
 
 
 # -------------------------------------------------------------------------------- tags

@@ -64,6 +64,19 @@ def test_encode_each_text_by_itself(tokenizers):
       "op encode_each: example 5 has no text 's'; its texts are: q")
 
 
+def test_a_query_is_filled_up_with_masks(bert, tokenizers):
+  op = EncodeEach(texts=("q", "s"), max_length=6, query_length=5)
+  split = [{"id": 0, "q": "a", "s": "b"}, {"id": 1, "q": "a b c d", "s": "a b c d"}]
+  done = op(split, {"text": bert})
+  assert [["".join(bert.tokens(e[f"each_{i}"])) for i in range(2)] for e in done] == [
+      ["[CLS]a[SEP][MASK][MASK]", "[CLS]b[SEP]"], ["[CLS]abcd[SEP]"] * 2]
+  check_columns(op, done)
+  assert fails(ConfigError, op, {"id": 0, "q": "a", "s": "b"}, tokenizers=tokenizers) == (
+      "op encode_each: query_length=5 fills queries up with masks, and the tokenizer has none")
+  with pytest.raises(ConfigError, match="query_length=7 must not be more than max_length=6"):
+    EncodeEach(texts=("q", "s"), max_length=6, query_length=7)
+
+
 # -------------------------------------------------------------------------------- tags
 
 
