@@ -32,6 +32,7 @@ setuptools.setup(
     install_requires=[
         "absl-py>=2.5",
         "array-record>=0.8.6",
+        "bm25s>=0.3.16",
         "etils>=1.15",
         "flax>=0.12.8",
         "grain>=0.2.18",
