@@ -114,8 +114,8 @@ def check(args) -> None:
     raise ConfigError(f"config argument {'late' if args.late else 'bm25'} is of retrieval, and the"
                       f" scores {by_score!r} are of similarity: leave score and gold unset")
   if args.late and args.pool:
-    raise ConfigError(f"config argument pool={args.pool!r} makes a vector of a text, and late one of"
-                      " each token")
+    raise ConfigError(f"config argument pool={args.pool!r} makes a vector of a text, and late one"
+                      " of each token")
   if args.query_length and not args.late:
     raise ConfigError(f"config argument query_length={args.query_length} goes with late")
   if args.scale != 1 and not args.score:

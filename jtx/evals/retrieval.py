@@ -1,4 +1,4 @@
-"""Retrieval: texts that are found by another, by vectors, by those of tokens, or by words (BM25)."""
+"""Retrieval: texts that a query finds by vectors, by those of tokens, or by words (BM25)."""
 
 import dataclasses
 import functools

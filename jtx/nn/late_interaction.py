@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 def late_interaction(queries: jax.Array, query_segments: jax.Array, texts: jax.Array,
                      text_segments: jax.Array, num_texts: int = 1) -> jax.Array:
-  """For each query and text, the sum over query tokens of the best product with a token of the text.
+  """For each query and text, the sum over query tokens of the best product with a text's token.
 
   Equation 3 of ColBERT. The products of all tokens exist at once: [B, T, C, U] float32.
 

@@ -94,9 +94,9 @@ class Contrastive:
 class LateInteraction(Contrastive):
   """The same by the vectors of tokens (Khattab and Zaharia 2020, ColBERT, section 3.3).
 
-  The score of two texts, in place of a cosine, is the sum over the first one's tokens of the highest
-  cosine with a token of the other. The texts of a batch are the negatives, as ColBERTv2 has them
-  (Santhanam et al. 2022), and the hard ones.
+  The score of two texts, in place of a cosine, is the sum over the first one's tokens of the
+  highest cosine with a token of the other. The texts of a batch are the negatives, as ColBERTv2 has
+  them (Santhanam et al. 2022), and the hard ones.
   """
   temperature: Positive = 1.0  # that scores are divided by
 
@@ -105,7 +105,8 @@ class LateInteraction(Contrastive):
   def compare(self, vectors: jax.Array, texts: Batch, rows: int, number: int) -> jax.Array:
     """The same scores, of vectors [F * B, T, D]."""
     segments = texts["text_segment_ids"]
-    return late_interaction(vectors[:rows], segments[:rows], vectors[rows:], segments[rows:], number)
+    return late_interaction(vectors[:rows], segments[:rows],
+                            vectors[rows:], segments[rows:], number)
 
 
 def _others(own: jax.Array, prints: jax.Array, there: jax.Array) -> jax.Array:

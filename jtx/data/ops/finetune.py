@@ -15,7 +15,7 @@ from jtx.data.op import TOKENIZER, Column, ExampleOp
 from jtx.data.ops.labels import check_names, class_of, index_of, known_names, value_of
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError, ExampleError
-from jtx.ranges import Count, Size
+from jtx.ranges import Size, SizeOrNone
 
 MAX_SPECIALS = 4  # of a pair: RoBERTa's, the most of all
 
@@ -86,7 +86,7 @@ class EncodeEach(ExampleOp):
   max_length: Size = 128  # tokens of each text, the special ones counted
   # Tokens that the first text, a query, is filled up to with masks, which may stand for words that
   # it lacks (Khattab and Zaharia 2020, section 3.2); 0 leaves it as it is
-  query_length: Count = 0
+  query_length: SizeOrNone = 0
 
   tokenizer_fields = (TOKENIZER,)
 
