@@ -11,10 +11,10 @@ negatives joined by "+"; score, the column of a score, which times `scale` the c
 to be, in place of finding it; simcse, for texts alone, each its own pair through another dropout
 mask; gold, the column of scores in dev, by which it is evaluated in place of retrieval ("" is
 score); pool, mean, first or last ("" is mean, and last of a decoder); late, for a vector a token,
-by which texts are compared token by token (Khattab and Zaharia 2020, ColBERT), and with it
-query_length, tokens that the first text is filled up to with masks; temperature (0 is 0.05, and 1
-with late); symmetric, to find the text by its pair, too; bm25, to evaluate retrieval by words
-beside it; train and dev, the files, whose endings say what they are, or sources (docs/data.md);
+by which texts are compared token by token (Khattab and Zaharia 2020, ColBERT); query_length, tokens
+that the first text is cut to, and with late filled up to with masks (0 is max_length, and no
+masks); temperature (0 is 0.05, and 1 with late); symmetric, to find the text by its pair, too;
+bm25, to evaluate retrieval by words beside it; train and dev, the files, whose endings say what they are, or sources (docs/data.md);
 others, more files to evaluate, joined by "+"; and those of FINETUNE_ARGS in finetuning.py but
 features, lm, teacher and losses.
 
@@ -52,7 +52,8 @@ def get_config(arg: str = ""):
   finetuning.finetune(c, args, "embedding")
   if args.late:
     common.apply(c, {"model.head": COLBERT})
-  if args.query_length and not args.init:
+  fill = args.late and args.query_length > 0
+  if fill and not args.init:
     c.tokenizer.kind.mask = True
   c.objective = objective(args)
   source = lambda file: (spec_of(file, "table" if args.header else "tsv"),)
@@ -62,10 +63,12 @@ def get_config(arg: str = ""):
   c.data.train = source(args.train)
   c.data.ops = (
       common.op("encode_each", texts=texts, max_length=args.max_length,
-                query_length=args.query_length),
+                query_length=args.query_length, fill=fill),
       *to_label,
       finetuning.padded(args, *(f"each_{i}" for i in range(len(texts)))),
   )
+  if args.query_length:
+    c.data.ops[-1].lengths = (args.query_length, *c.data.ops[-1].lengths[1:])
   if args.bm25:
     c.evals.bm25 = common.evaluator("bm25", source=source(args.dev), texts=(first, second))
   finetuning.add_evals(c, args, lambda file: evaluator(args, source(file), (first, second)))
@@ -116,8 +119,9 @@ def check(args) -> None:
   if args.late and args.pool:
     raise ConfigError(f"config argument pool={args.pool!r} makes a vector of a text, and late one"
                       " of each token")
-  if args.query_length and not args.late:
-    raise ConfigError(f"config argument query_length={args.query_length} goes with late")
+  if args.query_length > args.max_length:
+    raise ConfigError(f"config argument query_length={args.query_length} must not be more than"
+                      f" max_length={args.max_length}")
   if args.scale != 1 and not args.score:
     raise ConfigError(f"config argument scale={args.scale} goes with score")
   if args.simcse and args.negatives:

@@ -73,7 +73,8 @@ class Similarity(OfPairs):
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, Any]]:
     examples, (first, second) = self.examples(task.data), self.keys_of(task.data)
     embed = Vectors(task, params)
-    a, b = (embed([e[key] for e in examples]).astype(np.float64) for key in (first, second))
+    a, b = (embed([e[key] for e in examples], queries=queries).astype(np.float64)
+            for key, queries in ((first, True), (second, False)))
     cosines = (a * b).sum(-1)
     gold = np.array([number_of(e[self.gold]) for e in examples])
     yield "spearman", scores.spearman(cosines, gold)
@@ -100,21 +101,26 @@ class Vectors:
   def __init__(self, task: Task, params: Any):
     self.tokenizer = task.data.tokenizers[TOKENIZER]
     self.max_length = longest(task.model, task.data.lengths["max_length"])
+    maker = recipes.maker_of(task.data.ops)
+    self.query_length = getattr(maker, "query_length", 0) or self.max_length
+    self.fill = getattr(maker, "fill", False)
     self.predictor = Predictor(task.model, params, mesh=task.mesh)
 
-  def __call__(self, texts: Sequence[str]) -> np.ndarray:
-    """[N] texts to float32 [N, D]."""
-    return at_length_1(np.stack(self.predictor(self.encode(texts))))
+  def __call__(self, texts: Sequence[str], *, queries: bool) -> np.ndarray:
+    """[N] texts to float32 [N, D]; queries are cut as `EncodeEach` cuts them."""
+    return at_length_1(np.stack(self.predictor(self.encode(texts, queries))))
 
-  def encode(self, texts: Sequence[str]) -> list[dict[str, Any]]:
-    return encode(self.tokenizer, texts, None, self.max_length)
+  def encode(self, texts: Sequence[str], queries: bool) -> list[dict[str, Any]]:
+    """The examples of texts."""
+    length = self.query_length if queries else self.max_length
+    examples = encode(self.tokenizer, texts, None, length)
+    for e in examples if queries and self.fill else ():
+      e["text"], e["text_types"] = filled(e["text"], e["text_types"], length, self.tokenizer)
+    return examples
 
-  def of_tokens(self, texts: Sequence[str], query_length: int = 0) -> Tokens:
-    """The vectors of all tokens of [N] texts, filled up as `EncodeEach` fills queries."""
-    examples = self.encode(texts)
-    for e in examples if query_length else ():
-      e["text"], e["text_types"] = filled(e["text"], e["text_types"], query_length, self.tokenizer)
-    found = self.predictor(examples)
+  def of_tokens(self, texts: Sequence[str], *, queries: bool) -> Tokens:
+    """The vectors of all tokens of [N] texts; queries are cut and filled up, too."""
+    found = self.predictor(self.encode(texts, queries))
     length = max(map(len, found))
     vectors = np.zeros((len(found), length, found[0].shape[-1]), np.float32)
     segments = np.zeros(vectors.shape[:2], np.int32)

@@ -7,7 +7,6 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 import jax
 import numpy as np
 
-from jtx.data import recipes
 from jtx.errors import ConfigError
 from jtx.evals.embeddings import OfPairs, Vectors, with_texts
 from jtx.evals.ranks import CELLS, best_of, parts, ranking_scores, ranks_of
@@ -96,7 +95,7 @@ class Retrieval(_Searches):
   def scores(self, task: Task, params: Any, queries: Sequence[str],
              passages: Sequence[str]) -> Iterator[tuple[slice, np.ndarray]]:
     embed = Vectors(task, params)
-    first, second = embed(queries), embed(passages)
+    first, second = embed(queries, queries=True), embed(passages, queries=False)
     for part in parts(len(first), len(second)):
       yield part, first[part] @ second.T
 
@@ -114,8 +113,8 @@ class LateInteraction(_Searches):
   def scores(self, task: Task, params: Any, queries: Sequence[str],
              passages: Sequence[str]) -> Iterator[tuple[slice, np.ndarray]]:
     embed, compare = Vectors(task, params), jax.jit(late_interaction)
-    length = getattr(recipes.maker_of(task.data.ops), "query_length", 0)
-    first, second = embed.of_tokens(queries, length), embed.of_tokens(passages)
+    first = embed.of_tokens(queries, queries=True)
+    second = embed.of_tokens(passages, queries=False)
     tokens = first.segments.shape[1] * second.segments.shape[1]
     rows = max(1, min(len(second.segments), CELLS // (16 * tokens)))  # texts at a time
     for part in parts(len(queries), rows * tokens):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jtx.nn.late_interaction import late_interaction
 from jtx.objectives.embeddings import (
-    FIRST, SECOND, cosines, fingerprints, pairs_of, texts_of, unit_vectors)
+    FIRST, SECOND, cosines, fields_of, fingerprints, pairs_of, texts_of, unit_vectors)
 from jtx.objectives.sums import Batch, Sums, weighted_sums
 from jtx.ranges import Positive
 
@@ -36,8 +36,8 @@ def in_batch_loss(scores: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax
 class Contrastive:
   """The mean over pairs of -log softmax of cosine / temperature over the texts of the batch.
 
-  Batches have fields `each_0`, `each_1`, ... of one length: a text, its pair, and if there are more
-  its hard negatives. `matched [B, S]` says by its shape how many pairs a row can have. Texts that
+  Batches have fields `each_0`, `each_1`, ...: a text, its pair, and if there are more its hard
+  negatives. `matched [B, S]` says by its shape how many pairs a row can have. Texts that
   are told from a text's pair are the pairs and the hard negatives of all other texts of the global
   batch, on however many devices it is, and its own hard negatives; those with the tokens of its
   pair are not. With optim.accumulate they are those of a part of the batch.
@@ -61,11 +61,11 @@ class Contrastive:
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
     """Sums over pairs of `loss`, `accuracy` and `similarity`, the cosine or score of a pair."""
-    pairs, texts = pairs_of(batch, "matched"), texts_of(batch)
-    (rows, number), size = pairs.shape, pairs.size
-    vectors = unit_vectors(model, params, texts, number, train=train, rngs=rngs)
-    scores = self.compare(vectors, texts, rows, number) / self.temperature  # [N, (F - 1) * N]
-    prints, there = fingerprints(texts, number).reshape(-1), pairs.reshape(-1)
+    pairs = pairs_of(batch, "matched")
+    size, number = pairs.size, pairs.shape[1]
+    vectors = unit_vectors(model, params, batch, number, train=train, rngs=rngs)
+    scores = self.compare(batch, vectors, number) / self.temperature  # [N, (F - 1) * N]
+    prints, there = fingerprints(texts_of(batch), number).reshape(-1), pairs.reshape(-1)
     fields = scores.shape[1] // size
     allowed = _others(prints[size:2 * size], prints[size:], jnp.tile(there, fields))
     loss, found = in_batch_loss(scores, allowed)
@@ -76,18 +76,17 @@ class Contrastive:
         accuracy=found.astype(jnp.float32), similarity=jnp.diagonal(scores) * self.temperature))
     return weighted_sums(there, loss=loss, **told)
 
-  def compare(self, vectors: jax.Array, texts: Batch, rows: int, number: int) -> jax.Array:
+  def compare(self, batch: Batch, vectors: list[jax.Array], number: int) -> jax.Array:
     """The scores [N, (F - 1) * N] of the first field's texts and those of all others, N = B * S.
 
     Args:
-      vectors: of the head, at length 1: [F * B, S, D].
-      texts: that they are of.
-      rows: B.
+      batch: with the fields.
+      vectors: of the head, at length 1, of each field: [B, S, D].
       number: S.
     """
-    del texts, number
-    flat = lambda x: x.reshape(-1, x.shape[-1])
-    return cosines(flat(vectors[:rows]), flat(vectors[rows:]))
+    del batch, number
+    first, *others = (x.reshape(-1, x.shape[-1]) for x in vectors)
+    return cosines(first, jnp.concatenate(others))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,11 +101,12 @@ class LateInteraction(Contrastive):
 
   heads = frozenset({"token_embeddings"})  # of the model
 
-  def compare(self, vectors: jax.Array, texts: Batch, rows: int, number: int) -> jax.Array:
-    """The same scores, of vectors [F * B, T, D]."""
-    segments = texts["text_segment_ids"]
-    return late_interaction(vectors[:rows], segments[:rows],
-                            vectors[rows:], segments[rows:], number)
+  def compare(self, batch: Batch, vectors: list[jax.Array], number: int) -> jax.Array:
+    """The same scores, of vectors [B, T, D] of tokens."""
+    segments = [batch[f"{field}_segment_ids"] for field in fields_of(batch)]
+    return jnp.concatenate([
+        late_interaction(vectors[0], segments[0], texts, own, number)
+        for texts, own in zip(vectors[1:], segments[1:])], 1)
 
 
 def _others(own: jax.Array, prints: jax.Array, there: jax.Array) -> jax.Array:

@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
-from jtx.objectives.embeddings import FIRST, SECOND, STEM, pairs_of, texts_of, unit_vectors
-from jtx.objectives.rows import numbered
+from jtx.objectives.embeddings import (
+    FIRST, SECOND, fields_of, pairs_of, texts_of, unit_vectors)
 from jtx.objectives.sums import Batch, Sums, weighted_sums
 
 
@@ -15,7 +15,7 @@ from jtx.objectives.sums import Batch, Sums, weighted_sums
 class Cosine:
   """The mean over pairs of (cosine - label)^2; labels are best between 0 and 1.
 
-  Batches have fields `each_0` and `each_1` of one length, and `label [B, S]`, numbers.
+  Batches have fields `each_0` and `each_1`, and `label [B, S]`, numbers.
   """
   unit = "pairs"  # what the loss is a mean of
   heads = frozenset({"embedding"})  # of the model
@@ -31,15 +31,13 @@ class Cosine:
     Raises:
       ConfigError: there are more than two fields.
     """
-    if (number := len(numbered(batch, STEM))) != 2:
+    if (number := len(fields_of(batch))) != 2:
       raise ConfigError(f"objective.name='cosine' compares two texts, and data.ops make {number}")
     return texts_of(batch)
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
     """Sums over pairs of `loss`."""
     labels = batch["label"]
-    texts = self.model_inputs(batch)
-    vectors = unit_vectors(model, params, texts, labels.shape[1], train=train, rngs=rngs)
-    first, second = jnp.split(vectors, 2)  # [B, S, D]
+    first, second = unit_vectors(model, params, batch, labels.shape[1], train=train, rngs=rngs)
     error = (jnp.sum(first * second, -1) - labels) ** 2
     return weighted_sums(pairs_of(batch, "label"), loss=error)

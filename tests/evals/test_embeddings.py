@@ -18,7 +18,7 @@ ANGLES = {"q": 0.0, "r": 90.0, "near": 10.0, "far": 80.0, "middle": 40.0, "other
 def given(monkeypatch):
   """Vectors by the angles of texts."""
   angles = lambda texts: np.deg2rad([ANGLES[t] for t in texts])
-  vectors = lambda texts: np.stack([np.cos(angles(texts)), np.sin(angles(texts))], -1)
+  vectors = lambda texts, queries: np.stack([np.cos(angles(texts)), np.sin(angles(texts))], -1)
   for module in ("embeddings", "retrieval"):
     monkeypatch.setattr(f"jtx.evals.{module}.Vectors", lambda task, params: vectors)
 

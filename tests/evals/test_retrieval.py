@@ -63,17 +63,29 @@ def by_letters(monkeypatch):
   class Embedder(Vectors):
 
     def __init__(self, task, params):
-      self.tokenizer = types.SimpleNamespace(mask_id=2)
+      super().__init__(task, params)
       self.predictor = lambda examples: letters(
           ["".join("abc"[i] for i in e["text"]) for e in examples])
 
-    def encode(self, texts):
-      asked.append(texts)
-      ids = [np.array(["abc".index(c) for c in text]) for text in texts]
-      return [{"text": x, "text_types": 0 * x} for x in ids]
+  def encode(tokenizer, texts, second, length):
+    assert second is None
+    asked.append([text[:length] for text in texts])
+    ids = [np.array(["abc".index(c) for c in text]) for text in asked[-1]]
+    return [{"text": x, "text_types": 0 * x} for x in ids]
 
   monkeypatch.setattr("jtx.evals.retrieval.Vectors", Embedder)
+  monkeypatch.setattr("jtx.evals.embeddings.encode", encode)
   return asked
+
+
+def by_letters_of(split, **op):
+  """The task of a model of letters."""
+  task = task_of({"x": split})
+  task.data.ops = [EncodeEach(texts=("a", "b"), max_length=9, **op)]
+  task.data.tokenizers = {"text": types.SimpleNamespace(mask_id=2)}
+  task.data.lengths, task.mesh = {"max_length": 9}, None
+  task.model = types.SimpleNamespace(longest=None, head=types.SimpleNamespace(pool="none"))
+  return task
 
 
 @pytest.mark.parametrize("cells", [2**24, 64])
@@ -83,7 +95,7 @@ def test_late_interaction_ranks_by_the_tokens_of_a_query(cells, by_letters, monk
   monkeypatch.setattr("jtx.evals.retrieval.CELLS", cells)
   split = [{"a": "ab", "b": "aab"}, {"a": "cc", "b": "bca"}, {"a": "aac", "b": "ac"},
            {"a": "b", "b": "ccc"}]
-  found = dict(LateInteraction(("x",), depths=(1, 4))(task_of({"x": split}), None))
+  found = dict(LateInteraction(("x",), depths=(1, 4))(by_letters_of(split), None))
   rows = list(found.pop("predictions"))
   texts = [e["b"] for e in split]
   for e, row in zip(split, rows):
@@ -95,10 +107,11 @@ def test_late_interaction_ranks_by_the_tokens_of_a_query(cells, by_letters, monk
   assert found["recall_at_1"] == 0.5  # "aac" finds "bca", and "b" finds "aab"
 
 
-def test_queries_are_filled_up_with_masks(by_letters):
+def test_queries_are_cut_and_filled_up_with_masks(by_letters):
   """c is the mask, of which "ab" gets two."""
-  task = task_of({"x": [{"a": "ab", "b": "aab"}, {"a": "abab", "b": "abc"}]})
-  task.data.ops = [EncodeEach(texts=("a", "b"), query_length=4)]
-  first, second = dict(LateInteraction(("x",))(task, None))["predictions"]
+  split = [{"a": "ab", "b": "aab"}, {"a": "ababc", "b": "abc"}]
+  op = dict(query_length=4, fill=True)
+  first, second = dict(LateInteraction(("x",))(by_letters_of(split, **op), None))["predictions"]
   assert first["prediction"] == "abc" and first["scores"] == {"late_interaction": 4.0}
   assert second["prediction"] == "aab" and second["scores"] == {"late_interaction": 4.0}
+  assert by_letters == [["ab", "abab"], ["aab", "abc"]]

@@ -78,6 +78,32 @@ def test_a_text_finds_its_pair_by_the_vectors_of_tokens(symmetric):
   check(out["accuracy"], scores.argmax(-1) == np.arange(3))
 
 
+def test_fields_may_have_rows_of_lengths_of_their_own():
+  """Short queries are not run as long as the texts: the model runs once for each length."""
+  table = np.random.default_rng(4).normal(size=(99, 5)).astype(np.float32)
+  shapes = []
+
+  def tokens(batch):
+    shapes.append(batch["text"].shape)
+    return table[batch["text"]]
+
+  def pooled(batch):
+    own = batch["text_segment_ids"][:, None] == np.arange(1, 3)[:, None]
+    return jnp.einsum("bst,btd->bsd", own.astype(jnp.float32), tokens(batch))
+
+  alike, longer = fields(3), {}
+  for key, x in alike.items():
+    longer[key] = np.pad(x, ((0, 0), (0, 4))) if key.startswith(("each_1", "each_2")) else x
+  for objective, outputs in ((Contrastive(), pooled), (LateInteraction(), tokens)):
+    expected, found = (objective(Fixed(outputs), {}, batch, train=False)
+                       for batch in (alike, longer))
+    for name, (total, weight) in found.items():
+      assert weight == 3
+      np.testing.assert_allclose(total, expected[name][0], rtol=1e-5)
+  assert shapes == [(9, 6), (3, 6), (6, 10)] * 2
+  assert Contrastive().model_inputs(longer)["text"].shape == (9, 10)
+
+
 def test_fingerprints_are_of_tokens_in_their_order():
   rows = np.array([[5, 6, 5, 6, 0, 0], [6, 5, 7, 7, 7, 0], [5, 6, 5, 6, 6, 5]])
   segments = np.array([[1, 1, 2, 2, 0, 0], [1, 1, 2, 2, 2, 0], [1, 1, 1, 1, 2, 2]])

@@ -68,11 +68,11 @@ def texts_at(op: str, example: Example, keys: Sequence[str]) -> list[str]:
   return [example[key] for key in keys]
 
 
-def check_max_length(op: str, max_length: int, num_texts: int) -> None:
+def check_max_length(op: str, max_length: int, num_texts: int, key: str = "max_length") -> None:
   specials = MAX_SPECIALS if num_texts == 2 else 2
   if max_length <= specials:
-    raise ConfigError(f"op {op}: max_length={max_length} must be more than {specials}, which"
-                      " special tokens may take")
+    raise ConfigError(f"op {op}: {key}={max_length} must be more than {specials}, which special"
+                      " tokens may take")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +84,10 @@ class EncodeEach(ExampleOp):
   """
   texts: tuple[str, ...] = ("text", "second")  # keys of the example, two or more
   max_length: Size = 128  # tokens of each text, the special ones counted
-  # Tokens that the first text, a query, is filled up to with masks, which may stand for words that
-  # it lacks (Khattab and Zaharia 2020, section 3.2); 0 leaves it as it is
-  query_length: SizeOrNone = 0
+  query_length: SizeOrNone = 0  # the same of the first text, a query; 0 is max_length
+  # The query is filled up to query_length with masks, which may stand for words that it lacks
+  # (Khattab and Zaharia 2020, section 3.2)
+  fill: bool = False
 
   tokenizer_fields = (TOKENIZER,)
 
@@ -94,9 +95,10 @@ class EncodeEach(ExampleOp):
     if len(self.texts) < 2:
       raise ConfigError(f"op encode_each: texts={self.texts} must name two texts or more")
     check_max_length("encode_each", self.max_length, 1)
-    if self.query_length > self.max_length:
-      raise ConfigError(f"op encode_each: query_length={self.query_length} must not be more than"
-                        f" max_length={self.max_length}")
+    if self.query_length:
+      check_max_length("encode_each", self.query_length, 1, "query_length")
+    if self.fill and not self.query_length:
+      raise ConfigError("op encode_each: fill=True needs the query_length to fill queries up to")
 
   @property
   def columns(self) -> dict[str, Column]:
@@ -115,14 +117,17 @@ class EncodeEach(ExampleOp):
 
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
     check_text("encode_each", self.texts, examples)
-    for key in dict.fromkeys(self.texts):
+    columns = [(key, self.max_length) for key in self.texts]
+    columns[0] = self.texts[0], self.query_length or self.max_length
+    for column in dict.fromkeys(columns):
+      key, max_length = column
       encodings = tokenizers[TOKENIZER].encode_texts([e[key] for e in examples],
-                                                     max_length=self.max_length)
+                                                     max_length=max_length)
       for e, encoding in zip(examples, encodings):
-        for i in (i for i, name in enumerate(self.texts) if name == key):
+        for i in (i for i, other in enumerate(columns) if other == column):
           e[f"each_{i}"], e[f"each_{i}_types"] = encoding.ids, encoding.types
     for e in examples:
-      if self.query_length:
+      if self.fill:
         e["each_0"], e["each_0_types"] = filled(
             e["each_0"], e["each_0_types"], self.query_length, tokenizers[TOKENIZER])
       e["matched"] = np.int32(1)
@@ -137,8 +142,8 @@ def filled(ids: np.ndarray, types: np.ndarray, length: int,
     ConfigError: the tokenizer has no mask.
   """
   if tokenizer.mask_id is None:
-    raise ConfigError(f"op encode_each: query_length={length} fills queries up with masks, and the"
-                      " tokenizer has none")
+    raise ConfigError("op encode_each: fill=True fills queries up with masks, and the tokenizer has"
+                      " none")
   more = (0, max(length - len(ids), 0))
   return np.pad(ids, more, constant_values=tokenizer.mask_id), np.pad(types, more)
 

@@ -1,5 +1,6 @@
 """Inputs of encoders for fine-tuning: texts, words with tags, choices."""
 
+import dataclasses
 import os
 import pathlib
 
@@ -64,17 +65,24 @@ def test_encode_each_text_by_itself(tokenizers):
       "op encode_each: example 5 has no text 's'; its texts are: q")
 
 
-def test_a_query_is_filled_up_with_masks(bert, tokenizers):
-  op = EncodeEach(texts=("q", "s"), max_length=6, query_length=5)
+def test_a_query_is_cut_and_filled_up_with_masks(bert, tokenizers):
   split = [{"id": 0, "q": "a", "s": "b"}, {"id": 1, "q": "a b c d", "s": "a b c d"}]
-  done = op(split, {"text": bert})
-  assert [["".join(bert.tokens(e[f"each_{i}"])) for i in range(2)] for e in done] == [
-      ["[CLS]a[SEP][MASK][MASK]", "[CLS]b[SEP]"], ["[CLS]abcd[SEP]"] * 2]
+  op = EncodeEach(texts=("q", "s", "q"), max_length=6, query_length=5)
+  tokens = lambda e, i: "".join(bert.tokens(e[f"each_{i}"]))
+  first, second = op([dict(e) for e in split], {"text": bert})
+  assert [tokens(first, i) for i in range(3)] == ["[CLS]a[SEP]", "[CLS]b[SEP]", "[CLS]a[SEP]"]
+  assert [tokens(second, i) for i in range(3)] == ["[CLS]abc[SEP]", *["[CLS]abcd[SEP]"] * 2]
+  filled = dataclasses.replace(op, fill=True)
+  done = filled([dict(e) for e in split], {"text": bert})
+  assert tokens(done[0], 0) == "[CLS]a[SEP][MASK][MASK]" and tokens(done[0], 2) == "[CLS]a[SEP]"
+  assert tokens(done[1], 0) == "[CLS]abc[SEP]"
   check_columns(op, done)
-  assert fails(ConfigError, op, {"id": 0, "q": "a", "s": "b"}, tokenizers=tokenizers) == (
-      "op encode_each: query_length=5 fills queries up with masks, and the tokenizer has none")
-  with pytest.raises(ConfigError, match="query_length=7 must not be more than max_length=6"):
-    EncodeEach(texts=("q", "s"), max_length=6, query_length=7)
+  assert fails(ConfigError, filled, split[0], tokenizers=tokenizers) == (
+      "op encode_each: fill=True fills queries up with masks, and the tokenizer has none")
+  for fields, message in ((dict(query_length=2), "query_length=2 must be more than 2"),
+                          (dict(fill=True), "fill=True needs the query_length")):
+    with pytest.raises(ConfigError, match=message):
+      EncodeEach(texts=("q", "s"), **fields)
 
 
 # -------------------------------------------------------------------------------- tags
