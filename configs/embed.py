@@ -14,9 +14,9 @@ score); pool, mean, first or last ("" is mean, and last of a decoder); late, for
 by which texts are compared token by token (Khattab and Zaharia 2020, ColBERT); query_length, tokens
 that the first text is cut to, and with late filled up to with masks (0 is max_length, and no
 masks); temperature (0 is 0.05, and 1 with late); symmetric, to find the text by its pair, too;
-bm25, to evaluate retrieval by words beside it; train and dev, the files, whose endings say what they are, or sources (docs/data.md);
-others, more files to evaluate, joined by "+"; and those of FINETUNE_ARGS in finetuning.py but
-features, lm, teacher and losses.
+bm25, to evaluate retrieval by words beside it; train and dev, the files, whose endings say what
+they are, or sources (docs/data.md); others, more files to evaluate, joined by "+"; and those of
+FINETUNE_ARGS in finetuning.py but features, lm, teacher and losses.
 
 Reimers and Gurevych 2019; Gao et al. 2021, who report for BERT-Base without labels (simcse,
 batch=64, lr=3e-5, epochs=1, max_length=32, pool=first) Spearman 76.3, the mean of seven sets of

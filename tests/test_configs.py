@@ -464,6 +464,31 @@ def test_finetuning_starts_from_a_folder(name, folder):
   make_program(config, {"data": 1}, saved.vocab_size)  # raises where one matches no parameter
 
 
+def test_late_interaction_fills_queries_up_to_their_length():
+  config = config_of("embed", "late,query_length=24,max_length=96,bm25,dev=d.csv")
+  to_tokens, layout = config.data.ops
+  assert (to_tokens.query_length, to_tokens.max_length, to_tokens.fill) == (24, 96, True)
+  assert layout.lengths == (24, 96) and config.tokenizer.kind.mask
+  assert (config.objective.name, config.objective.temperature) == ("late_interaction", 1.0)
+  assert {name: (e.name, e.source) for name, e in config.evals.items()} == {
+      "dev": ("late_interaction", ("csv:d.csv",)), "bm25": ("bm25", ("csv:d.csv",))}
+  config = config_of("embed", "query_length=24")
+  assert not config.data.ops[0].fill and config.data.ops[1].lengths == (24, 128)
+  assert (config.objective.name, config.objective.temperature) == ("contrastive", 0.05)
+
+
+@pytest.mark.parametrize("arg, message", [
+    ("late,score=s", "argument late is of retrieval, and the scores 's' are of similarity"),
+    ("bm25,gold=g", "argument bm25 is of retrieval, and the scores 'g' are of similarity"),
+    ("late,pool=mean", "pool='mean' makes a vector of a text, and late one of each token"),
+    ("query_length=200", "query_length=200 must not be more than max_length=128"),
+    ("bm25,others=bm25.tsv", "two evaluations would be named 'bm25'; rename a file"),
+])
+def test_arguments_of_retrieval_that_exclude_each_other(arg, message):
+  with pytest.raises(ConfigError, match=message):
+    config_of("embed", arg)
+
+
 def test_a_fresh_decoder_has_the_tokenizer_that_is_asked_for():
   kind = instruct.get_config("vocab_size=500").tokenizer.kind
   assert (kind.name, kind.vocab_size) == ("byte_bpe", 500)
