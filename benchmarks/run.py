@@ -3,6 +3,7 @@
   python -m benchmarks.run --suite=nmt --data=FOLDER --workdir=runs/bench_nmt
   python -m benchmarks.run --suite=finetune --init=MODEL --data=FOLDER --workdir=runs/finetune
   python -m benchmarks.run --suite=bert --data=documents:FOLDER
+  python -m benchmarks.run --suite=encoders
   python -m benchmarks.run --suite=prepare --data=documents:FOLDER --workdir=runs/bench_prepare
   python -m benchmarks.run --suite=vit_b16
   python -m benchmarks.run --suite=detr
@@ -34,6 +35,7 @@ from benchmarks import (
     clip,
     complexity,
     detr,
+    encoders,
     equal_time,
     finetune,
     lm,
@@ -46,8 +48,8 @@ from benchmarks import (
 )
 from experiments import cli
 
-SUITES = ("nmt", "finetune", "bert", "prepare", "vit_b16", "detr", "clip", "lm", "seq2seq",
-          "equal_time", "attention", "complexity", "saving", "serving", "accelerator")
+SUITES = ("nmt", "finetune", "bert", "encoders", "prepare", "vit_b16", "detr", "clip", "lm",
+          "seq2seq", "equal_time", "attention", "complexity", "saving", "serving", "accelerator")
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
@@ -64,33 +66,37 @@ INIT = flags.DEFINE_string("init", "", "finetune: Hugging Face folder of the enc
 TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASKS),
                                 "finetune: of the suite; may be repeated.")
 SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "finetune: of the runs; may be repeated.")
-PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *vit.PARTS,
-                                               *detr.PARTS, *clip.PARTS, *lm.PARTS,  # and seq2seq's
+PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *encoders.PARTS,
+                                               *vit.PARTS, *detr.PARTS, *clip.PARTS,
+                                               *lm.PARTS,  # and seq2seq's
                                                *accelerator.ROWS],
                                 "Of the suite (nmt: train, translate; bert: full, sentences;"
+                                f" encoders: {', '.join(encoders.PARTS)};"
                                 " vit_b16: step, images; detr: step, matching; clip: step, packed;"
                                 " lm: step, generate, one, experts; seq2seq: step, generate;"
                                 f" accelerator: {', '.join(accelerator.ROWS)}); may be repeated;"
                                 " all if absent.")
 PEERS = flags.DEFINE_multi_enum("peer", None, bert.PEERS,
-                                "bert, vit_b16, detr, clip, lm, seq2seq, accelerator: beside jtx;"
-                                " may be repeated; all if absent, but for the last three, which"
-                                " then have"
+                                "bert, encoders, vit_b16, detr, clip, lm, seq2seq, accelerator:"
+                                " beside jtx; may be repeated; all if absent, but for encoders and"
+                                " the last three, which then have"
                                 f" {', '.join(accelerator.DEFAULT_PEERS)}. Only bert has flax.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each system, but for finetune.",
                               lower_bound=1)
 PRETRAIN_STEPS = flags.DEFINE_integer(
     "pretrain_steps", 600, "nmt: updates before translating, so that sentences end.", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", None,
-                             "nmt, bert, vit_b16, detr, clip, accelerator: updates of a turn; 3,"
-                             f" and for accelerator {accelerator.STEPS}, if absent. equal_time:"
-                             f" ours of all turns; {equal_time.STEPS} if absent.", lower_bound=1)
+                             "nmt, bert, encoders, vit_b16, detr, clip, accelerator: updates of a"
+                             f" turn; 3, and for accelerator {accelerator.STEPS}, if absent."
+                             f" equal_time: ours of all turns; {equal_time.STEPS} if absent.",
+                             lower_bound=1)
 MINUTES = flags.DEFINE_float("minutes", accelerator.MINUTES, "accelerator: after which it ends.",
                              lower_bound=0.1)
 SENTENCES = flags.DEFINE_integer("sentences", 1000, "nmt: to translate in a turn.", lower_bound=1)
 SIZE = flags.DEFINE_enum("size", "base", ("base", "large", "tiny"),
-                         "nmt, bert, vit_b16, detr, clip, lm, seq2seq, equal_time, accelerator: of"
-                         " the model; attention, complexity: of the layers; tiny tries things out.")
+                         "nmt, bert, encoders, vit_b16, detr, clip, lm, seq2seq, equal_time,"
+                         " accelerator: of the model; attention, complexity: of the layers; tiny"
+                         " tries things out.")
 STATE_MIB = flags.DEFINE_integer("state_mib", 1024, "saving: the state's size.", lower_bound=3)
 CLIENTS = flags.DEFINE_integer("clients", 200, "serving: that ask at once.", lower_bound=1)
 SECONDS = flags.DEFINE_float("seconds", 120, "serving: for which they ask.", lower_bound=1)
@@ -139,6 +145,9 @@ def main() -> int:
   elif SUITE.value == "bert":
     result = bert.run(DATA.value, size(bert.SIZES), parts(bert.PARTS),
                       peers(bert.PEERS, bert.PEERS), ROUNDS.value, steps)
+  elif SUITE.value == "encoders":
+    result = encoders.run(size(encoders.SIZES), parts(encoders.PARTS),
+                          peers(encoders.PEERS, ("transformers",)), ROUNDS.value, steps)
   elif SUITE.value == "vit_b16":
     result = vit.run(size(vit.SIZES), parts(vit.PARTS), peers(vit.PEERS, vit.PEERS), ROUNDS.value,
                      steps, WORKERS.value)

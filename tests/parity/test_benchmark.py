@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from benchmarks import encoders
 from tests.helpers import one_device
 
 pytest.importorskip("torch", reason="PyTorch is not installed: make test-parity installs it")
@@ -87,6 +88,24 @@ def test_the_last_line_of_the_language_models_suite():
   more = experts["parameters"]["experts"] - experts["parameters"]["dense"]
   assert more == 2 * (3 * 2 * 32 * 128 - (128 + 32) + 32 * 8)
   assert experts["flops"]["experts"] - experts["flops"]["dense"] == 3 * 2 * (2 * 32 * 8)
+
+
+def test_the_last_line_of_the_encoders_suite():
+  found = last_line("--suite=encoders", "--steps=1", "--part=electra")["electra"]
+  assert found["loss"]["jtx"] == pytest.approx(found["loss"]["transformers"], rel=1e-4)
+  assert set(found["ratio"]) == {"transformers", "plain"}
+  assert all(len(rates) == 2 and min(rates) > 0 for rates in found["all"].values())
+
+
+@pytest.mark.parametrize("part", ["deberta", "xlnet"])
+def test_the_sides_of_the_encoders_suite_compute_the_same(part):
+  size = encoders.SIZES["tiny"]
+  ours = encoders.Jtx(size, part)
+  state, config = ours.weights(encoders.FAMILIES[part].family), ours.hf_config()
+  theirs = encoders.Transformers(size, part, state=state, hf_config=config)
+  assert ours.loss() == pytest.approx(theirs.loss(), rel=1e-5)
+  theirs.updates(2)
+  assert theirs.loss() < ours.loss()
 
 
 def test_the_last_line_of_the_encoder_decoders_suite():
