@@ -1,4 +1,4 @@
-"""Pretraining steps of BERT's relatives: jtx beside `transformers`, and beside jtx's own plain BERT.
+"""Pretraining steps of BERT's relatives: jtx beside `transformers`, and beside its own plain BERT.
 
 A part is a family: DeBERTa (version 1) learns masked tokens, ELECTRA which tokens a generator
 replaced, XLNet tokens in random orders. All have layers of one size. Both sides have the same

@@ -50,6 +50,10 @@ from experiments import cli
 
 SUITES = ("nmt", "finetune", "bert", "encoders", "prepare", "vit_b16", "detr", "clip", "lm",
           "seq2seq", "equal_time", "attention", "complexity", "saving", "serving", "accelerator")
+# Those of steps beside peers alone, and the peers that take part where --peer names none.
+BESIDE = {"encoders": (encoders, ("transformers",)), "detr": (detr, detr.PEERS),
+          "clip": (clip, clip.PEERS), "lm": (lm, ("transformers",)),
+          "seq2seq": (seq2seq, ("transformers",))}
 
 SUITE = flags.DEFINE_enum("suite", None, SUITES, "What to measure.")
 WORKDIR = flags.DEFINE_string("workdir", None, "nmt: folder for the model that is trained first."
@@ -145,24 +149,13 @@ def main() -> int:
   elif SUITE.value == "bert":
     result = bert.run(DATA.value, size(bert.SIZES), parts(bert.PARTS),
                       peers(bert.PEERS, bert.PEERS), ROUNDS.value, steps)
-  elif SUITE.value == "encoders":
-    result = encoders.run(size(encoders.SIZES), parts(encoders.PARTS),
-                          peers(encoders.PEERS, ("transformers",)), ROUNDS.value, steps)
+  elif SUITE.value in BESIDE:
+    suite, default = BESIDE[SUITE.value]
+    result = suite.run(size(suite.SIZES), parts(suite.PARTS), peers(suite.PEERS, default),
+                       ROUNDS.value, steps)
   elif SUITE.value == "vit_b16":
     result = vit.run(size(vit.SIZES), parts(vit.PARTS), peers(vit.PEERS, vit.PEERS), ROUNDS.value,
                      steps, WORKERS.value)
-  elif SUITE.value == "detr":
-    result = detr.run(size(detr.SIZES), parts(detr.PARTS), peers(detr.PEERS, detr.PEERS),
-                      ROUNDS.value, steps)
-  elif SUITE.value == "clip":
-    result = clip.run(size(clip.SIZES), parts(clip.PARTS), peers(clip.PEERS, clip.PEERS),
-                      ROUNDS.value, steps)
-  elif SUITE.value == "lm":
-    result = lm.run(size(lm.SIZES), parts(lm.PARTS), peers(lm.PEERS, ("transformers",)),
-                    ROUNDS.value, steps)
-  elif SUITE.value == "seq2seq":
-    result = seq2seq.run(size(seq2seq.SIZES), parts(seq2seq.PARTS),
-                         peers(seq2seq.PEERS, ("transformers",)), ROUNDS.value, steps)
   elif SUITE.value == "prepare":
     need(WORKDIR)
     if not WORKERS.value:
