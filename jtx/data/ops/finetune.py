@@ -143,7 +143,7 @@ def filled(ids: np.ndarray, types: np.ndarray, length: int,
   """
   if tokenizer.mask_id is None:
     raise ConfigError("op encode_each: fill=True fills queries up with masks, and the tokenizer has"
-                      " none")
+                      " none; set it to False")
   more = (0, max(length - len(ids), 0))
   return np.pad(ids, more, constant_values=tokenizer.mask_id), np.pad(types, more)
 

@@ -78,7 +78,8 @@ def test_a_query_is_cut_and_filled_up_with_masks(bert, tokenizers):
   assert tokens(done[1], 0) == "[CLS]abc[SEP]"
   check_columns(op, done)
   assert fails(ConfigError, filled, split[0], tokenizers=tokenizers) == (
-      "op encode_each: fill=True fills queries up with masks, and the tokenizer has none")
+      "op encode_each: fill=True fills queries up with masks, and the tokenizer has none; set it to"
+      " False")
   for fields, message in ((dict(query_length=2), "query_length=2 must be more than 2"),
                           (dict(fill=True), "fill=True needs the query_length")):
     with pytest.raises(ConfigError, match=message):
