@@ -69,7 +69,8 @@ setuptools.setup(
         "serve": SERVER,  # a server of a model; both are small, and of pure Python
         "stablehlo": PROGRAMS,
         "parity": ["apache-beam>=2.77", "datasets>=5.2", "gcp-storage-emulator", "gcsfs>=2026.8",
-                   "jax[tpu]", "torch==2.13.0", "transformers==5.23.0",
+                   "jax[tpu]", "sentence-transformers>=6.2", "torch==2.13.0",
+                   "transformers==5.23.0",
                    "mlflow-skinny>=3.17", "wandb>=0.31"],
         "mlflow": ["mlflow-skinny>=3.17"],
         "wandb": ["wandb>=0.31"],
