@@ -122,6 +122,9 @@ def check(args) -> None:
   if args.query_length > args.max_length:
     raise ConfigError(f"config argument query_length={args.query_length} must not be more than"
                       f" max_length={args.max_length}")
+  if args.simcse and (args.bm25 or args.query_length):
+    raise ConfigError(f"config argument {'bm25' if args.bm25 else 'query_length'} is of pairs, and"
+                      " simcse of texts alone")
   if args.scale != 1 and not args.score:
     raise ConfigError(f"config argument scale={args.scale} goes with score")
   if args.simcse and args.negatives:

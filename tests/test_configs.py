@@ -480,6 +480,8 @@ def test_late_interaction_fills_queries_up_to_their_length():
 @pytest.mark.parametrize("arg, message", [
     ("late,score=s", "argument late is of retrieval, and the scores 's' are of similarity"),
     ("bm25,gold=g", "argument bm25 is of retrieval, and the scores 'g' are of similarity"),
+    ("simcse,bm25", "argument bm25 is of pairs, and simcse of texts alone"),
+    ("simcse,query_length=9", "argument query_length is of pairs, and simcse of texts alone"),
     ("late,pool=mean", "pool='mean' makes a vector of a text, and late one of each token"),
     ("query_length=200", "query_length=200 must not be more than max_length=128"),
     ("bm25,others=bm25.tsv", "two evaluations would be named 'bm25'; rename a file"),

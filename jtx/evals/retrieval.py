@@ -143,7 +143,11 @@ class Bm25(_Searches):
     words = functools.partial(bm25s.tokenize, token_pattern=r"(?u)\w+", stopwords=None,
                               return_ids=False, show_progress=False)
     index = bm25s.BM25(k1=self.k1, b=self.b, method="lucene")
-    index.index(words(passages), show_progress=False)
-    asked, none = words(queries), np.zeros(len(passages), np.float32)
+    found, asked = words(passages), words(queries)
+    none = np.zeros(len(passages), np.float32)
+    if any(found):
+      index.index(found, show_progress=False)
+    else:
+      asked = [[] for _ in asked]
     for part in parts(len(asked), len(passages)):
       yield part, np.stack([index.get_scores(x) if x else none for x in asked[part]])

@@ -50,6 +50,11 @@ def test_bm25_ranks_a_split():
   assert rows[0]["negative_0"] == TEXTS[3] and rows[3]["scores"] == {"bm25": 0.0}
 
 
+def test_bm25_of_texts_without_words():
+  [(part, scores)] = Bm25(("x",)).scores(None, None, QUERIES, ["...", "!"])
+  assert part.start == 0 and scores.shape == (4, 2) and (scores == 0).all()
+
+
 def letters(texts):
   """Each letter of a text is a token, and its vector of length 3 is by its place in "abc"."""
   return [3 * np.eye(3, dtype=np.float32)[["abc".index(c) for c in text]] for text in texts]
