@@ -7,8 +7,6 @@ encoder alone is checked for equal losses. `transformers` brings no pretraining 
 peer joins its two models as a user would.
 """
 
-import contextlib
-import functools
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np
@@ -156,6 +154,14 @@ class Jtx(sides.ProgramSide, System):
     return float(self.jax.nn.softplus(self.jax.jit(score)(params, self.example)).mean())
 
 
+class Plain(Jtx):
+  """jtx's BERT of the size, whatever the part."""
+
+  def __init__(self, size: Size, part: str):
+    del part
+    super().__init__(size, PLAIN)
+
+
 class Transformers(sides.TorchSide, System):
   """The model of `transformers`, eager."""
 
@@ -255,30 +261,8 @@ def run(size: Size, parts: Sequence[str], peers: Sequence[str], rounds: int,
             "machine": harness.machine()}
   for part in parts:
     print(part, flush=True)
-    result[part] = beside(size, part, peers, rounds, steps, result["machine"])
+    result[part] = harness.train_beside(
+        Jtx, {name: SYSTEMS[name] for name in peers}, FAMILIES[part].family, "tokens_per_s", rounds,
+        steps, result["machine"], apart={} if part == PLAIN else {"plain": Plain}, size=size,
+        part=part)
   return result
-
-
-def beside(size: Size, part: str, peers: Sequence[str], rounds: int, steps: int,
-           machine: dict[str, Any]) -> dict[str, Any]:
-  """A family's step beside the peers' and, as "plain", that of jtx's BERT."""
-  with contextlib.ExitStack() as stack:
-    start = lambda make, name=part, **more: stack.enter_context(
-        contextlib.closing(harness.Worker(make, size=size, part=name, **more)))
-    ours = start(Jtx)
-    given = {"state": ours.call("weights", FAMILIES[part].family),
-             "hf_config": ours.call("hf_config")}
-    systems = {"jtx": ours} | {name: start(SYSTEMS[name], **given) for name in peers}
-    losses = {name: worker.call("loss") for name, worker in systems.items()}
-    harness.check_equal(losses, size.dtype)
-    if part != PLAIN:
-      systems["plain"] = start(Jtx, PLAIN)
-    flops = ours.call("flops")
-    warm = dict(zip(systems, harness.warm_up(systems.values())))
-    for worker in systems.values():
-      machine |= worker.call("about")
-    turns = {name: functools.partial(worker.call, "turn", steps)
-             for name, worker in systems.items()}
-    found = harness.measure(systems, turns, rounds, "tokens_per_s", flops)
-    found["share_of_matmul_peak"].pop("plain", None)  # its FLOPs are others
-    return {**found, "loss": losses, "warm_up_s": warm}

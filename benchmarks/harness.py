@@ -170,7 +170,7 @@ def warm_up(workers: Collection[Worker]) -> list[float]:
 
 def train_beside(ours: Callable[..., Any], theirs: Mapping[str, Callable[..., Any]], family: str,
                  unit: str, rounds: int, steps: int, machine: dict[str, Any],
-                 **kwargs: Any) -> dict[str, Any]:
+                 apart: Mapping[str, Callable[..., Any]] = {}, **kwargs: Any) -> dict[str, Any]:
   """Measures the updates of ours and of all peers, which start from our weights.
 
   Args:
@@ -181,6 +181,7 @@ def train_beside(ours: Callable[..., Any], theirs: Mapping[str, Callable[..., An
     rounds: turns of each system.
     steps: updates of a turn.
     machine: is filled with what the systems say about themselves.
+    apart: make systems of other weights and FLOPs, by name, whose losses are not compared.
     **kwargs: of all systems; `size` has the dtype of products.
   """
   with contextlib.ExitStack() as stack:
@@ -196,13 +197,16 @@ def train_beside(ours: Callable[..., Any], theirs: Mapping[str, Callable[..., An
     losses = {"jtx": systems["jtx"].answer()}
     losses |= {name: systems[name].call("loss") for name in theirs}
     check_equal(losses, kwargs["size"].dtype)
+    systems |= {name: start(make) for name, make in apart.items()}
     warm = dict(zip(systems, warm_up(systems.values())))
     for worker in systems.values():
       machine |= worker.call("about")
     turns = {name: functools.partial(worker.call, "turn", steps)
              for name, worker in systems.items()}
-    return {**measure(systems, turns, rounds, unit, flops), "loss": losses,
-            "warm_up_s": warm}
+    found = measure(systems, turns, rounds, unit, flops)
+    for name in apart:
+      del found["share_of_matmul_peak"][name]
+    return {**found, "loss": losses, "warm_up_s": warm}
 
 
 def check_equal(losses: Mapping[str, float], dtype: str = "auto") -> None:
