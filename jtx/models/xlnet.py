@@ -15,7 +15,7 @@ from jtx.nn import layers
 from jtx.nn.attention import AttentionConfig
 from jtx.nn.block import BlockConfig, Context
 from jtx.nn.positions import Places
-from jtx.nn.recurrence import past_of, remembered
+from jtx.nn.recurrence import remembered, seen_of
 from jtx.nn.stack import StackConfig
 from jtx.nn.transformer_xl import TransformerXl
 from jtx.parallel.sharding import Batch, constrain
@@ -30,7 +30,7 @@ TOKENS_ALONE = EmbeddingConfig(types=0, norm=False)
 
 
 def stream_pairs(seen: jax.Array, at: jax.Array) -> jax.Array:
-  """What the tokens of both streams see, bool [B, T + K, T + K], content first.
+  """Whether tokens of both streams see those of the content, bool [B, T + K, T], content first.
 
   Args:
     seen: [B, T, T] bool, whether the prediction of a token may depend on another.
@@ -38,7 +38,7 @@ def stream_pairs(seen: jax.Array, at: jax.Array) -> jax.Array:
   """
   content = seen | jnp.eye(seen.shape[1], dtype=bool)
   queries = jnp.take_along_axis(seen, at[:, :, None], 1)
-  return jnp.pad(jnp.concatenate([content, queries], 1), ((0, 0), (0, 0), (0, at.shape[1])))
+  return jnp.concatenate([content, queries], 1)
 
 
 class Xlnet(Encoder):
@@ -97,15 +97,22 @@ class Xlnet(Encoder):
     return self.encoder(self.embed_tokens(batch, places, train), self.recall(ctx, batch))
 
   def recall(self, ctx: Context, batch: Batch) -> Context:
-    """The context with the memory of a batch, if it has one."""
-    if "text_memory" not in batch:
+    """The context with the memory of a batch, if it has one; none of its tokens sees a query."""
+    length, states = batch["text"].shape[1], None
+    if "text_memory" in batch:
+      self.check_memory()
+      states = jnp.moveaxis(batch["text_memory"], 1, 0)
+    elif ctx.segments.shape[1] == length:
       return ctx
+    return ctx.replace(seen=seen_of(ctx.places, ctx.segments, length, pairs=ctx.pairs,
+                                    states=states))
+
+  def check_memory(self) -> None:
+    """Raises ConfigError where the layers have no use for a memory."""
     norm = self.stack.block.norm.position
     if norm in ("pre", "sandwich") or len(self.stack.segments) > 1:
       raise ConfigError(f"stack.block.norm.position={norm!r}: a memory is of layers that are all"
                         " alike, whose attention takes their input as it is, as with 'post'")
-    states = jnp.moveaxis(batch["text_memory"], 1, 0)
-    return ctx.replace(past=past_of(states, ctx.places, ctx.segments, ctx.pairs))
 
   def remember(self, batch: Batch, length: int) -> tuple[jax.Array, jax.Array]:
     """Hidden states [B, T, D], and the memory [B, layers, M, D] for the rows that follow.

@@ -123,8 +123,8 @@ class Attention(nn.Module):
     c, (B, T, D) = self.config, x.shape
     sizes = c.sizes(D)
     local = kinds[0].local if len(kinds) == 1 else jnp.array([k.local for k in kinds])[kind]
-    places = places.replace(local=local, in_order=(
-        source_places is None and projected is None and update is None))
+    in_order = T if source_places is None else source_places.in_order
+    places = places.replace(local=local, in_order=0 if projected or update else in_order)
     key_places = (source_places or places).replace(local=local, causal=places.causal)
     params = {**params, **make_params(self, position.layer_tables(sizes), "position_")}
     q, projected, project = self.project(

@@ -18,7 +18,7 @@ from jtx.nn.kept import keep
 from jtx.nn.layers import FeedForward, FfnConfig, NormConfig
 from jtx.nn.masks import Rows
 from jtx.nn.positions import Params, Places, Position, make_params
-from jtx.nn.recurrence import Past, sources
+from jtx.nn.recurrence import Seen, sources
 from jtx.nn.residual import ResidualConfig, skip_examples
 from jtx.parallel.sharding import constrain
 from jtx.ranges import Positive, Rate
@@ -47,7 +47,7 @@ class Context:
   flags: Params = flax.struct.field(default_factory=dict)  # name -> [B, T] bool, see `masks.Rows`
   pairs: jax.Array | None = None  # [B, T, T] bool, what may attend to what, on top of the masks
   memory: Memory = Memory()
-  past: Past | None = None  # tokens before those of the rows
+  seen: Seen | None = None  # by self-attention, in place of all tokens of the rows
   source: jax.Array | None = None  # [B, T, D], of keys and values in place of each layer's input
   params: Params = flax.struct.field(default_factory=dict)  # of the position, by the stack
   embed_params: Params = flax.struct.field(default_factory=dict)  # the model's, for "shared"

@@ -72,7 +72,7 @@ class Disentangled(Position):
   def bias(self, q, k, q_places, k_places, *, params, project, scale):
     heads, (T, S) = q.shape[2], (q.shape[1], k.shape[1])
     # Rows of distances that are there may be a few more than the table has, but no more.
-    if q_places.in_order and T == S and 2 * T - 1 <= 4 * self.span:
+    if q_places.in_order == T == S and 2 * T - 1 <= 4 * self.span:
       return scale * self.of_row(q, k, params, project)
     queries, keys = self.project(params, project, q.dtype)
     rows = distance_rows(q_places.positions[:, :, None] - k_places.positions[:, None],
@@ -135,18 +135,18 @@ def products(x: jax.Array, table: jax.Array) -> jax.Array:
 
 
 def of_distances(x: jax.Array, table: jax.Array) -> jax.Array:
-  """Products of tokens [B, T, N, H] with T rows of a table [2 T - 1, N, H] each: [B, N, T, T].
+  """Products of tokens [B, T, N, H] with S rows of a table [T + S - 1, N, H] each: [B, N, T, S].
 
-  The first token has the last T rows, the next those from one before on. Blocks of tokens leave out
+  The first token has the last S rows, the next those from one before on. Blocks of tokens leave out
   rows that none of them has.
   """
-  T = x.shape[1]
+  T, S = x.shape[1], len(table) - x.shape[1] + 1
   parts = []
   for first in range(0, T, BLOCK):
     block = x[:, first:first + BLOCK]
     size = block.shape[1]
     start = T - size - first
-    parts.append(skewed(products(block, table[start:start + T + size - 1])))
+    parts.append(skewed(products(block, table[start:start + S + size - 1])))
   return parts[0] if len(parts) == 1 else jnp.concatenate(parts, 2)
 
 

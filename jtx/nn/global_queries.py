@@ -68,7 +68,7 @@ def attended(attention: Any, x: jax.Array, places: Places, rows: Rows,
     A function that puts it in the place of what they see by the projections of all, and rows in
     which they see no more than other queries.
   """
-  places = places.replace(local=False, in_order=False)
+  places = places.replace(local=False, in_order=0)
   of_position = {name: hooks[name] for name in ("position", "params")}
   q, projected, project = attention.project(x, x, places, places, projected=None, prefix="global_",
                                             **of_position)

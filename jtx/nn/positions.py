@@ -32,8 +32,9 @@ class Places:
   local: jax.Array | bool = False  # scalar: of a layer that sees a window only
   causal: bool = flax.struct.field(pytree_node=False, default=False)  # later keys are hidden
   vectors: jax.Array | None = None  # [B, T, D], of `jtx.nn.attached`
-  # Queries and keys are whole rows, where tokens of a text are as far apart as in the text.
-  in_order: bool = flax.struct.field(pytree_node=False, default=False)
+  # Of queries: so many from the first on are the last keys, too, and tokens of a text are as far
+  # apart among the keys as in the text. Of keys: those of their queries that are so.
+  in_order: int = flax.struct.field(pytree_node=False, default=0)
 
 
 class Sizes(NamedTuple):

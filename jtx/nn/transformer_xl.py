@@ -9,7 +9,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from jtx.nn.disentangled import chosen, per_head, products
+from jtx.nn.disentangled import chosen, of_distances, per_head, products
 from jtx.nn.encodings import sinusoidal
 from jtx.nn.positions import POSITIONS, Position, Table
 from jtx.ranges import NotNegative, SizeOrNone
@@ -37,14 +37,7 @@ class TransformerXl(Position):
     heads, keys = q.shape[2], k.shape[1]
     total = jnp.einsum("nh,bsnh->bns", p["content_bias"], per_head(k, heads),
                        preferred_element_type=jnp.float32)[:, :, None]
-    # Places of a row are less apart than it has keys.
-    reach = min(keys - 1, self.clamp or keys - 1)
-    waves = sinusoidal(jnp.arange(-reach, reach + 1), p["key"].shape[0], layout="concatenated")
-    rows = q_places.positions[:, :, None] - k_places.positions[:, None]  # [B, T, S]
-    rows = jnp.clip(rows, -reach, reach) + reach
-    total += chosen(products(q + p["distance_bias"],
-                             jnp.einsum("rd,dnh->rnh", waves.astype(q.dtype), p["key"])),
-                    rows[:, None])
+    total += self.of_distances(q + p["distance_bias"], q_places, k_places, p["key"])
     if self.types:
       same, other = jnp.moveaxis(products(q + p["type_bias"], p["type"]), -1, 0)[..., None]
       if q_places.types is not None:
@@ -52,6 +45,24 @@ class TransformerXl(Position):
         same = jnp.where(differ[:, None], other, same)
       total += same
     return scale * total
+
+  def of_distances(self, x, q_places, k_places, kernel):
+    """Products of queries [B, T, N, H] with keys of the distances of all keys, [B, N, T, S]."""
+    keys, first = k_places.positions.shape[1], q_places.in_order
+    # Places of a text are less apart than there are keys. The farthest behind comes first.
+    distances = jnp.arange(keys - 1, -keys, -1)
+    if self.clamp:
+      distances = jnp.clip(distances, -self.clamp, self.clamp)
+    waves = sinusoidal(distances, kernel.shape[0], layout="concatenated").astype(x.dtype)
+    table = jnp.einsum("rd,dnh->rnh", waves, kernel)
+    parts = []
+    if first:
+      parts.append(of_distances(x[:, :first], table[:keys + first - 1]))
+    if first < x.shape[1]:
+      apart = q_places.positions[:, first:, None] - k_places.positions[:, None]
+      rows = jnp.clip(keys - 1 - apart, 0, 2 * keys - 2)
+      parts.append(chosen(products(x[:, first:], table), rows[:, None]))
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, 2)
 
 
 POSITIONS["transformer_xl"] = TransformerXl

@@ -1,13 +1,16 @@
 """Attention with positions of Transformer-XL against the formula in float64 NumPy."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jtx.nn import disentangled
 from jtx.nn.attention import Attention, AttentionConfig
 from jtx.nn.masks import Rows
-from jtx.nn.positions import Places
+from jtx.nn.positions import Places, Sizes
 from jtx.nn.transformer_xl import TransformerXl
 from jtx.parallel.sharding import unbox
 
@@ -52,3 +55,29 @@ def test_attention_is_the_formula(position):
     e = np.exp((logits - logits.max()) / np.sqrt(H))
     expected[b, n, i] = e / e.sum()
   np.testing.assert_allclose(weights, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("memory, queries, clamp", [(0, 0, 0), (3, 2, 0), (2, 3, 4)])
+def test_values_and_gradients_are_those_of_lookups(memory, queries, clamp, monkeypatch):
+  """Of whole rows, with tokens before them, and with further queries that are no keys."""
+  monkeypatch.setattr(disentangled, "BLOCK", 4)  # several blocks, the last one smaller
+  position, random = TransformerXl(clamp=clamp), np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
+  params = {name: draw(*table.shape) for name, table in
+            position.layer_tables(Sizes(D, N, H)).items()}
+  row = np.broadcast_to(np.arange(T), (B, T))
+  asked = np.concatenate([row, random.integers(T, size=(B, queries))], 1)
+  types = [random.integers(2, size=(B, number)) for number in (T + queries, memory + T)]
+  k_places = Places(np.concatenate([np.tile(np.arange(-memory, 0), (B, 1)), row], 1), types[1])
+  q, k = draw(B, T + queries, N, H), draw(B, memory + T, N, H)
+  cotangent = draw(B, N, T + queries, memory + T)
+
+  def loss(in_order, params, q, k):
+    places = Places(asked, types[0], in_order=in_order)
+    bias = position.bias(q, k, places, k_places, params=params, project=None, scale=0.5)
+    return (bias * cotangent).sum(), bias
+
+  run = lambda in_order: jax.jit(jax.value_and_grad(
+      functools.partial(loss, in_order), argnums=(0, 1, 2), has_aux=True))(params, q, k)
+  for a, b in zip(*(jax.tree.leaves(run(in_order)) for in_order in (T, 0)), strict=True):
+    np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(np.asarray(b)).max()))
