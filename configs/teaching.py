@@ -37,20 +37,27 @@ def _tinybert(**fields: Any) -> tuple[tuple[str, dict[str, Any]], ...]:
           ("embeddings", dict(map="learned", **fields)))
 
 
+_MLM = (("soft", dict(temperature=2.0, weight=5.0)),)
+
 LOSSES = {
     # Hinton et al. 2015, section 2: soft targets beside the labels
     "soft": Losses((("soft", dict(temperature=2.0)),), task_weight=1.0),
     # Sanh et al. 2019, section 3, with a learned map where widths differ
-    "distilbert": Losses((("soft", dict(temperature=2.0, weight=5.0)),
-                          ("hidden", dict(layers=((-1, -1),), compare="cosine"))), task_weight=2.0),
+    "distilbert": Losses((*_MLM, ("hidden", dict(layers=((-1, -1),), compare="cosine"))),
+                         task_weight=2.0),
     # Jiao et al. 2020, section 3.1: layers alone, on any text
     "tinybert": Losses(_tinybert()),
     # Section 3.2: on a task, layers first, then its predictions
     "tinybert_task": Losses((*_tinybert(during=(0.0, 0.8)), ("soft", dict(during=(0.8, 1.0))))),
+    # All of its layers at once beside DistilBERT's weights of predictions and labels: few updates
+    "tinybert_mlm": Losses((*_MLM, ("attention", dict(weight=3.0)), ("hidden", dict(weight=30.0)),
+                            ("embeddings", dict(weight=30.0))), task_weight=2.0),
     # Wang et al. 2020 and 2021, section 3.1: of the last layer. The latter has 48 relation heads,
     # terms[0].heads, where both widths are multiples of 48
     "minilm": Losses((("relations", dict(relations=("qk", "vv"))),)),
     "minilm2": Losses((("relations", dict(relations=("qq", "kk", "vv"))),)),
+    "minilm2_mlm": Losses((*_MLM, ("relations", dict(relations=("qq", "kk", "vv"), weight=10.0))),
+                          task_weight=2.0),
     # Mukherjee and Awadallah 2020, section 3: hidden states, then predictions, then labels
     "xtremedistil": Losses((("hidden", dict(layers=((-1, -1),), map="learned", during=(0.0, 0.4))),
                             ("soft", dict(during=(0.4, 0.8)))),

@@ -17,11 +17,22 @@ def complexity():
     points = [p for p in told["points"] if p["over"] == over]
     title = (f"tokens, at a width of {points[0][other]}" if over == "length"
              else f"width, at {points[0][other]} tokens")
-    kinds = dict.fromkeys(p["layer"] for p in points)
-    panels[title] = {kind: Line([p[axis] for p in points if p["layer"] == kind],
-                                [1e3 * p["seconds"] for p in points if p["layer"] == kind])
-                     for kind in kinds}
+    panels[title] = lines(points, axis)
   return scaling(panels, "milliseconds of a layer")
 
 
-FIGURES = {"complexity": complexity}
+def long_texts():
+  """Of the same file."""
+  points = json.loads(COMPLEXITY.read_text("utf-8"))["long_texts"]["points"]
+  return scaling({f"tokens, at a width of {points[0]['d']}": lines(points, "n")},
+                 "milliseconds of a layer's gradient")
+
+
+def lines(points: list[dict], axis: str) -> dict[str, Line]:
+  """Milliseconds by what an axis is, a line for each kind of layer."""
+  of = lambda kind: [p for p in points if p["layer"] == kind]
+  return {kind: Line([p[axis] for p in of(kind)], [1e3 * p["seconds"] for p in of(kind)])
+          for kind in dict.fromkeys(p["layer"] for p in points)}
+
+
+FIGURES = {"complexity": complexity, "long_texts": long_texts}
