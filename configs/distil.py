@@ -4,12 +4,12 @@
     --workdir=runs/student
 
 FOLDER is an encoder of Hugging Face or a workdir; its tokenizer is the student's. Arguments:
-losses, of LOSSES in teaching.py (minilm2; minilm, tinybert, distilbert, soft, xtremedistil);
-layers and width of the student, 6 and 384, with heads of 64 but for heads=N; and those of
-CORPUS_ARGS in bert.py, which says what data is taken. A student may be the teacher of a smaller
-one, its assistant (MiniLM, section 3.3): name its workdir. Other tasks are taught by the same keys,
-`config.distill`: see teaching.py, and the argument teacher of classify.py and its like.
-`sweep_losses` compares the papers' terms.
+losses, of LOSSES in teaching.py (minilm2; minilm, tinybert, distilbert, soft, xtremedistil, and two
+by which masked tokens are learnt, too: tinybert_mlm, minilm2_mlm); layers and width of the student,
+6 and 384, with heads of 64 but for heads=N; and those of CORPUS_ARGS in bert.py, which says what
+data is taken. A student may be the teacher of a smaller one, its assistant (MiniLM, section 3.3):
+name its workdir. Other tasks are taught by the same keys, `config.distill`: see teaching.py, and
+the argument teacher of classify.py and its like. `sweep_losses` compares the papers' terms.
 
 MiniLM is trained for 400,000 steps of 1,024 rows of 512 tokens on 8 V100; with 6 layers of 768 it
 has 80.4 on the average of SQuAD 2 and 7 tasks of GLUE, where BERT Base has 81.5 (Wang et al. 2020,
