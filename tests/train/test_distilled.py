@@ -8,12 +8,13 @@ from jax.flatten_util import ravel_pytree
 import numpy as np
 import pytest
 
-from configs import classify, common, teaching
+from configs import classify, common, distil, teaching
 from jtx.config import build
 from jtx.data.tokenizers.characters import Characters
 from jtx.errors import ConfigError
 from jtx.models import MODELS
 from jtx.objectives.classify import Classify
+from jtx.objectives.terms import TERMS
 from jtx.saved import pretrained
 from jtx.saved.folder import open_saved
 from jtx.saved.workdir import load_run
@@ -119,3 +120,14 @@ def test_terms_without_a_teacher_and_a_teacher_without_terms_are_refused():
   with pytest.raises(ConfigError, match="config.distill.teacher is unset, and"):
     taught(config, Classify())
   assert json.loads(config.to_json())["distill"]["terms"][0]["relations"] == ["qk", "vv"]
+
+
+@pytest.mark.parametrize("losses, names, learns_tokens", [
+    ("minilm2", ["relations"], False), ("minilm2_mlm", ["soft", "relations"], True),
+    ("tinybert", ["attention", "hidden", "embeddings"], False),
+    ("tinybert_mlm", ["soft", "attention", "hidden", "embeddings"], True)])
+def test_terms_of_layers_alone_teach_no_masked_tokens(losses, names, learns_tokens, teacher):
+  config = distil.get_config(f"teacher={teacher},losses={losses}")
+  assert [term.name for term in config.distill.terms] == names
+  assert (config.distill.task_weight > 0) == learns_tokens
+  assert all(build(TERMS, term).weight > 0 for term in config.distill.terms)
