@@ -12,6 +12,7 @@ from jtx.data.ops.sentences import SPECIAL
 from jtx.models.xlnet import Xlnet, stream_pairs
 from jtx.nn.transformer_xl import TransformerXl
 from jtx.objectives.plm import Plm, seen_in_order
+from jtx.parallel import sharding
 from tests.helpers import block, encoder
 from tests.models.test_contract import drawn
 
@@ -140,3 +141,24 @@ def test_spans_are_of_up_to_so_many_tokens_and_everywhere():
   assert 0 <= (np.diff(np.sort(one_by_one[:, :11], 1)) == 1).mean() < 0.1
   counts = np.bincount(chosen.ravel(), minlength=53)
   assert counts.min() > 10 and counts.max() < 90
+
+
+@pytest.mark.parametrize("axes", [dict(data=2, context=2), dict(context=4)])
+def test_loss_and_gradients_are_the_same_on_any_mesh(axes):
+  """Of packed rows, whose streams together are as long as no number of devices divides."""
+  random, m, T = np.random.default_rng(3), model(11), 8
+  text = random.integers(11, size=(4, T))
+  at = np.stack([random.permutation(T)[:3] for _ in text])
+  batch = rows(text) | {
+      "text_segment_ids": jnp.asarray([[1] * 3 + [2] * 5] * 4),
+      "text_positions": jnp.asarray([[0, 1, 2, 0, 1, 2, 3, 4]] * 4),
+      "mlm_positions": jnp.asarray(at), "mlm_labels": jnp.asarray(np.take_along_axis(text, at, 1))}
+  params = drawn(m)
+  gradient = jax.value_and_grad(lambda params, batch: Plm()(
+      m, params, batch, train=False)["loss"][0])
+  alone = jax.jit(gradient)(params, batch)
+  mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, context=1) | axes, jax.devices()[:4])
+  with jax.set_mesh(mesh):
+    found = jax.jit(gradient)(params, jax.device_put(batch, sharding.batch_sharding(mesh)))
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(alone), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
