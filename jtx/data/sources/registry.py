@@ -86,7 +86,7 @@ def open_source(spec: str, path: str = "") -> Source:
                                          preferences; of images: digits, scenes; with
                                          boxes: scattered
       where SPLIT is "train" if absent, but of voc all. text, jsonl, csv, tsv, table, captions,
-      parquet, arrow and wds take :rows[:90%], and all of these but wds
+      parquet, arrow, conll, conllu and wds take :rows[:90%], and all of these but the last three
       :columns[text=review+label+task='mine'], which are the columns "review", as "text", and
       "label", and "mine" as each example's "task". So do squad, tfds and embedded. Files and
       folders may be in a bucket, gs://BUCKET/....
@@ -150,16 +150,12 @@ def _with_columns(make: Callable[[str, str, str], Source]) -> Callable[[str, str
   return opener
 
 
-def _open_conll(spec: str, rest: str, path: str) -> Source:
+def _open_conll(spec: str, rest: str, options: specs.Options) -> Source:
   file, colon, column = specs.split(rest)
   if colon and not (column.isdecimal() and int(column)):
     raise config.ConfigError(f"source: {spec!r} has the column {column!r} for its tags; valid are"
                              " 1, 2, ..., counted from 0, which has the words")
-  return ConllSource(spec, join(path, file), int(column) if colon else None)
-
-
-def _open_conllu(spec: str, rest: str, path: str) -> Source:
-  return ConlluSource(spec, join(path, rest))
+  return ConllSource(spec, file, int(column) if colon else None)
 
 
 def _open_squad(spec: str, rest: str, path: str) -> Source:
@@ -248,8 +244,8 @@ KINDS: dict[str, Callable[[str, str, str], Source]] = {
     "table": _of_rows(lambda spec, file, options: TsvSource(spec, file, header=True)),
     "parquet": _of_rows(lambda spec, file, options: ParquetSource(spec, file, options.paths)),
     "arrow": _of_rows(lambda spec, file, options: ArrowSource(spec, file, options.paths)),
-    "conll": _open_conll,
-    "conllu": _open_conllu,
+    "conll": _of_rows(_open_conll, ("rows",)),
+    "conllu": _of_rows(lambda spec, file, options: ConlluSource(spec, file), ("rows",)),
     "squad": _with_columns(_open_squad),
     "documents": _open_documents,
     "blank_lines": _open_blank_lines,

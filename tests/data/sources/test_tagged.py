@@ -97,3 +97,14 @@ def test_bad_gzip(tmp_path):
       open_source("conllu:a.gz", str(tmp_path))
   with pytest.raises(DataError, match=r"gone\.gz: No such file"):
     open_source("conllu:gone.gz", str(tmp_path))
+
+
+def test_some_of_the_sentences(tmp_path):
+  write(tmp_path, "a.conllu", CONLLU)
+  write(tmp_path, "a.conll", "a\tX\tO\n\nb\tY\tO\n\nc\tZ\tO\n")
+  tags = lambda spec: [example["tags"] for example in all_of(open_source(spec, str(tmp_path)))]
+  assert tags("conllu:a.conllu:rows[1:]") == [["INTJ"]]
+  assert tags("conll:a.conll:rows[:67%]") == [["O"], ["O"]]
+  assert tags("conll:a.conll:1:rows[1:]") == [["Y"], ["Z"]]
+  with pytest.raises(ConfigError, match=r"has the option columns\[a\]; valid are rows\[:90%\]"):
+    open_source("conllu:a.conllu:columns[a]", str(tmp_path))
