@@ -1,15 +1,15 @@
 """Gives a trained model more tokens, of a domain, or longer texts; compares vocabularies.
 
-  python -m experiments.extend --init=DIR --text=SOURCE --tokens=N --to_hf=NEW
+  python -m experiments.extend --init=DIR --text=SOURCE --tokens=N (--to_hf=NEW | --workdir=NEW)
   python -m experiments.extend --init=DIR --max_length=4096 [--window=512] --to_hf=NEW
   python -m experiments.extend --init=DIR --compare=OTHER
 
-DIR is a Hugging Face directory, a name of its Hub or a workdir. NEW, which must not exist yet, is a
-Hugging Face directory, from which configs/adapt.py:init=NEW and others go on. SOURCE is a text
-file, or a source with the column "text", such as jsonl:FILE. New tokens get ids behind the old
-ones, and the mean of the vectors that they had in pieces. Longer texts are those of Longformer
-(Beltagy et al. 2020): a sliding window, global tokens, and repeated positions. The last line is one
-JSON object.
+DIR is a Hugging Face directory, a name of its Hub or a workdir. NEW, which must not exist yet, is
+one, too, from which configs/adapt.py:init=NEW and others go on: a Hugging Face directory, or a
+workdir, which a model can be that Hugging Face has no class for. SOURCE is a text file, or a source
+with the column "text", such as jsonl:FILE. New tokens get ids behind the old ones, and the mean of
+the vectors that they had in pieces. Longer texts are those of Longformer (Beltagy et al. 2020): a
+sliding window, global tokens, and repeated positions. The last line is one JSON object.
 """
 
 import json
@@ -20,6 +20,7 @@ from . import cli
 
 INIT = flags.DEFINE_string("init", None, "Folder of the model to begin with.")
 TO_HF = flags.DEFINE_string("to_hf", None, "Hugging Face directory to make.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a model of jtx to make.")
 TEXT = flags.DEFINE_string("text", None, "Texts of the domain, of which new tokens are learned.")
 TOKENS = flags.DEFINE_integer("tokens", None, "New tokens, at most.", lower_bound=1)
 MAX_LENGTH = flags.DEFINE_integer("max_length", None, "Tokens of a long text.", lower_bound=1)
@@ -37,8 +38,9 @@ def check() -> None:
   if WINDOW.value is not None and MAX_LENGTH.value is None:
     raise cli.UsageError("--window goes with --max_length")
   changes = TEXT.value is not None or MAX_LENGTH.value is not None
-  if changes != (TO_HF.value is not None):
-    raise cli.UsageError("--to_hf=NEW goes with --text and --tokens, or with --max_length")
+  if changes != bool(TO_HF.value or WORKDIR.value) or TO_HF.value and WORKDIR.value:
+    raise cli.UsageError("--to_hf=NEW or --workdir=NEW goes with --text and --tokens, or with"
+                         " --max_length")
   if not changes and COMPARE.value is None:
     raise cli.UsageError("nothing to do: give --text and --tokens, --max_length, or --compare")
 
@@ -73,20 +75,22 @@ def make(tokenizer) -> tuple[dict[str, int], object]:
     model, params = lengthened(model, params, MAX_LENGTH.value, WINDOW.value or 512,
                                tokenizer.eos_id)
     told |= {"max_length": MAX_LENGTH.value}
-  save_pretrained(TO_HF.value, model, params, tokenizer=None if new is None else tokenizer,
-                  like=saved)
+  save_pretrained(TO_HF.value or WORKDIR.value, model, params, like=saved,
+                  format="hf" if TO_HF.value else "jtx",
+                  tokenizer=None if new is None else tokenizer)
   return told, tokenizer
 
 
 def main() -> None:
   check()
   tokenizer, told = tokenizer_of(INIT.value), {}
-  if TO_HF.value is not None:
+  made = TO_HF.value or WORKDIR.value
+  if made:
     told, tokenizer = make(tokenizer)
   if COMPARE.value is not None:
     from jtx.data.tokenizers.extended import overlap
     found = overlap(tokenizer, tokenizer_of(COMPARE.value))
-    name = TO_HF.value or INIT.value
+    name = made or INIT.value
     width = max(map(len, (name, COMPARE.value, "shared")))
     for row, number in ((name, found.first), (COMPARE.value, found.second),
                         ("shared", found.shared)):
