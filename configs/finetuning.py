@@ -139,6 +139,10 @@ def open_trained(c: ConfigDict, args: ConfigDict, task: str) -> None:
   c.model = common.model(kind, **fields)
   if not args.init or kind == "decoder":
     c.model.vocab_size = None  # the tokenizer's
+  if not args.tiny:
+    for name in ("stack", "encoder", "decoder"):
+      if name in c.model:
+        c.model[name].unroll = 0
   if args.tiny:
     if kind == "encdec":
       raise ConfigError("config argument tiny is of one stack, and the model of init has two")

@@ -455,6 +455,7 @@ def test_finetuning_starts_from_a_folder(name, folder):
   model, _ = build.make_model(config, {"vocab_size": saved.vocab_size, **labelled})
   assert model.head.task == FINETUNING[name]
   assert encoder(model, head=saved.head, mlm=saved.mlm, unroll=1) == saved
+  assert model.stack.unroll == 0
   assert read_tokenizer(config.tokenizer.kind.path).vocab_size == saved.vocab_size
   params, missing = open_saved(path).params_for(model)
   assert params and all(p.startswith("task_head/") for p in missing)

@@ -75,7 +75,8 @@ class LayersConfig:
   dropout: Rate = 0.0  # of each sub-layer's output
   kernel: str = "auto"  # of attention; see nn/kernels/choose.py
   remat: str = "auto"  # of jtx/nn/stack.py
-  unroll: Annotated[int, Within("[-1, 4096]")] = 1  # layers unrolled in a scan; -1 is all
+  # Layers unrolled in a scan; -1 is all, and 0 all in training on a CPU, which is faster, else one.
+  unroll: Annotated[int, Within("[-1, 4096]")] = 1
 
 
 class CoAtNet(Adapted):

@@ -422,3 +422,13 @@ def test_a_window_that_no_layer_has():
 def test_local_layers_need_a_window():
   with pytest.raises(ConfigError, match="set window to 1 or more"):
     stack(pattern=("local",)).init(jax.random.key(0), X, context())
+
+
+def test_layers_are_unrolled_by_themselves_in_training_on_a_cpu_alone(monkeypatch):
+  params = init(stack(3), context())
+  for where, train, number in (("cpu", True, 3), ("cpu", False, 1), ("tpu", True, 1)):
+    monkeypatch.setattr("jtx.nn.stack.platform", lambda where=where: where)
+    ctx = context(train=train)
+    program = jax.make_jaxpr(lambda params, ctx=ctx: stack(3, unroll=0).apply(
+        {"params": params}, X, ctx, rngs={"dropout": jax.random.key(1)})[0])(params)
+    assert f"unroll={number}" in str(program), (where, train)
