@@ -1,6 +1,7 @@
 """Gives a trained model more tokens, of a domain, or longer texts; compares vocabularies.
 
-  python -m experiments.extend --init=DIR --text=SOURCE --tokens=N (--to_hf=NEW | --workdir=NEW)
+  python -m experiments.extend --init=DIR --text=SOURCE --tokens=N --to_hf=NEW
+  python -m experiments.extend --init=DIR --text=SOURCE --tokens=N --workdir=NEW
   python -m experiments.extend --init=DIR --max_length=4096 [--window=512] --to_hf=NEW
   python -m experiments.extend --init=DIR --compare=OTHER
 

@@ -75,8 +75,7 @@ class LayersConfig:
   dropout: Rate = 0.0  # of each sub-layer's output
   kernel: str = "auto"  # of attention; see nn/kernels/choose.py
   remat: str = "auto"  # of jtx/nn/stack.py
-  # Layers unrolled in a scan; -1 is all, and 0 all in training on a CPU, which is faster, else one.
-  unroll: Annotated[int, Within("[-1, 4096]")] = 1
+  unroll: Annotated[int, Within("[-1, 4096]")] = 1  # layers unrolled; -1 all, 0 all to train on CPU
 
 
 class CoAtNet(Adapted):

@@ -32,8 +32,7 @@ class Places:
   local: jax.Array | bool = False  # scalar: of a layer that sees a window only
   causal: bool = flax.struct.field(pytree_node=False, default=False)  # later keys are hidden
   vectors: jax.Array | None = None  # [B, T, D], of `jtx.nn.attached`
-  # Of queries: so many from the first on are the last keys, too, and tokens of a text are as far
-  # apart among the keys as in the text. Of keys: those of their queries that are so.
+  # The first queries, so many, are the last keys, whose tokens are as far apart as in their text.
   in_order: int = flax.struct.field(pytree_node=False, default=0)
 
 

@@ -69,8 +69,7 @@ class StackConfig:
   final_norm: bool = True  # False: what reads a pre-norm stack has a norm of its own
   share: bool = False  # one set of parameters, without [layers, ...], for all layers (ALBERT)
   remat: str = "auto"  # of `REMAT`; "auto" is "cheap" on TPU, "projected" on GPU, "none" on CPU
-  # Layers unrolled in a scan; -1 is all, and 0 all in training on a CPU, which is faster, else one.
-  unroll: Annotated[int, Within("[-1, 4096]")] = 1
+  unroll: Annotated[int, Within("[-1, 4096]")] = 1  # layers unrolled; -1 all, 0 all to train on CPU
 
   def check(self) -> None:
     """Raises ConfigError where fields do not fit together."""
@@ -234,14 +233,12 @@ class Stack(nn.Module):
     fields = segment.block, kinds, c.position, self.cross, c.position_at, self.dtype
     if apart:
       return one_by_one(ScanLayer, fields, name, segment.num_layers, c.share)
-    remat, layer = c.remat, ScanLayer
-    if remat == "auto":
-      remat = {"cpu": "none", "gpu": "projected"}.get(platform(), "cheap")
+    auto = {"cpu": "none", "gpu": "projected"}.get(platform(), "cheap")
+    remat, layer = auto if c.remat == "auto" else c.remat, ScanLayer
     if remat != "none":
       layer = nn.remat(layer, policy=REMAT[remat], prevent_cse=False)
-    unroll = min(c.unroll, segment.num_layers) if c.unroll > 0 else 1
-    if c.unroll == -1 or c.unroll == 0 and train and platform() == "cpu":
-      unroll = segment.num_layers
+    whole = c.unroll == -1 or c.unroll == 0 and train and platform() == "cpu"
+    unroll = segment.num_layers if whole else min(max(c.unroll, 1), segment.num_layers)
     if self.is_initializing():
       unroll = 1  # the same draws, of a program that compiles in a fraction of the time
     sharing = dict(variable_axes={"params": 0, SUMS: 0},
