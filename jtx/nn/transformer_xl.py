@@ -37,7 +37,7 @@ class TransformerXl(Position):
     heads, keys = q.shape[2], k.shape[1]
     total = jnp.einsum("nh,bsnh->bns", p["content_bias"], per_head(k, heads),
                        preferred_element_type=jnp.float32)[:, :, None]
-    total += self.of_distances(q + p["distance_bias"], q_places, k_places, p["key"])
+    total += self.by_distance(q + p["distance_bias"], q_places, k_places, p["key"])
     if self.types:
       same, other = jnp.moveaxis(products(q + p["type_bias"], p["type"]), -1, 0)[..., None]
       if q_places.types is not None:
@@ -46,7 +46,7 @@ class TransformerXl(Position):
       total += same
     return scale * total
 
-  def of_distances(self, x, q_places, k_places, kernel):
+  def by_distance(self, x, q_places, k_places, kernel):
     """Products of queries [B, T, N, H] with keys of the distances of all keys, [B, N, T, S]."""
     keys, first = k_places.positions.shape[1], q_places.in_order
     # Places of a text are less apart than there are keys. The farthest behind comes first.
