@@ -53,3 +53,17 @@ def choose(table: dict[str, Any], name: str, what: str) -> Any:
   if name not in table:
     raise ConfigError(f"config argument {what}={name!r}: {nearest(name, table)}")
   return table[name]
+
+
+def packed_rows(batch: int, pack: int) -> int:
+  """The rows of a batch of so many examples, of which a row has `pack` at most.
+
+  Raises:
+    ConfigError: they do not divide.
+  """
+  if pack < 1:
+    raise ConfigError(f"config argument pack={pack}: must be 1 or more examples of a row")
+  if batch % pack:
+    raise ConfigError(f"config argument pack={pack}: a batch of {batch} examples can't be made of"
+                      f" rows of {pack}")
+  return batch // pack

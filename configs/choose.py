@@ -18,7 +18,7 @@ from jtx.data.sources.specs import spec_of
 
 from . import arguments, common, finetuning
 
-PRESETS = ("", "tiny,model=roberta_base",
+PRESETS = ("", "tiny,model=roberta_base,pack=2",
            "prompt=0,first=1,choices=3,label=4,train=t.tsv,dev=d.tsv,others=x.tsv,features=last",
            "prompt=p,choices=a+b,label=c,train=t.csv,dev=d.csv",
            "tiny,model=gpt1,lm=0.5",
@@ -41,7 +41,7 @@ def get_config(arg: str = ""):
   c.data.ops = (
       common.op("encode_choices", prompt=prompt, choices=choices, label=label,
                 max_length=args.max_length),
-      finetuning.padded(args, *fields),
+      finetuning.rows(args, *fields),
   )
   finetuning.add_evals(
       c, args, lambda file: common.evaluator("loss", source=(spec_of(file, "tsv"),), every=0))

@@ -24,7 +24,7 @@ from . import arguments, common, finetuning
 
 COLLECTED = "*"  # names of classes that are those of the training data
 PRESETS = ("", "tiny", "tiny,names=,scores=pearson+spearman,features=last",
-           "tiny,multi,weights=balanced", "tiny,names=0+1,weights=1+3,scores=f1+auc",
+           "tiny,multi,weights=balanced,pack=2", "tiny,names=0+1,weights=1+3,scores=f1+auc",
            "text=a,second=b,label=c,header,names=x+y+z,scores=matthews,train=t,dev=d,others=de.tsv",
            "max_length=64,batch=16,lr=2e-5,model=bert_small,epochs=4,freeze=1,decay=0.9,group,"
            "focal=2", "tiny,model=gpt1,lm=0.5",
@@ -59,7 +59,7 @@ def get_config(arg: str = ""):
   c.data.ops = (
       common.op("encode", texts=texts, max_length=args.max_length, both_orders=args.both_orders),
       to_label,
-      finetuning.padded(args, "text", *["swapped"] * args.both_orders),
+      finetuning.rows(args, "text", *["swapped"] * args.both_orders),
   )
   finetuning.add_evals(c, args, lambda file: common.evaluator(
       "multi_label" if args.multi else "classification", source=source(file),

@@ -104,8 +104,6 @@ def add_data(c, args, small: bool) -> None:
   if not 0 <= args.length <= most:
     raise ConfigError(f"config argument length={args.length}: must be 1 to {most}, the positions of"
                       " the model's texts")
-  if args.pack < 1:
-    raise ConfigError(f"config argument pack={args.pack}: must be 1 or more pairs of a row")
   if args.pack > 1 and c.model.pad_id is not None:
     raise ConfigError(f"config argument pack={args.pack}: texts of {args.model} fill their rows, so"
                       " a row has one")
@@ -142,10 +140,7 @@ def recipe(c, args, small: bool, sigmoid: bool) -> None:
     batch, epochs, lr, warmup = 64, 6.0, 2e-3, 100.0
     optimizer = common.optimizer("muon", b2=0.98)
   pairs, c.epochs = args.batch or batch, args.epochs or epochs
-  c.batch_size, rest = divmod(pairs, args.pack)
-  if rest:
-    raise ConfigError(f"config argument pack={args.pack}: a batch of {pairs} pairs can't be made of"
-                      f" rows of {args.pack}")
+  c.batch_size = arguments.packed_rows(pairs, args.pack)
   c.optim.optimizer = optimizer
   c.optim.schedule = common.schedule("cosine", warmup=warmup)
   c.optim.lr, c.optim.clip_norm = args.lr or lr * (pairs / batch)**0.5, 1.0

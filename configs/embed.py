@@ -38,7 +38,7 @@ PRESETS = ("", "tiny", "tiny,score=label,gold=label,pool=first", "model=gpt1,sym
            "text=a,second=b,negatives=c+d,header,temperature=0.1,train=t,dev=d,others=e.csv",
            "simcse,text=s,second=t,gold=g,train=t.csv,dev=d.csv,model=bert_small,batch=64",
            "simcse,train=t.txt,dev=d.txt,max_length=32,lr=3e-5,epochs=1,freeze=1,decay=0.9,group",
-           "score=2,scale=0.2", "late,query_length=32,bm25", "late,tiny")
+           "score=2,scale=0.2", "late,query_length=32,bm25", "late,tiny,pack=2")
 
 
 def get_config(arg: str = ""):
@@ -65,7 +65,7 @@ def get_config(arg: str = ""):
       common.op("encode_each", texts=texts, max_length=args.max_length,
                 query_length=args.query_length, fill=fill),
       *to_label,
-      finetuning.padded(args, *(f"each_{i}" for i in range(len(texts)))),
+      finetuning.rows(args, *(f"each_{i}" for i in range(len(texts)))),
   )
   if args.query_length:
     c.data.ops[-1].lengths = (args.query_length, *c.data.ops[-1].lengths[1:])

@@ -18,7 +18,7 @@ from jtx.models.heads import TASKS
 from jtx.saved.folder import open_saved
 
 from . import common
-from .arguments import choose
+from .arguments import choose, packed_rows
 from .teaching import TEACHER_ARGS, teach
 
 # Arguments that `finetune` reads; a config adds its own.
@@ -36,6 +36,7 @@ FINETUNE_ARGS = dict(
     features="",  # of FEATURES: the encoder stays as it is; LSTMs and a head on it are trained
     lora=0,  # rank of adapters, which with the head are all that is trained; lr 5e-4 suits them
     group=False,  # texts of similar length into a batch, which is faster
+    pack=1,  # examples of a row at most; a batch has batch / pack rows, with next to no padding
     **TEACHER_ARGS,  # a teacher of the same task; its losses are "tinybert_task" unless set
     tiny=False,  # seconds, on embedded data
 )
@@ -108,7 +109,8 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
                         " by init")
     common.apply(c, {"model.lora.rank": args.lora})
   teach(c, args, "tinybert_task")
-  c.batch_size, c.epochs, c.log_every = args.batch, args.epochs, 50
+  c.batch_size = packed_rows(args.batch, args.pack)
+  c.epochs, c.log_every = args.epochs, 50
   c.data.window = 0  # so that every epoch has every example
 
 
@@ -175,10 +177,19 @@ def kind_of(model: ConfigDict) -> str:
           "rnn": "a recurrent network", "elmo": "ELMo"}[model.name]
 
 
-def padded(args: ConfigDict, *fields: str) -> ConfigDict:
-  """The layout of a text a row."""
-  return common.op("pad", fields=fields, lengths=(args.max_length,) * len(fields), trim=True,
-                   group=args.group)
+def rows(args: ConfigDict, *fields: str) -> ConfigDict:
+  """The layout: an example a row, or several.
+
+  Raises:
+    ConfigError: full rows are to be grouped by length.
+  """
+  lengths = (args.max_length,) * len(fields)
+  if args.pack == 1:
+    return common.op("pad", fields=fields, lengths=lengths, trim=True, group=args.group,
+                     per_doubling=4)
+  if args.group:
+    raise ConfigError("config arguments group and pack exclude each other: packed rows are full")
+  return common.op("pack", fields=fields, lengths=lengths, max_segments=args.pack)
 
 
 def add_evals(c: ConfigDict, args: ConfigDict, evaluator: Callable[[str], ConfigDict]) -> None:
@@ -240,6 +251,9 @@ def shrink(c: ConfigDict) -> None:
   c.data.window = 256
   # An op cuts texts to its max_length, which must not be more than a row.
   c.data.ops[0].max_length = 24
-  c.data.ops[-1].lengths, c.data.ops[-1].trim = (24,) * len(c.data.ops[-1].fields), False
+  layout = c.data.ops[-1]
+  layout.lengths = (24,) * len(layout.fields)
+  if "trim" in layout:
+    layout.trim = False
   for evaluator in c.evals.values():
     evaluator.source = ("embedded:sentences:val",)

@@ -84,7 +84,7 @@ def get_config(arg: str = ""):
   c.data.ops = (
       common.op("encode", texts=tuple(texts), max_length=args.max_length, both_orders=both_orders),
       to_label,
-      finetuning.padded(args, "text", *["swapped"] * both_orders),
+      finetuning.rows(args, "text", *["swapped"] * both_orders),
   )
   for name, split in splits.items():
     c.evals[name] = common.evaluator("classification", source=source(split), scores=task.scores)

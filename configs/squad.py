@@ -19,7 +19,7 @@ from jtx.data.sources.specs import spec_of
 
 from . import arguments, common, finetuning
 
-PRESETS = ("", "v2,model=modernbert_base", "tiny,stride=4", "tiny,model=gpt1,lm=0.5",
+PRESETS = ("", "v2,model=modernbert_base", "tiny,stride=4,pack=2", "tiny,model=gpt1,lm=0.5",
            "train=own.json,holdout=20,others=xquad.en.json+xquad.de.json",
            "dev=other.json,features=second_to_last",
            "max_length=256,batch=16,lr=3e-5,epochs=2,freeze=1,decay=0.9,group")
@@ -44,7 +44,7 @@ def get_config(arg: str = ""):
   c.data.train = (spec_of(train, "squad"),)
   c.data.ops = (
       common.op("encode_windows", max_length=args.max_length, stride=args.stride),
-      finetuning.padded(args, "text"),
+      finetuning.rows(args, "text"),
   )
   finetuning.add_evals(c, args, lambda file: common.evaluator(
       "answers", source=(spec_of(file, "squad"),), no_answer=args.v2))

@@ -19,7 +19,7 @@ from jtx.data.sources.specs import spec_of
 from . import arguments, common, finetuning
 
 FORMATS = {"conll": "conll", "conllu": "conllu"}
-PRESETS = ("", "tiny,entities", "tiny,model=gpt1,lm=0.5",
+PRESETS = ("", "tiny,entities,pack=2", "tiny,model=gpt1,lm=0.5",
            "tiny,features=sum_all", "train=t.parquet,dev=d.jsonl",
            "features=concat_last_four,model=distilbert",
            "format=conllu,train=t.conllu.gz,dev=d.conllu.gz,others=de.conllu.gz",
@@ -36,7 +36,7 @@ def get_config(arg: str = ""):
   c.data.train = (spec_of(args.train, kind),)
   c.data.ops = (
       common.op("encode_words", max_length=args.max_length),
-      finetuning.padded(args, "text"),
+      finetuning.rows(args, "text"),
   )
   finetuning.add_evals(c, args, lambda file: common.evaluator(
       "tagging", source=(spec_of(file, kind),), entities=args.entities))

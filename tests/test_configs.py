@@ -465,6 +465,21 @@ def test_finetuning_starts_from_a_folder(name, folder):
   make_program(config, {"data": 1}, saved.vocab_size)  # raises where one matches no parameter
 
 
+def test_packed_rows_have_as_many_texts_as_the_batch():
+  alone, together = (config_of("classify", f"batch=24,max_length=48{more}") for more in (
+      "", ",pack=4"))
+  assert (alone.batch_size, alone.data.ops[-1].name) == (24, "pad")
+  layout = together.data.ops[-1]
+  assert (together.batch_size, layout.name, layout.max_segments) == (6, "pack", 4)
+  assert layout.lengths == (48,)
+  for arg, message in (
+      ("pack=0", "pack=0: must be 1 or more examples of a row"),
+      ("pack=5", "pack=5: a batch of 32 examples can't be made of rows of 5"),
+      ("pack=2,group", "group and pack exclude each other")):
+    with pytest.raises(ConfigError, match=message):
+      config_of("squad", arg)
+
+
 def test_late_interaction_fills_queries_up_to_their_length():
   config = config_of("embed", "late,query_length=24,max_length=96,bm25,dev=d.csv")
   to_tokens, layout = config.data.ops

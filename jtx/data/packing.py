@@ -23,6 +23,7 @@ class Pad(LayoutOp):
   lengths: tuple[Size, ...] = (128, 128)  # of a row, in tokens of each field
   trim: bool = False  # rows of short examples are cut
   group: bool = False  # a batch has examples of similar length
+  per_doubling: Size = 2  # lengths that trim cuts to, from one power of two to the next
 
   max_segments = 1
 
@@ -33,8 +34,8 @@ class Pad(LayoutOp):
     """The layout of a batch whose longest field of any example has `longest` tokens."""
     if not self.trim:
       return self
-    return dataclasses.replace(self, lengths=tuple(batching.bucket(longest, n)
-                                                   for n in self.lengths))
+    return dataclasses.replace(self, lengths=tuple(
+        batching.bucket(longest, n, steps=self.per_doubling) for n in self.lengths))
 
   def plan(self, lengths: np.ndarray) -> list[list[int]]:
     return [[i] for i in range(len(lengths))]

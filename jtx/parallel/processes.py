@@ -23,6 +23,7 @@ from jtx.errors import ConfigError
 
 HEARTBEAT_SECONDS = 10  # without a sign of life, after which a process counts as gone
 LOST = ("Connection reset by peer", "Connection closed by peer", "Broken pipe")  # words of Gloo
+KEPT_SECONDS = 0.1  # of compiling, from which a program is kept in the cache, where there is one
 EXIT_SECONDS = 5.0  # after which a process that has failed ends, whatever it waits for
 
 
@@ -44,6 +45,9 @@ def initialize(coordinator: str = "", num_processes: int = 0, process_id: int = 
   cache = jax.config.jax_compilation_cache_dir  # of programs, which are run as they lie there
   if cache and not storage.is_remote(cache):
     jax.config.update("jax_compilation_cache_dir", storage.private_folder(cache))
+  if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+    # JAX keeps what takes a second; an evaluation has a program of half of one for every length.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", KEPT_SECONDS)
   given = bool(coordinator), num_processes > 0, process_id >= 0
   if any(given) and not all(given):
     raise ConfigError("--coordinator, --num_processes and --process_id go together: give all of"

@@ -261,8 +261,9 @@ def test_group_puts_similar_lengths_into_a_batch(batch_size):
   assert_same(again.batch(50), stream.batch(50))
 
 
-def test_trim_cuts_rows_to_a_bucket_of_the_whole_batch():
-  layout = Pad(("src", "tgt"), (32, 8), trim=True, group=True)
+@pytest.mark.parametrize("per_doubling, widths", [(2, (16, 24, 32)), (4, (16, 20, 24, 28))])
+def test_trim_cuts_rows_to_a_bucket_of_the_whole_batch(per_doubling, widths):
+  layout = Pad(("src", "tgt"), (32, 8), trim=True, group=True, per_doubling=per_doubling)
   prepared, lengths = texts_of_many_lengths(layout)
   halves = [stream_of(prepared, layout, window=0, rows=rows) for rows in (range(4), range(4, 8))]
   seen = set()
@@ -270,12 +271,12 @@ def test_trim_cuts_rows_to_a_bucket_of_the_whole_batch():
     parts = [half.batch(step) for half in halves]
     longest = max(lengths[ids_of(parts)])
     width = {part["src"].shape[1] for part in parts}
-    assert width == {16 if longest <= 16 else 24 if longest <= 24 else 32}
+    assert width == {min(w for w in widths if longest <= w)}
     seen |= width
     assert parts[0]["tgt"].shape == (4, 8)  # already shorter than any bucket
     for part in parts:
       assert ((part["src_segment_ids"] > 0).sum(1) == lengths[part["ids"][:, 0]]).all()
-  assert seen == {16, 24, 32}
+  assert seen == set(widths)
 
 
 def test_trimmed_evaluation_has_every_example_once():
