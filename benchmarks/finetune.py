@@ -6,6 +6,9 @@ compared as pairs over seeds. The peer computes with its own classes and optimis
 answers lets padding compete, which ours leaves out), and its outputs are scored by the evaluators
 that score ours, since what is compared is training. Finished runs are kept in the workdir, so that
 the command can be ended and called again.
+
+Batches are of similar length (`grouped`), or of any, as a peer's `Trainer` makes them (`drawn`);
+then a third system is jtx with several texts a row, whose batches are its own.
 """
 
 import itertools
@@ -26,6 +29,7 @@ class Task(NamedTuple):
   folder: str  # of the data
   peer: str  # class of `transformers`
   scores: tuple[str, ...]
+  pack: int = 4  # texts of a row at most, where they are packed
 
 
 TASKS = {
@@ -42,7 +46,7 @@ TASKS = {
     "cola": Task("classify.py:max_length=64,text=3,label=1,scores=matthews+accuracy,epochs=2",
                  "cola", "SequenceClassification", ("dev/matthews", "dev/accuracy")),
     "codah": Task("choose.py:max_length=64,batch=16,epochs=2", "codah", "MultipleChoice",
-                  ("dev/accuracy",)),
+                  ("dev/accuracy",), pack=2),
     "wnut17": Task("tag.py:max_length=64,entities,batch=16,epochs=2", "wnut17",
                    "TokenClassification", ("dev/f1", "dev/accuracy")),
     "ud_ewt": Task("tag.py:max_length=96,format=conllu,train=train.conllu.gz,dev=dev.conllu.gz,"
@@ -52,16 +56,19 @@ TASKS = {
                      "others=../xquad/xquad.en.json+../xquad/xquad.de.json",
                      "policyqa", "QuestionAnswering",
                      tuple(f"{split}/{score}" for split in ("dev", "xquad_en", "xquad_de")
-                           for score in ("exact_match", "f1"))),
+                           for score in ("exact_match", "f1")), pack=2),
+    "policyqa_long": Task("squad.py:max_length=384,stride=128,batch=16,lr=1e-4,epochs=1,"
+                          "train=squad_format.json,holdout=20", "policyqa", "QuestionAnswering",
+                          ("dev/exact_match", "dev/f1")),
 }
-SYSTEMS = ("jtx", "transformers")
+SYSTEMS = {"grouped": ("jtx", "transformers"), "drawn": ("jtx", "transformers", "packed")}
 
 
-def make_config(task: str, data: str, init: str, seed: int):
-  """The config of a task, its encoder from the folder `init`."""
+def make_config(task: str, data: str, init: str, seed: int, args: str = "group"):
+  """The config of a task, its encoder from the folder `init`, with further arguments."""
   from experiments import cli
   folder = os.path.join(os.path.abspath(data), TASKS[task].folder)
-  c = cli.config_of([f"--config=configs/{TASKS[task].config},init={init},group",
+  c = cli.config_of([f"--config=configs/{TASKS[task].config},init={init},{args}",
                      f"--config.seed={seed}", f"--config.data.path={folder}"])
   with c.unlocked():
     c.checkpoint.every, c.checkpoint.keep = 1_000_000, 1  # the last only
@@ -89,17 +96,18 @@ def write_start(task: str, data: str, init: str, seed: int,
   return {}
 
 
-def finetune_jtx(task: str, data: str, init: str, seed: int, workdir: str) -> dict[str, float]:
+def finetune_jtx(workdir: str, **kwargs: Any) -> dict[str, float]:
+  from jtx.parallel import processes
   from jtx.train import loop
-  return loop.run(make_config(task, data, init, seed), workdir)
+  processes.initialize()  # as the command does, which keeps compiled programs
+  return loop.run(make_config(**kwargs), workdir)
 
 
-def finetune_transformers(task: str, data: str, init: str, seed: int,
-                          workdir: str) -> dict[str, float]:
+def finetune_transformers(task: str, workdir: str, **kwargs: Any) -> dict[str, float]:
   """Trains a model of `transformers`; it leaves nothing in the workdir."""
   del workdir
   from jtx.data.dataset import Dataset
-  config = make_config(task, data, init, seed)
+  config = make_config(task, **kwargs)
   dataset = Dataset(config.data, config.tokenizer)
   return evaluate_peer(train_peer(config, dataset, TASKS[task].peer), config, dataset)
 
@@ -216,7 +224,7 @@ class System:
   """One fine-tuning, or the writing of its start, in a process of its own."""
 
   def __init__(self, name: str):
-    self.function = {"start": write_start, "jtx": finetune_jtx,
+    self.function = {"start": write_start, "jtx": finetune_jtx, "packed": finetune_jtx,
                      "transformers": finetune_transformers}[name]
 
   def run(self, kwargs: dict[str, Any]) -> dict[str, float]:
@@ -240,8 +248,8 @@ def run_once(system: str, path: str, **kwargs: Any) -> dict[str, float]:
     return json.load(f)
 
 
-def run(workdir: str, data: str, init: str, tasks: Sequence[str],
-        seeds: Sequence[int]) -> dict[str, Any]:
+def run(workdir: str, data: str, init: str, tasks: Sequence[str], seeds: Sequence[int],
+        batches: str = "grouped", epochs: float = 0.0) -> dict[str, Any]:
   """Measures, and returns values for JSON.
 
   Args:
@@ -250,13 +258,18 @@ def run(workdir: str, data: str, init: str, tasks: Sequence[str],
     init: Hugging Face folder of the encoder.
     tasks: keys of `TASKS`.
     seeds: of the runs.
+    batches: of `SYSTEMS`.
+    epochs: of every task; 0 is its own number.
   """
-  results = {}
+  systems, results = SYSTEMS[batches], {}
+  args = ",".join(["group"] * (batches == "grouped") + [f"epochs={epochs}"] * bool(epochs))
+  args_of = lambda task, system: args + f",pack={TASKS[task].pack}" * (system == "packed")
   for task, seed in itertools.product(tasks, seeds):
     path = lambda system: os.path.join(workdir, f"{task}-{seed}-{system}")
     run_once("start", path("start"), task=task, data=data, init=init, seed=seed)
-    for system in SYSTEMS:
-      result = run_once(system, path(system), task=task, data=data, init=path("start"), seed=seed)
+    for system in systems:
+      result = run_once(system, path(system), task=task, data=data, init=path("start"), seed=seed,
+                        args=args_of(task, system))
       results[task, seed, system] = result
       told = " ".join(f"{k}={result[k]:.4f}" for k in TASKS[task].scores)
       print(f"{task} seed {seed} {system}: {told} in {result['seconds']:.0f} s", flush=True)
@@ -264,23 +277,28 @@ def run(workdir: str, data: str, init: str, tasks: Sequence[str],
   table = {}
   for task in tasks:
     values = lambda name, system: [results[task, s, system][name] for s in seeds]
-    table[task] = {name: compare(*(values(name, system) for system in SYSTEMS))
+    table[task] = {name: compare({system: values(name, system) for system in systems})
                    for name in TASKS[task].scores}
     for name, row in table[task].items():
       print("| " + " | ".join([task, name, *(
-          " ± ".join(f"{x:.4f}" for x in row[key]) for key in (*SYSTEMS, "difference"))]) + " |",
+          " ± ".join(f"{x:.4f}" for x in row[key]) for key in (*systems, "difference"))]) + " |",
             flush=True)
-    table[task]["seconds"] = {system: values("seconds", system) for system in SYSTEMS}
+    seconds = {system: values("seconds", system) for system in systems}
+    print("| " + " | ".join([task, "seconds", *(f"{statistics.mean(s):.0f}"
+                                                for s in seconds.values())]) + " |", flush=True)
+    table[task]["seconds"] = seconds
     table[task]["peak_memory_bytes"] = {system: max(values("peak_memory_bytes", system))
-                                        for system in SYSTEMS}
+                                        for system in systems}
   return {"suite": "finetune", "seeds": list(seeds), "machine": harness.machine(), "tasks": table}
 
 
-def compare(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
-  """Means with standard deviations over seeds; the paired difference with its standard error."""
-  pairs = [a - b for a, b in zip(ours, theirs)]
+def compare(values: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+  """Each system's mean with the standard deviation over seeds.
+
+  Of jtx and `transformers` also the paired difference with its standard error.
+  """
+  pairs = [a - b for a, b in zip(values["jtx"], values["transformers"])]
   spread = lambda x: statistics.stdev(x) if len(x) > 1 else float("nan")
-  return {"jtx": (statistics.mean(ours), spread(ours)),
-          "transformers": (statistics.mean(theirs), spread(theirs)),
-          "difference": (statistics.mean(pairs), spread(pairs) / len(pairs)**0.5),
-          "all": {"jtx": list(ours), "transformers": list(theirs)}}
+  rows = {system: (statistics.mean(x), spread(x)) for system, x in values.items()}
+  return rows | {"difference": (statistics.mean(pairs), spread(pairs) / len(pairs)**0.5),
+                 "all": {system: list(x) for system, x in values.items()}}

@@ -70,6 +70,11 @@ INIT = flags.DEFINE_string("init", "", "finetune: Hugging Face folder of the enc
 TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASKS),
                                 "finetune: of the suite; may be repeated.")
 SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "finetune: of the runs; may be repeated.")
+BATCHES = flags.DEFINE_enum("batches", "grouped", list(finetune.SYSTEMS),
+                            "finetune: of similar lengths; or of any, as drawn, beside several"
+                            " texts a row.")
+EPOCHS = flags.DEFINE_float("epochs", 0.0, "finetune: of every task; its own number if 0.",
+                            lower_bound=0.0)
 PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *encoders.PARTS,
                                                *vit.PARTS, *detr.PARTS, *clip.PARTS,
                                                *lm.PARTS,  # and seq2seq's
@@ -145,7 +150,8 @@ def main() -> int:
   steps, status = STEPS.value or 3, 0
   if SUITE.value == "finetune":
     need(INIT, DATA, WORKDIR)
-    result = finetune.run(WORKDIR.value, DATA.value, INIT.value, TASKS.value, SEEDS.value)
+    result = finetune.run(WORKDIR.value, DATA.value, INIT.value, TASKS.value, SEEDS.value,
+                          BATCHES.value, EPOCHS.value)
   elif SUITE.value == "bert":
     result = bert.run(DATA.value, size(bert.SIZES), parts(bert.PARTS),
                       peers(bert.PEERS, bert.PEERS), ROUNDS.value, steps)

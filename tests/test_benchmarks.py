@@ -95,9 +95,11 @@ def test_padding():
 
 
 def test_scores_are_compared_as_pairs():
-  row = finetune.compare([0.9, 0.8, 0.7], [0.8, 0.8, 0.9])
+  row = finetune.compare({"jtx": [0.9, 0.8, 0.7], "transformers": [0.8, 0.8, 0.9],
+                          "packed": [0.5, 0.7, 0.6]})
   assert row["jtx"] == (pytest.approx(0.8), pytest.approx(0.1))
   assert row["transformers"][0] == pytest.approx(2.5 / 3)
+  assert row["packed"] == (pytest.approx(0.6), pytest.approx(0.1))
   # Differences 0.1, 0 and -0.2: mean -1/30, deviation sqrt(((4/30)^2 + (1/30)^2 + (5/30)^2) / 2).
   deviation = (42 / 900 / 2) ** 0.5
   assert row["difference"] == (pytest.approx(-1 / 30), pytest.approx(deviation / 3 ** 0.5))
@@ -112,6 +114,7 @@ def test_finished_runs_are_not_run_again(tmp_path, monkeypatch, capsys):
 
     def call(self, method, kwargs):
       calls.append((kwargs["task"], kwargs["seed"], self.name, os.path.basename(kwargs["init"])))
+      assert kwargs.get("args", "group") == "group"
       if len(calls) == 6:
         raise harness.WorkerError("killed")
       return {"dev/accuracy": 0.5 + 0.1 * kwargs["seed"], "seconds": 2.0, "peak_memory_bytes": 7}
@@ -141,6 +144,31 @@ def test_every_task_is_a_config():
     config = finetune.make_config(name, "data", "", 3)
     assert config.seed == 3 and config.data.path.endswith(finetune.TASKS[name].folder)
     assert config.data.ops[-1].group
+
+
+def test_batches_as_drawn_are_of_three_systems(tmp_path, monkeypatch, capsys):
+  configs, seconds = {}, {"start": 1.0, "jtx": 2.0, "transformers": 3.0, "packed": 1.5}
+
+  class Worker:
+    def __init__(self, make, name):
+      self.name = name
+
+    def call(self, method, kwargs):
+      if self.name != "start":
+        configs[self.name] = finetune.make_config("sst2", "data", "", 0, kwargs["args"])
+      return {"dev/accuracy": 0.5, "seconds": seconds[self.name], "peak_memory_bytes": 7}
+
+    def close(self):
+      pass
+
+  monkeypatch.setattr(harness, "Worker", Worker)
+  finetune.run(str(tmp_path), "data", "init", ["sst2"], seeds=[0], batches="drawn", epochs=0.25)
+  assert configs["jtx"] == configs["transformers"] and configs["jtx"].epochs == 0.25
+  layout, packed = (configs[name].data.ops[-1] for name in ("jtx", "packed"))
+  assert layout.name == "pad" and not layout.group
+  assert packed.name == "pack" and packed.max_segments == 4
+  assert configs["packed"].batch_size * 4 == configs["jtx"].batch_size == 32
+  assert "| sst2 | seconds | 2 | 3 | 2 |" in capsys.readouterr().out
 
 
 def test_what_a_fault_has_changed_is_found(tmp_path):
