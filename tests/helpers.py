@@ -81,6 +81,11 @@ def one_fast(first, *others) -> list:
   return [first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
 
 
+def one_fast_row(first: tuple, *others: tuple) -> list:
+  """The same where a test has several parameters."""
+  return [first, *(pytest.param(*values, marks=pytest.mark.slow) for values in others)]
+
+
 @contextlib.contextmanager
 def command(name: str):
   """The entry point `experiments.NAME`; its flags, which others define too, are taken back."""

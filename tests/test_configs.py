@@ -304,6 +304,7 @@ def test_wrong_arguments(arg, message):
     module("nmt_base").get_config(arg)
 
 
+@pytest.mark.slow
 def test_the_decoded_length_fits_learned_positions():
   """A learned table must hold every position that training and decoding can ask for."""
   for name, preset, sweep, item in full_cases():
@@ -323,6 +324,7 @@ def test_the_decoded_length_fits_learned_positions():
       assert asked <= stack.position.max_length
 
 
+@pytest.mark.slow
 def test_texts_of_images_have_rows_of_the_length_that_is_asked_for():
   lengths = {}
   for preset in ("tiny", "tiny,length=6"):

@@ -151,6 +151,7 @@ def test_what_is_skipped_is_there():
     assert path.is_dir() or path.with_suffix(".py").is_file(), key
 
 
+@pytest.mark.slow
 def test_a_file_that_is_left_out_is_found():
   files, _ = sections()["NMT"]
   assert "cross_entropy" in missing(files[:-1], "NMT")[0]

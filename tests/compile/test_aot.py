@@ -69,6 +69,7 @@ def test_a_teacher_is_needed():
     aot.report(distilbert.get_config().lock(), f"cpu:{len(jax.devices())}")
 
 
+@pytest.mark.slow
 def test_simulated_devices():
   """In this process, which has eight."""
   config = tiny_config(**{"mesh.fsdp": 8, "mesh.data": 1})
@@ -86,6 +87,7 @@ def test_simulated_devices():
     aot.report(config, "cpu:8", ops=3)
 
 
+@pytest.mark.slow
 def test_what_the_compiler_has_no_room_for_is_a_result(monkeypatch):
   def refuse(lowered, options, error="RESOURCE_EXHAUSTED: Shared memory size limit\nexceeded"):
     raise jax.errors.JaxRuntimeError(error)

@@ -194,6 +194,7 @@ def test_scenes_are_as_they_are_told():
   assert captions.told(captions.Pair(1, (7, 8), True)) == "an eight right of a seven"
 
 
+@pytest.mark.slow
 def test_evaluation_has_pairs_that_training_does_not():
   held, known = (set(captions.pairs(held_out)) for held_out in (True, False))
   assert len(held) == 40 and len(known) == 160 and not held & known

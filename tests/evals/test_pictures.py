@@ -16,7 +16,7 @@ from tests import helpers
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 1), np.uint8)
 
 
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", helpers.one_fast(True, False))
 def test_a_normalisation_is_undone_where_the_model_has_one(normalize, monkeypatch):
   drawn = {}
   monkeypatch.setattr(pictures, "reconstructions", lambda images, hidden, predicted: drawn.update(

@@ -41,6 +41,7 @@ def test_the_answer_comes_without_jax(tmp_path, folder, config, key, meant):
   assert done.stderr == f"error: unknown config key --config.{key}; {meant}\n"
 
 
+@pytest.mark.slow
 def test_configs_have_the_same_keys_without_jax():
   done = python("-c", f"""
 import importlib, json, sys
@@ -90,6 +91,7 @@ def get_config(arg):
 """
 
 
+@pytest.mark.slow
 def test_a_key_that_depends_on_jax_is_not_refused(tmp_path):
   cases = [("backend", "evals.on_cpu.source", False), ("devices", "evals.on_cpu.source", False),
            ("function", "optim.optimizer.rate", False), ("number", "mine", True),

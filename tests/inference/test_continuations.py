@@ -61,6 +61,7 @@ def test_a_batch_of_prompts_is_each_alone_and_the_full_pass():
     np.testing.assert_allclose(found.score, log_probs.sum(), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", one_fast(Sample(temperature=0.7, n_best=2, seed=3),
                                             Beam(beam=2)))
 def test_a_prompt_draws_the_same_in_any_batch(method):
@@ -156,6 +157,7 @@ def test_prompts_are_packed_into_few_rows():
       "prompt"].shape == (20, 20)  # of 19
 
 
+@pytest.mark.slow
 def test_a_penalty_is_for_tokens_of_ones_own_prompt():
   run, alone = (generator(Sample(temperature=0.0, repetition_penalty=3.0), batch_size=n)
                 for n in (4, 1))
@@ -176,6 +178,7 @@ def test_a_step_reads_weights_and_cache_as_they_lie():
   assert not re.search(rf"= f32\[2,2,{S},12\]\S* (copy|slice|dynamic-slice)\(", text)
 
 
+@pytest.mark.slow
 def test_devices_share_a_batch():
   mesh = sharding.make_mesh(dict(data=4, fsdp=1, tensor=1, context=1), jax.devices()[:4])
   run, split = generator(), generator(mesh=mesh)

@@ -84,6 +84,7 @@ def test_texts_have_the_tokens_that_a_runs_data_put_around_them(tmp_path):
   assert whole[0] == tokenizer.bos_id and whole[-1] == tokenizer.eos_id
 
 
+@pytest.mark.slow
 def test_predict_names_the_command_of_a_translator(trained):
   with pytest.raises(ConfigError, match=f"--workdir={trained} holds a translator, .* is translate"):
     run_command("predict", f"--workdir={trained}", "--step=newest")
@@ -201,6 +202,7 @@ def test_steps_from_one_power_of_two_to_the_next(steps, expected):
   assert sorted(found) == expected
 
 
+@pytest.mark.slow
 def test_the_command(trained, loaded, tmp_path, monkeypatch):
   from experiments import cli
   source, output = tmp_path / "in.txt", tmp_path / "out.txt"

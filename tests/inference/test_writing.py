@@ -72,6 +72,7 @@ def test_sources_have_the_tokens_of_the_template(folder):
   assert len(translate.translator.encoded("src", [TEXTS[0]], 4)[0][0]) == 4
 
 
+@pytest.mark.slow
 def test_a_converted_folder_writes_as_the_one_that_it_was(folder, tmp_path):
   made = str(tmp_path / "made")
   run_command("convert", f"--from_hf={folder}", f"--workdir={made}")

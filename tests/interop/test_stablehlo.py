@@ -60,6 +60,7 @@ def test_texts(tmp_path):
     np.testing.assert_allclose(outputs[row], head_outputs(model, params, batch)[0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_images(tmp_path):
   folder, params = str(tmp_path / "program"), drawn(VIT)
   stablehlo.save(folder, VIT, params, image_ops=preprocessor.resized(VIT.image))

@@ -109,6 +109,7 @@ def test_a_converted_workdir_needs_no_tokenizer_or_labels(tmp_path):
       save_pretrained, path + "2", BERT, {}, format="jtx", dtype="float16")
 
 
+@pytest.mark.slow
 def test_a_family_gives_its_own_head_for_another_task(saved):
   heads = {"bert": ("tanh", False), "roberta": ("tanh", False), "distilbert": ("relu", False),
            "albert": ("tanh", False), "modernbert": ("gelu", True), "deberta": ("tanh", False),

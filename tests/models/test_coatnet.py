@@ -119,6 +119,7 @@ def test_an_image_s_result_is_its_own():
   np.testing.assert_allclose(together[:1], alone, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_layers_are_skipped_more_the_deeper_they_are():
   model = SMALL.clone(drop_path=0.9)
   rates = [model.stacks["stage_1"].block.residual.skipped(first, 2, 4) for first in (0, 2)]

@@ -111,6 +111,9 @@ CASES = {
                                        block=IMAGE["block"])), {"image_text"}),
 }
 all_cases = pytest.mark.parametrize("name", CASES)
+FAST = ("decoder", "encdec with a head", "encoder with heads", "rnn", "vit of two segments")
+costly = pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in CASES])
 
 
 def drawn(model):
@@ -209,7 +212,7 @@ def test_the_shorter_of_two_tables_is_the_limit():
                 position=Learned(max_length=6), tie=("source", "output")).longest == 6
 
 
-@all_cases
+@costly
 def test_hidden_states_and_weights(name):
   model, _ = CASES[name]
   T = model.longest if "image" in model.example() and model.longest else 3

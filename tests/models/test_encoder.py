@@ -360,6 +360,7 @@ def test_a_causal_encoder_does_not_see_what_follows():
       {"params": params}, batch_of((3, 7, 1, 20, 4)) | pairs)[0], a)
 
 
+@pytest.mark.slow
 def test_rows_are_filled_up_as_a_part_of_their_text():
   """SigLIP's: as if the batch had the token `pad_id` up to the longest, seen by all others."""
   fields = dict(position=Learned(max_length=T), mlm=False,

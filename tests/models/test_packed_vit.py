@@ -16,7 +16,7 @@ from jtx.models.vit import VIT_STACK, ImageConfig
 from jtx.nn.grid_kinds import Rope2d
 from jtx.nn.grid_positions import Sincos2d
 from tests.data.ops.test_patch_layout import example
-from tests.helpers import block, vit
+from tests.helpers import block, one_fast, vit
 
 SIDE = 4
 BLOCK = block(VIT_STACK.block, num_heads=2, ffn_dim=12)
@@ -48,7 +48,7 @@ def drawn(model, batch):
                    is_leaf=lambda x: hasattr(x, "value"))))
 
 
-@pytest.mark.parametrize("position", [PACKED_STACK.position, Sincos2d(), Rope2d()],
+@pytest.mark.parametrize("position", one_fast(PACKED_STACK.position, Sincos2d(), Rope2d()),
                          ids=lambda p: type(p).__name__)
 @pytest.mark.parametrize("method", ["predict", "features"])
 def test_an_image_in_a_row_with_others_is_as_alone(position, method):

@@ -171,6 +171,7 @@ def test_sharded_equals_unsharded(axes):
   close(found, expected, 1e-4)
 
 
+@pytest.mark.slow
 def test_what_experts_tell_is_of_both_stacks():
   layer = block(num_heads=2, ffn_dim=12, norm_position="pre", dropout=0.0)
   layer = dataclasses.replace(layer, ffn=dataclasses.replace(

@@ -26,6 +26,7 @@ def test_the_share_is_the_rate(shape, rate):
   assert_share((~mask).sum(), mask.size, rate, errors=4)
 
 
+@pytest.mark.slow
 def test_every_place_is_as_likely():
   """Over keys, which differ in one bit or are split off one another."""
   keys = [*(jax.random.key(i) for i in range(1000)), *jax.random.split(jax.random.key(7), 1000)]

@@ -85,6 +85,7 @@ def test_global_queries_see_all_by_their_own_projections(params, kernel, monkeyp
   np.testing.assert_allclose(out, reference(params, X), rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_gradients_in_blocks_are_those_of_whole_rows(params, monkeypatch):
   """Of a row without a global token, and of one in which all are."""
   monkeypatch.setattr(blocked, "CPU_BLOCK", 4)

@@ -114,6 +114,7 @@ def test_models_begin_as_they_were_and_merge(name):
   assert np.abs(want - run(plain, {**params})).max() > 0.01 * np.abs(want).max()
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_fresh_adapter_is_that_of_b():
   """dA is (x^T dY B^T), so 0 where B is; dB is not."""
   model = adapted("encoder")

@@ -107,6 +107,7 @@ def test_a_run_starts_at_ln_2_and_no_divergence():
                                  reference=PARAMS)["loss"], 1.0, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_the_paper():
   """-beta sigmoid(-beta margin) (grad log p(chosen) - grad log p(rejected)), section 4."""
   prompt, chosen, rejected = PAIRS[0]

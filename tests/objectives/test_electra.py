@@ -102,6 +102,7 @@ def test_disentangled_tokens_are_anothers_without_its_gradient():
     assert np.abs(grads[moves]["embedding"]).max() > 0 == np.abs(grads[stays]["embedding"]).max()
 
 
+@pytest.mark.slow
 def test_samples_are_drawn_anew_in_training():
   params, objective = drawn(MODEL), ReplacedTokens()
   share = lambda seed: float(objective(MODEL, params, BATCH, train=True, rngs={

@@ -15,7 +15,7 @@ from jtx.objectives.multi_label import MultiLabel
 from jtx.objectives.multiple_choice import MultipleChoice
 from jtx.objectives.span import Span
 from jtx.objectives.tag import Tag
-from tests.helpers import block, decoder
+from tests.helpers import block, decoder, one_fast
 from tests.models.test_contract import drawn
 
 V = 11
@@ -68,7 +68,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("task", CASES)
+@pytest.mark.parametrize("task", one_fast(*CASES))
 def test_it_is_the_mean_over_texts_of_the_mean_over_tokens(task):
   make, head, names, labels = CASES[task]
   model, params = with_head(task, **head)

@@ -13,7 +13,7 @@ import pytest
 from jtx.data.sources.registry import open_source
 from jtx.errors import ConfigError
 from jtx.parallel import processes
-from tests.helpers import losses, run_command
+from tests.helpers import losses, one_fast_row, run_command
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -76,9 +76,9 @@ def test_the_watchdog_barks_once_and_not_where_no_step_is_expected():
   assert dog._last >= inside  # the time of a pause does not count
 
 
-@pytest.mark.parametrize("error,status,number", [
+@pytest.mark.parametrize("error,status,number", one_fast_row(
     ("cli.UsageError", 2, 2), ("RuntimeError", 1, 2), ("cli.UsageError", 2, 1),
-    ("RuntimeError", 1, 1)])
+    ("RuntimeError", 1, 1)))
 def test_a_process_leaves_though_nothing_can_be_written(error, status, number):
   """It must not wait at its exit for the others, which wait for it, nor for a thread that hangs."""
   script = f"""

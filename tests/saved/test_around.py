@@ -8,6 +8,7 @@ from jtx.saved import speaking
 from jtx.saved.folder import Run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config, size, begin, start", [
     (t5, "t5_small", False, "begin"), (bart, "bart_base", True, "end")])
 def test_texts_are_read_as_they_were_in_pretraining(config, size, begin, start):

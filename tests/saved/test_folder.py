@@ -42,6 +42,7 @@ def translator(tmp_path_factory):
   return folder, params, tokenizers
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_and_its_two_tokenizers_come_back(translator):
   folder, params, tokenizers = translator
   saved = open_saved(folder)

@@ -196,6 +196,7 @@ def test_a_run_is_opened_with_its_average(monkeypatch, ema, key):
   assert load_run("run")[1:] == ((2, key), 5)
 
 
+@pytest.mark.slow
 def test_what_a_checkpoint_holds(tmp_path, capsys):
   config = tiny_config(steps=1)
   loop.run(config, str(tmp_path), jax.devices()[:1])

@@ -410,6 +410,7 @@ def test_mistakes_write_nothing(tmp_path, case, capsys):
   assert not (tmp_path / "w").exists()
 
 
+@pytest.mark.slow
 def test_dry_run_prints_commands(tmp_path, capsys):
   workdir = tmp_path / "it's a dir"
   run_command("sweep", f"--config={BASE}:tiny", f"--workdir={workdir}", "--sweep=table3",

@@ -60,6 +60,7 @@ def test_new_tokens_get_fresh_rows_and_all_else_is_the_folders(pretrained_folder
   jax.tree.map(np.testing.assert_array_equal, params["decoder"], theirs["decoder"])
 
 
+@pytest.mark.slow
 def test_only_as_many_new_tokens_as_the_config_adds(pretrained_folder):
   saved = open_saved(pretrained_folder)
   model = saved.load()[0]

@@ -39,6 +39,7 @@ def trained(tmp_path_factory):
   return folder, run(config_of(folder), folder / "run")
 
 
+@pytest.mark.slow
 def test_all_of_the_last_tenth_is_evaluated(trained):
   _, results = trained
   held_out = TEXT[len(TEXT) * 9 // 10:]

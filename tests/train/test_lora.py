@@ -59,6 +59,7 @@ def run(folder, tmp_path_factory):
   return workdir, results
 
 
+@pytest.mark.slow
 def test_only_adapters_and_the_head_are_in_checkpoints(run, folder):
   workdir, _ = run
   arrays = Checkpointer(workdir / "checkpoints").read_manifest().arrays
@@ -91,6 +92,7 @@ def test_the_base_stays_and_adapters_are_merged(run, folder):
   assert step == results["step"] == 6 and not lora.adapted(task.model)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_as_if_it_had_not_stopped(run, folder, tmp_path):
   workdir, results = run
   shutil.copytree(workdir, tmp_path / "copy")

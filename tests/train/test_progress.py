@@ -137,6 +137,7 @@ def run_shown(workdir, monkeypatch, interval):
   return line, len(fetched)
 
 
+@pytest.mark.slow
 def test_lines_of_a_real_run(tmp_path, monkeypatch, lines, caplog):
   metrics, fetched = run_shown(tmp_path, monkeypatch, interval=0.0)
   assert [int(re.match(r"step (\d+)/4 ", line)[1]) for line in lines()] == [1, 2, 3, 4]

@@ -42,6 +42,7 @@ def trained(tmp_path_factory):
   return workdir, results
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_on_all_of_an_uneven_split(trained):
   workdir, results = trained
   assert results["val/examples"] == 360  # no multiple of 16
@@ -94,6 +95,7 @@ def test_predictions_are_those_of_the_evaluation(trained, tmp_path):
   assert vectors.shape == (5, task.model.stack.width)
 
 
+@pytest.mark.slow
 def test_images_that_can_not_be_predicted(trained, tmp_path):
   workdir, _ = trained
   broken = tmp_path / "broken.png"

@@ -12,7 +12,7 @@ from jtx.data.corpus import reader
 from jtx.errors import ConfigError, DataError
 from tests.data.corpus.corpora import (
     assert_same, dataset, prepare, small_config, windows_config, with_prepared)
-from tests.helpers import in_threads
+from tests.helpers import in_threads, one_fast_row
 
 
 def write_documents(path, number, seed=0):
@@ -76,7 +76,9 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (
+    name in ("numbers", "tags, whose names are collected", "windows", "choices")))
+                                  for name in CONFIGS])
 def test_batches_are_those_of_the_sources(name, documents, tmp_path):
   config = CONFIGS[name](documents)
   prepare(config, tmp_path, shard_size=40 if "sentences" in name or "segments" in name else 400)
@@ -125,7 +127,7 @@ def test_evaluators_read_their_sources_as_ever(documents, tmp_path):
     own.prepare((f"prepared:{tmp_path}",))
 
 
-@pytest.mark.parametrize("threads,workers", [(4, 0), (2, 1)])
+@pytest.mark.parametrize("threads,workers", one_fast_row((4, 0), (2, 1)))
 def test_threads_and_processes_read_the_same_batches(documents, tmp_path, threads, workers):
   config = documents_config(documents)
   prepare(config, tmp_path, shard_size=9)

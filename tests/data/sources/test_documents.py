@@ -214,6 +214,7 @@ def test_bad_files_of_blank_lines(tmp_path):
 # -------------------------------------------------------------------------------- pydocs
 
 
+@pytest.mark.slow
 def test_pydocs_are_the_documentation_of_the_library():
   from pydoc_data import topics
   train, val = (all_of(open_source(f"embedded:pydocs:{s}")) for s in ("train", "val"))

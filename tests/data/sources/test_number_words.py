@@ -127,6 +127,7 @@ def test_cardinals_are_num2words():
         "einstausend", "eintausend")
 
 
+@pytest.mark.slow
 def test_ordinals_and_dates_are_those_of_num2words_and_babel():
   for n in range(1, 10_000):
     assert nw._PAIR["ordinal"](n) == tuple(

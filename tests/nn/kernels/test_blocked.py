@@ -265,6 +265,7 @@ def test_is_taken_where_logits_are_large():
   assert choose.choose("blocked", here._replace(queries=7)) is choose.KERNELS["blocked"]
 
 
+@pytest.mark.slow
 def test_is_the_same_through_attend_and_a_switch_of_masks():
   arrays, options, cotangent = arguments(CASES[1])
   several = dict(options, mask=(FULL, options["mask"]), kind=jnp.int32(1))
