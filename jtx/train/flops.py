@@ -134,11 +134,15 @@ class StepFlops:
     extra: arrays that are not trained, by name.
     still: (parameters, batch) to the objective's sums of the part of the model whose parameters are
       frozen; None is no part.
+    gradient: (parameters, batch, extra) to the gradient, whose products are then counted as they
+      are, those of recomputation, too; None is of all parameters.
   """
 
   def __init__(self, forward: Callable[..., Any], params: Any, extra: Mapping[str, Any],
-               still: Callable[..., Any] | None = None):
+               still: Callable[..., Any] | None = None,
+               gradient: Callable[..., Any] | None = None):
     self._forward, self._params, self._extra, self._still = forward, params, extra, still
+    self._gradient = gradient
     self._known: dict[Any, tuple[float, Any]] = {}
 
   def __call__(self, batch: Mapping[str, Any]) -> float:
@@ -158,5 +162,8 @@ class StepFlops:
         alone = _counted(self._forward, self._params, batch, {})[0] if self._extra else whole
         # Of two products of the backward pass, the gradient of a frozen kernel is one.
         frozen = _counted(self._still, self._params, batch)[0] if self._still else 0
-      self._known[key] = 2 * alone + whole - frozen, sums
+        total = 2 * alone + whole - frozen
+        if self._gradient:
+          total = _counted(self._gradient, self._params, batch, self._extra)[0]
+      self._known[key] = total, sums
     return self._known[key]

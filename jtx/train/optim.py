@@ -5,7 +5,7 @@ A stack keeps its parameters as [layers, ...]. That is a layout, not one big par
 moments and orthogonalised matrices are those of separate layers.
 """
 
-from typing import Any, Collection
+from typing import Any, Collection, Mapping
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
@@ -42,7 +42,7 @@ def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any, *,
     ConfigError: a value out of range, or an `lr_mults` regex that matches no parameter.
   """
   axes = flatten_dict(logical_axes, sep="/")
-  stacked = {path for path, names in axes.items() if names and names[0] == "layers"}
+  stacked = _stacked(axes)
   layer_axes = {path: names[1:] if path in stacked else names for path, names in axes.items()}
   schedule = build(SCHEDULES, optim.schedule, optim.lr, total_steps, width,
                    what="optim.schedule")
@@ -59,6 +59,23 @@ def make(optim: ConfigDict, total_steps: int, params: Any, logical_axes: Any, *,
     gate = frozen_between(*stretches(optim.frozen, params, stacked), total_steps)
     parts = [gate, *parts, gate]
   return optax.chain(*parts), schedule
+
+
+def untrained(optim: ConfigDict, params: Any, logical_axes: Any) -> Any:
+  """For every parameter, whether no update of the run changes any part of it, as the config says.
+
+  Arguments are those of `make`. Of stacked layers of which some are trained it says False.
+  """
+  stacked = _stacked(flatten_dict(logical_axes, sep="/"))
+  mults = multipliers(optim.lr_mults, params, stacked)
+  starts, ends = stretches(optim.frozen, params, stacked)
+  return jax.tree.map(lambda mult, start, end: bool(
+      ((mult == 0) | (start <= 0) & (end >= 1)).all()), mults, starts, ends)
+
+
+def _stacked(axes: Mapping[str, tuple[str | None, ...]]) -> set[str]:
+  """Paths of the parameters that have a leading axis of layers."""
+  return {path for path, names in axes.items() if names and names[0] == "layers"}
 
 
 def per_layer(tx: optax.GradientTransformation, stacked: Collection[str]

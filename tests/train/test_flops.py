@@ -7,6 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import common, tag
+from jtx.compile.declared import declared_data
+from jtx.data import pipeline
 from jtx.nn.attention import AttentionConfig
 from jtx.nn.block import BlockConfig, Context
 from jtx.nn.layers import FfnConfig
@@ -15,6 +18,7 @@ from jtx.nn.positions import Places
 from jtx.nn.shapes import shapes_of
 from jtx.nn.stack import Stack, StackConfig
 from jtx.train import flops
+from tests.test_configs import make_program
 
 
 def array(*shape):
@@ -214,6 +218,22 @@ def test_a_token_takes_the_products_of_its_experts_alone():
   forward = lambda params, batch, extra: Model().apply(params, batch["x"])
   products = 2 * B * T * (4 * D * D + 2 * T * D + 2 * 3 * D * F + 5 * D)
   assert flops.StepFlops(forward, params, {})({"x": array(B, T, D)}) == 3 * layers * products
+
+
+@pytest.mark.parametrize("edits", [
+    {"optim.lr_mults": ((r"^(?!task_head)", 0.0),)},
+    {"optim.frozen": ((r"^(?!task_head)", 0.0, 1.0),)}])
+def test_a_step_goes_back_no_further_than_to_what_is_trained(edits):
+  """A head alone needs one product more than the forward pass, which the count knows, too."""
+  made = lambda edits: make_program(common.apply(tag.get_config("tiny").unlock(), edits).lock(),
+                                    {"data": 1}, vocab_size=200, outputs=5)
+  products = {}
+  for name, program in (("all", made({})), ("head", made(edits))):
+    example = pipeline.example_batch(declared_data(program.config, 200, 5)[0], 8)
+    products[name] = program.flops_per_step
+    assert flops.count(program.jitted_step, program.abstract_state, example, {}) == products[name]
+  tokens, width, tags = 8 * 24, 32, 5
+  assert products["head"] == products["all"] / 3 + 2 * tokens * width * tags
 
 
 def test_ragged_products_and_their_gradients():

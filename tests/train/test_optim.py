@@ -470,6 +470,21 @@ def test_layers_are_frozen_in_a_stretch_of_the_run():
       np.testing.assert_allclose(got[path], expected, rtol=1e-6, err_msg=f"{path} {step}")
 
 
+@pytest.mark.parametrize("edits, whole", [
+    ({}, set()),
+    (dict(lr_mults=(("embed/", 0.0), ("layers/[02]/", 0.0))), {"embed/embedding"}),
+    (dict(lr_mults=(("layers/", 0.0),)), STACKED),
+    (dict(lr_mults=(("layers/", 0.5),), frozen=(("embed/", 0.0, 1.0), ("layers/", 0.0, 0.9))),
+     {"embed/embedding"}),
+    (dict(lr_mults=(("layers/[02]/", 0.0),), frozen=(("layers/1/", 0.0, 1.0),)), STACKED),
+    (dict(frozen=(("embed/", 0.1, 1.0),)), set()),
+])
+def test_what_no_update_of_the_run_changes(edits, whole):
+  found = flatten_dict(optim.untrained(config(**edits), tree(0), nested(AXES)), sep="/")
+  assert {path for path, still in found.items() if still} == set(whole)
+  assert found.keys() == AXES.keys()
+
+
 @pytest.mark.parametrize("frozen,message", [
     ((("layers/7/", 0.0, 0.5),), "optim.frozen: 'layers/7/' matches no parameter"),
     ((("embed", 0.5, 0.5),), "is not .regex, share of the run, larger share"),
