@@ -101,8 +101,9 @@ class Program:
     still = optim.untrained(config.optim, params, axes)
     still = still if any(jax.tree.leaves(still)) else None
     self.flops = flops.StepFlops(
-        forward, whole, extra, plain and (lambda p, b: objective(plain, p, b, train=False)),
-        None if still is None or plain else gradient_of(objective, model, still))
+        forward, whole, extra,
+        still=plain and (lambda p, b: objective(plain, p, b, train=False)),
+        gradient=None if still is None or plain else gradient_of(objective, model, still))
     self.flops_per_step = self.flops(example)
     self.metric_names = (*self.flops.sums(example), "grad_norm")
     everywhere = jax.NamedSharding(mesh, jax.P())

@@ -100,7 +100,7 @@ def test_texts_that_fill_their_rows_share_none():
     clip.get_config("small_siglip,pack=2")
   with pytest.raises(ConfigError, match="pack=0: must be 1 or more"):
     clip.get_config("pack=0")
-  with pytest.raises(ConfigError, match="pack=3: a batch of 64 examples can't be made of rows of 3"):
+  with pytest.raises(ConfigError, match="pack=3: a batch of 64 examples can.t be made of rows"):
     clip.get_config("pack=3")
 
 
