@@ -49,7 +49,7 @@ TASKS = {
     "wnli": Task(PAIR, ("not_entailment", "entailment"), ("accuracy",), "WNLI", (*PAIR, "label")),
 }
 
-PRESETS = ("", "tiny", "cola,files,features=last", "stsb,tiny", "mnli,model=albert_base",
+PRESETS = ("", "tiny", "cola,files,features=last", "stsb,tiny,pack=2", "mnli,model=albert_base",
            "tiny,model=gpt1,lm=0.5", "stsb,model=gpt2,lm=0.5",
            "rte,max_length=64,batch=16,lr=2e-5,epochs=4,freeze=1,decay=0.9,group")
 

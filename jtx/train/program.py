@@ -16,19 +16,20 @@ from jtx.parallel import sharding
 from jtx.train import flops, optim
 from jtx.train.layer_sums import sums_of
 from jtx.train.own import own_params, without_own
-from jtx.train.step import TrainState, held, train_step
+from jtx.train.step import TrainState, train_step
 
 # Steps that the host may be ahead of the devices: enough to keep them busy. Each more is one that a
 # run which is told to stop still has to wait for.
 AHEAD = 2
 
 
-class OnBase(NamedTuple):
-  """An objective of the parameters that are trained; the frozen ones, `base`, are given to it."""
+class OnOthers(NamedTuple):
+  """An objective of what `change` makes of the trained parameters and of frozen ones, `base`."""
   objective: Any
+  change: Callable[[Any, Any], Any]
 
-  def __call__(self, model, params, batch, *, base, **more):
-    return self.objective(model, lora.joined(params, base), batch, **more)
+  def __call__(self, model, params, batch, *, base=None, **more):
+    return self.objective(model, self.change(params, base), batch, **more)
 
   def weights(self, batch):
     return self.objective.weights(batch)
@@ -38,25 +39,34 @@ class OnBase(NamedTuple):
     return getattr(self.objective, "staged", False)
 
   def at(self, done):
-    return OnBase(self.objective.at(done))
+    return OnOthers(self.objective.at(done), self.change)
 
 
-def step_of(config: ConfigDict, model, objective, tx, still) -> Callable[..., TrainState]:
+def held(still: Any, params: Any, base: Any) -> Any:
+  """The parameters, without a gradient where `still` says so, a bool for each.
+
+  The way back through the model then ends where no parameter before it is trained.
+  """
+  del base
+  return jax.tree.map(lambda p, s: jax.lax.stop_gradient(p) if s else p, params, still)
+
+
+def step_of(config: ConfigDict, model, objective, tx) -> Callable[..., TrainState]:
   """`train_step` of state, batch and extra; an objective with stages is told of the present one."""
   if not getattr(objective, "staged", False):
-    return functools.partial(train_step, config, model, objective, tx, still=still)
+    return functools.partial(train_step, config, model, objective, tx)
 
   def step(state, batch, extra):
     now = objective.at(state.step / config.steps)
-    return functools.partial(train_step, config, model, now, tx, still=still)(state, batch, extra)
+    return functools.partial(train_step, config, model, now, tx)(state, batch, extra)
 
   return step
 
 
-def gradient_of(objective, model, still) -> Callable[..., Any]:
+def gradient_of(objective, model) -> Callable[..., Any]:
   """The gradient of the sums that an objective's losses are of, for its products to be counted."""
   def total(params, batch, extra):
-    sums = sums_of(objective, model, held(params, still), batch, train=False, **extra)
+    sums = sums_of(objective, model, params, batch, train=False, **extra)
     return sum(sums[name][0] for name in objective.weights(batch))
 
   return jax.grad(total)
@@ -87,23 +97,24 @@ class Program:
     self.replicated_dimensions = sharding.replicated_dimensions(boxed, mesh)
     forward = lambda p, b, extra: sums_of(objective, model, p, b, train=False, **extra)
     whole = sharding.unbox(boxed | own)
-    trained, plain = objective, None
+    trained, plain, gradient = objective, None, None
     if lora.adapted(model):
       boxed, frozen = lora.split(model, boxed)
       place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
       self.extra["base"] = jax.tree.map(place, sharding.unbox(frozen),
                                         sharding.param_shardings(frozen, mesh))
-      trained, plain = OnBase(objective), lora.plain(model)
+      trained, plain = OnOthers(objective, lora.joined), lora.plain(model)
     boxed = boxed | own
     params, axes = sharding.unbox(boxed), sharding.logical_axes(boxed)
     width = [None, *(stack.width for stack in model.stacks.values())][-1]
     self.tx, self.schedule = optim.make(config.optim, config.steps, params, axes, width=width)
     still = optim.untrained(config.optim, params, axes)
-    still = still if any(jax.tree.leaves(still)) else None
+    if plain is None and any(jax.tree.leaves(still)):
+      trained = OnOthers(objective, functools.partial(held, still))
+      gradient = gradient_of(trained, model)
     self.flops = flops.StepFlops(
-        forward, whole, extra,
-        still=plain and (lambda p, b: objective(plain, p, b, train=False)),
-        gradient=None if still is None or plain else gradient_of(objective, model, still))
+        forward, whole, extra, gradient=gradient,
+        still=plain and (lambda p, b: objective(plain, p, b, train=False)))
     self.flops_per_step = self.flops(example)
     self.metric_names = (*self.flops.sums(example), "grad_norm")
     everywhere = jax.NamedSharding(mesh, jax.P())
@@ -131,7 +142,7 @@ class Program:
     self._marks: collections.deque[jax.Array] = collections.deque()  # of steps under way
     self._mark = jax.jit(jnp.copy)
     self.jitted_zero_sums = jax.jit(self.zero_sums, out_shardings=self.shardings.sums)
-    self.jitted_step = jax.jit(step_of(config, model, trained, self.tx, still),
+    self.jitted_step = jax.jit(step_of(config, model, trained, self.tx),
                                donate_argnums=0, out_shardings=self.shardings,
                                in_shardings=(self.shardings, sharding.batch_sharding(mesh),
                                              jax.tree.map(lambda x: x.sharding, self.extra)))

@@ -25,30 +25,16 @@ class TrainState:
   bad_step: jax.Array  # the first step whose loss or gradient was not finite, or -1
 
 
-def held(params: Any, still: Any) -> Any:
-  """The parameters, without a gradient where `still` says so, a bool for each; None is nowhere.
-
-  The way back through the model then ends where no parameter before it is trained.
-  """
-  if still is None:
-    return params
-  return jax.tree.map(lambda p, s: jax.lax.stop_gradient(p) if s else p, params, still)
-
-
 def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransformation,
-               state: TrainState, batch: Mapping[str, jax.Array], extra: Mapping[str, Any],
-               still: Any = None) -> TrainState:
-  """One update of the parameters from a global batch.
-
-  `Program` says what `extra` is, and `held` what `still` is.
-  """
+               state: TrainState, batch: Mapping[str, jax.Array],
+               extra: Mapping[str, Any]) -> TrainState:
+  """One update of the parameters from a global batch; see `Program` for `extra`."""
   key = jax.random.fold_in(jax.random.key(config.seed), state.step)
   divisors = {k: jnp.where(w > 0, w, 1) for k, w in objective.weights(batch).items()}
 
   @jax.named_scope("loss")  # regions have names in a profile; those of layers are inside of them
   def loss_fn(params, part, key):
-    sums = sums_of(objective, model, held(params, still), part, train=True,
-                   rngs={"dropout": key}, **extra)
+    sums = sums_of(objective, model, params, part, train=True, rngs={"dropout": key}, **extra)
     own = {LOSS: config.optim.accumulate} if LOSS in sums else {}  # a mean over the parts
     return sum(sums[k][0] / d for k, d in (divisors | own).items()), sums
 
