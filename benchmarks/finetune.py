@@ -263,13 +263,14 @@ def run(workdir: str, data: str, init: str, tasks: Sequence[str], seeds: Sequenc
   """
   systems, results = SYSTEMS[batches], {}
   args = ",".join(["group"] * (batches == "grouped") + [f"epochs={epochs}"] * bool(epochs))
+  kind = [batches] * (batches != "grouped") + [f"{epochs}"] * bool(epochs)  # in folders' names
   args_of = lambda task, system: args + f",pack={TASKS[task].pack}" * (system == "packed")
   for task, seed in itertools.product(tasks, seeds):
-    path = lambda system: os.path.join(workdir, f"{task}-{seed}-{system}")
+    path = lambda system, *kind: os.path.join(workdir, "-".join([task, str(seed), system, *kind]))
     run_once("start", path("start"), task=task, data=data, init=init, seed=seed)
     for system in systems:
-      result = run_once(system, path(system), task=task, data=data, init=path("start"), seed=seed,
-                        args=args_of(task, system))
+      result = run_once(system, path(system, *kind), task=task, data=data, init=path("start"),
+                        seed=seed, args=args_of(task, system))
       results[task, seed, system] = result
       told = " ".join(f"{k}={result[k]:.4f}" for k in TASKS[task].scores)
       print(f"{task} seed {seed} {system}: {told} in {result['seconds']:.0f} s", flush=True)

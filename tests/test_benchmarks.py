@@ -169,6 +169,10 @@ def test_batches_as_drawn_are_of_three_systems(tmp_path, monkeypatch, capsys):
   assert packed.name == "pack" and packed.max_segments == 4
   assert configs["packed"].batch_size * 4 == configs["jtx"].batch_size == 32
   assert "| sst2 | seconds | 2 | 3 | 2 |" in capsys.readouterr().out
+  # What is kept is not taken for runs of other batches, or of as many epochs as the task has.
+  assert sorted(os.listdir(tmp_path)) == [
+      "sst2-0-jtx-drawn-0.25.json", "sst2-0-packed-drawn-0.25.json",
+      "sst2-0-start.json", "sst2-0-transformers-drawn-0.25.json"]
 
 
 def test_what_a_fault_has_changed_is_found(tmp_path):

@@ -76,6 +76,18 @@ def test_the_watchdog_barks_once_and_not_where_no_step_is_expected():
   assert dog._last >= inside  # the time of a pause does not count
 
 
+@pytest.mark.parametrize("asked, kept", [({}, "0.1"), (
+    {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "3"}, "3.0")])
+def test_short_programs_are_kept_unless_the_user_says_otherwise(asked, kept):
+  script = ("import jax; from jtx.parallel import processes; processes.initialize();"
+            " print(jax.config.jax_persistent_cache_min_compile_time_secs)")
+  env = {k: v for k, v in os.environ.items() if k not in (
+      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "JAX_COMPILATION_CACHE_DIR")}
+  result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=env | asked, text=True,
+                          capture_output=True, check=True)
+  assert result.stdout.strip() == kept
+
+
 @pytest.mark.parametrize("error,status,number", one_fast_row(
     ("cli.UsageError", 2, 2), ("RuntimeError", 1, 2), ("cli.UsageError", 2, 1),
     ("RuntimeError", 1, 1)))
