@@ -6,6 +6,9 @@ from ml_collections import ConfigDict
 
 from jtx.errors import ConfigError, nearest
 
+# Arguments that name data, in whose place `tiny` takes what jtx brings.
+DATA = ("corpus", "train", "val", "dev", "others")
+
 
 def parse_args(arg: str, **defaults: Any) -> ConfigDict:
   """The arguments of `--config=file.py:arg`: "large,seq=512,tiny", typed by `defaults`.
@@ -13,7 +16,7 @@ def parse_args(arg: str, **defaults: Any) -> ConfigDict:
   A bare word sets the bool of that name, or else the first argument.
 
   Raises:
-    ConfigError: an unknown argument, or a value of another type.
+    ConfigError: an unknown argument, a value of another type, or data beside `tiny`.
   """
   args = ConfigDict(defaults)
   first = next(iter(defaults))
@@ -28,7 +31,18 @@ def parse_args(arg: str, **defaults: Any) -> ConfigDict:
       args[key] = {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
     except (KeyError, ValueError):
       raise ConfigError(f"config argument {word!r}: {value!r} is not a {kind.__name__}") from None
+  for key in DATA:
+    if key in defaults and args[key] != defaults[key]:
+      refuse_beside_tiny(args, key)
   return args
+
+
+def refuse_beside_tiny(args: ConfigDict, key: str) -> None:
+  """Raises ConfigError where `tiny` would train on other data than the argument `key` names."""
+  if args.get("tiny"):
+    raise ConfigError(f"config argument {key}={args[key]!r} has no place beside tiny, which trains"
+                      " on data that jtx brings; for a few steps on your own, leave out tiny and"
+                      " give --config.steps=4")
 
 
 def hold_out_folders(args: ConfigDict) -> None:
@@ -53,6 +67,21 @@ def choose(table: dict[str, Any], name: str, what: str) -> Any:
   if name not in table:
     raise ConfigError(f"config argument {what}={name!r}: {nearest(name, table)}")
   return table[name]
+
+
+def check_range(args: ConfigDict, key: str, least: float, most: float | None = None,
+                of: str = "") -> None:
+  """Raises ConfigError where an argument is out of its range, of what `of` says."""
+  if args[key] < least or most is not None and args[key] > most:
+    valid = f"{least} or more" if most is None else f"{least} to {most}"
+    raise ConfigError(f"config argument {key}={args[key]}: must be {valid}{of}")
+
+
+def check_depth(args: ConfigDict, layers: int) -> None:
+  """Raises ConfigError where `freeze` and `decay` do not fit a model of so many layers."""
+  check_range(args, "freeze", 0, layers, ", the layers of the model")
+  if not 0 < args.decay <= 1:
+    raise ConfigError(f"config argument decay={args.decay}: must be above 0, and 1 at most")
 
 
 def packed_rows(batch: int, pack: int) -> int:

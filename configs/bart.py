@@ -52,7 +52,8 @@ def shrink(c) -> None:
   c.steps, c.batch_size, c.log_every = 4, 8, 2
   c.optim.schedule.warmup = 2.0
   c.checkpoint.every = c.checkpoint.keep = 2
-  c.tokenizer.kind = common.tokenizer("byte_bpe", vocab_size=520, mask=True)
+  if c.tokenizer.kind.name != "file":
+    c.tokenizer.kind = common.tokenizer("byte_bpe", vocab_size=520, mask=True)
   c.data.train = c.evals.val.source = ("embedded:pydocs:val",)
   c.data.ops[-1].lengths = (64, 64)
   c.decode.max_source_length = c.decode.max_target_length = 32

@@ -15,6 +15,7 @@ Devlin et al. 2019 report an accuracy of 81.6 on dev of SWAG for BERT-Base.
 """
 
 from jtx.data.sources.specs import spec_of
+from jtx.errors import ConfigError
 
 from . import arguments, common, finetuning
 
@@ -34,6 +35,9 @@ def get_config(arg: str = ""):
   prompt, label, choices = args.prompt, args.label, tuple(args.choices.split("+"))
   if args.choices.isdecimal():
     choices = tuple(str(args.first + i) for i in range(int(args.choices)))
+  if len(choices) < 2:
+    raise ConfigError(f"config argument choices={args.choices!r}: must be the number of columns, 2"
+                      " or more, or their names, joined by +")
   if args.tiny:
     prompt, choices, label = "prompt", ("ending_0", "ending_1"), "answer"
   fields = [f"choice_{i}" for i in range(len(choices))]

@@ -18,7 +18,7 @@ from jtx.models.heads import TASKS
 from jtx.saved.folder import open_saved
 
 from . import common
-from .arguments import choose, packed_rows
+from .arguments import check_depth, choose, packed_rows
 from .teaching import TEACHER_ARGS, teach
 
 # Arguments that `finetune` reads; a config adds its own.
@@ -87,7 +87,7 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
     common.apply(c, {"model.stack.block.dropout": 0.1, "model.stack.block.attention.dropout": 0.1})
     # Adapters leave the embedding as it is, so there it gets no rows.
     c.tokenizer.delimiters = () if args.lora else ("<start>", "<delimiter>", "<extract>")
-  c.optim.lr_mults = layer_mults(c.model, args.freeze, args.decay)
+  c.optim.lr_mults = layer_mults(c.model, args)
   if args.features:
     if "features" not in c.model:
       raise ConfigError("config argument features is of encoders, and the model is"
@@ -211,17 +211,19 @@ def add_evals(c: ConfigDict, args: ConfigDict, evaluator: Callable[[str], Config
     c.evals[name] = evaluator(file)
 
 
-def layer_mults(model: ConfigDict, freeze: int, decay: float) -> tuple[tuple[str, float], ...]:
+def layer_mults(model: ConfigDict, args: ConfigDict) -> tuple[tuple[str, float], ...]:
   """`optim.lr_mults` by depth: decay^(L - i) for layer i of L, 0 for the first `freeze` ones.
 
   The embeddings are below layer 0 (Howard and Ruder 2018; Clark et al. 2020, ELECTRA).
   """
+  freeze, decay = args.freeze, args.decay
   if not freeze and decay == 1:
     return ()
   if "stack" not in model:
     raise ConfigError("config arguments freeze and decay are of one stack of layers, and the model"
                       f" is {kind_of(model)}")
   L = model.stack.num_layers
+  check_depth(args, L)
   if model.stack.share:
     raise ConfigError("freeze and decay are for layers of their own, and these are shared")
   stack = "decoder" if model.name == "decoder" else "encoder"

@@ -91,7 +91,8 @@ def shrink(c) -> None:
   c.steps, c.batch_size, c.log_every = 4, 8, 2
   c.optim.schedule.warmup = 2.0
   c.checkpoint.every = c.checkpoint.keep = 2
-  c.tokenizer.kind = common.tokenizer(c.tokenizer.kind.name, vocab_size=500)
+  if c.tokenizer.kind.name != "file":
+    c.tokenizer.kind = common.tokenizer(c.tokenizer.kind.name, vocab_size=500)
   c.data.train = c.evals.val.source = ("embedded:pydocs:val",)
   c.data.ops[-1].lengths = (64,)
   c.evals.val.context, c.evals.val.stride = 64, 32

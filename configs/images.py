@@ -3,7 +3,7 @@
 from jtx.errors import ConfigError
 from jtx.saved.folder import open_saved
 
-from . import common
+from . import arguments, common
 
 IMAGENET = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 CROPS = ("inception", "pad", "none")
@@ -54,11 +54,13 @@ def ops(crop: str, res: int, channels: int = 3, more: tuple = ()) -> tuple:
           common.op("images", size=res, channels=channels))
 
 
-def layer_mults(L: int, freeze: int, decay: float) -> tuple[tuple[str, float], ...]:
+def layer_mults(L: int, args) -> tuple[tuple[str, float], ...]:
   """`optim.lr_mults` by depth: decay^(L - i) for layer i of L, 0 for the first `freeze` ones.
 
   The stem, the prefix and the positions are below layer 0 (Bao et al. 2021, BEiT).
   """
+  arguments.check_depth(args, L)
+  freeze, decay = args.freeze, args.decay
   below = "^(patches|resnet|cls_token|distillation_token|registers|position_embedding)"
   mults = {below: 0.0 if freeze else decay**(L + 1)}
   mults |= {f"^encoder/layers/{i}/": 0.0 if i < freeze else decay**(L - i) for i in range(L)}
@@ -72,7 +74,7 @@ def shrink(c, args) -> None:
     common.apply(c, {"model.decoder": dict(num_layers=1, width=32, num_heads=2, ffn_dim=64)})
   if c.model.stem.stages:
     common.apply(c, {"model": dict(patch_size=1, stem=dict(stages=(1,), width=8, groups=4))})
-  c.optim.lr_mults = layer_mults(c.model.stack.num_layers, args.freeze, args.decay)
+  c.optim.lr_mults = layer_mults(c.model.stack.num_layers, args)
   on_digits(c)
 
 

@@ -39,6 +39,7 @@ START = dict(init="", vocab="")  # arguments of `begin`
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, src="en", tgt="de", train="", val="", length=128, denoise="",
                               **START, tiny=False)
+  arguments.check_range(args, "length", 1)
 
   def files(split):
     if table := args[split]:

@@ -47,6 +47,7 @@ def sources(args) -> tuple[str, str]:
     if args.choose:
       raise ConfigError("config argument choose is for a file, so give text, too")
     return "embedded:pydocs:train", "embedded:pydocs:val"
+  arguments.refuse_beside_tiny(args, "text")
   parts = ("[:81%]", "[81%:90%]") if args.choose else ("[:90%]", "[90%:]")
   return tuple(f"documents:{args.text}:characters{part}" for part in parts)
 

@@ -16,6 +16,7 @@ Devlin et al. 2019 report EM 80.8 and F1 88.5 on dev of 1.1 for BERT-Base.
 """
 
 from jtx.data.sources.specs import spec_of
+from jtx.errors import ConfigError
 
 from . import arguments, common, finetuning
 
@@ -35,8 +36,13 @@ def get_config(arg: str = ""):
     position = c.model.stack.position
     position.max_length = max(args.max_length, position.max_length)
   c.objective = common.objective("span", lm_weight=args.lm)
+  given = args.dev
   train, args.dev = args.train or f"train-{version}.json", args.dev or f"dev-{version}.json"
+  arguments.check_range(args, "holdout", 0, 99, " percent")
   if args.holdout:
+    if given:
+      raise ConfigError(f"config arguments holdout and dev={given} exclude each other: what is held"
+                        " out of the training file is evaluated")
     split, part = 100 - args.holdout, "titles"
     if not spec_of(train, "squad").startswith("squad:"):
       part = "rows"

@@ -88,7 +88,7 @@ def recipe(c, args, *, batch: int, epochs: float, lr: float, weight_decay: float
   c.optim.optimizer = common.optimizer("adamw", weight_decay=weight_decay, **optimizer)
   c.optim.schedule = common.schedule("cosine", warmup=warmup)
   c.optim.lr, c.optim.clip_norm = args.lr or lr * c.batch_size / batch, 1.0
-  c.optim.lr_mults = images.layer_mults(c.model.stack.num_layers, args.freeze, args.decay)
+  c.optim.lr_mults = images.layer_mults(c.model.stack.num_layers, args)
 
 
 def sweep_positions():

@@ -293,6 +293,43 @@ def test_tiny_takes_arguments_from_the_command_line_form():
   assert config_of("nmt_base", "size=big").model.encoder.width == 1024
 
 
+@pytest.mark.parametrize("name,arg,key", [
+    ("bert_books", "tiny,corpus=jsonl:mine.jsonl,val=jsonl:val.jsonl", "corpus='jsonl:mine.jsonl'"),
+    ("squad", "train=mine.json,dev=dev.json,tiny", "train='mine.json'"),
+    ("vit", "tiny,train=images:mine", "train='images:mine'"),
+    ("clip", "val=captions:mine.tsv,tiny", "val='captions:mine.tsv'"),
+    ("classify", "tiny,others=mine.tsv", "others='mine.tsv'"),
+    ("shakespeare", "tiny,text=mine.txt", "text='mine.txt'"),
+])
+def test_data_beside_tiny_is_refused(name, arg, key):
+  with pytest.raises(ConfigError, match=f"^config argument {key} has no place beside tiny"):
+    module(name).get_config(arg)
+
+
+@pytest.mark.parametrize("name,arg,message", [
+    ("classify", "freeze=5", "freeze=5: must be 0 to 4, the layers of the model"),
+    ("classify", "freeze=-1", "freeze=-1: must be 0 to 4"),
+    ("vit", "freeze=13", "freeze=13: must be 0 to 12"),
+    ("tag", "decay=1.5", "decay=1.5: must be above 0, and 1 at most"),
+    ("deit", "decay=0", "decay=0.0: must be above 0"),
+    ("squad", "holdout=100", "holdout=100: must be 0 to 99 percent"),
+    ("squad", "holdout=10,dev=own.json", "holdout and dev=own.json exclude each other"),
+    ("choose", "choices=1", "choices='1': must be the number of columns, 2 or more"),
+    ("choose", "choices=right", "choices='right': must be the number of columns"),
+    ("nmt_text", "length=0", "length=0: must be 1 or more"),
+    ("nmt_multi30k", "pairs=-1", "pairs=-1: must be 0 or more"),
+])
+def test_arguments_out_of_their_ranges(name, arg, message):
+  with pytest.raises(ConfigError, match=f"^config arguments? {message}"):
+    module(name).get_config(arg)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt", "bart", "t5"])
+def test_tiny_keeps_the_vocabulary_that_is_named(name):
+  kind = config_of(name, "tiny,vocab=mine.json").tokenizer.kind
+  assert (kind.name, kind.path) == ("file", "mine.json")
+
+
 @pytest.mark.parametrize("arg,message", [
     ("bgi", "size='bgi': did you mean 'big'"),
     ("sizes=big", "did you mean 'size'"),

@@ -158,7 +158,7 @@ def test_images_of_a_table(tmp_path):
   for name, labels in (("names", ["b", "a", "b"]), ("numbers", [4, 2, 4])):
     rows = [{"image": {"bytes": png(i), "path": None}, "label": l} for i, l in enumerate(labels)]
     pa.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
-    config = vit.get_config(f"tiny,train=parquet:{name}.parquet")
+    config = vit.get_config("tiny")
     config.data.train = (f"parquet:{name}.parquet",)
     data = dataset(config, tmp_path)
     assert data.labels == (("a", "b") if name == "names" else ("2", "4"))
