@@ -5,12 +5,15 @@
       [--push_to_hub=ORG/NAME]
   python -m experiments.convert --workdir=W --to=stablehlo --output=DIR [--length=128]
   python -m experiments.convert --workdir=W --to=peft --output=DIR
+  python -m experiments.convert --workdir=W --to=jtx --output=DIR
 
 What is written must not exist yet. A workdir made from a Hugging Face model holds the model
 and its tokenizer, and no run; jtx.load_pretrained and --to_hf read it. --from_hf, and --workdir
 where it is read, may also be a name of the Hugging Face Hub. --to=hf --output=DIR is --to_hf=DIR,
 which writes a model card where the run has scores. Adapters (LoRA) are merged into the model, but
-by --to=peft, which writes them alone, as files of PEFT.
+by --to=peft, which writes them alone, as files of PEFT. --to=jtx writes the model and its
+tokenizers without the run, for predict, serve, init of configs and jtx.load_pretrained; also of a
+model that Hugging Face has no class for.
 """
 
 import os
@@ -22,7 +25,8 @@ from . import cli
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run to read, or of a model to make.")
 FROM_HF = flags.DEFINE_string("from_hf", None, "Hugging Face directory to read.")
 TO_HF = flags.DEFINE_string("to_hf", None, "Hugging Face directory to make.")
-TO = flags.DEFINE_enum("to", None, ["hf", "stablehlo", "peft", "onnx"], "What to make in --output.")
+TO = flags.DEFINE_enum(
+    "to", None, ["hf", "stablehlo", "peft", "jtx", "onnx"], "What to make in --output.")
 OUTPUT = flags.DEFINE_string("output", None, "Directory to make.")
 PUSH_TO_HUB = flags.DEFINE_string(
     "push_to_hub", None, "Name on the Hugging Face Hub, ORG/NAME, that --to_hf is uploaded as.")
@@ -53,8 +57,8 @@ def target() -> tuple[str, str] | None:
   if TO.value == "onnx":
     raise ConfigError(NO_ONNX)
   if (TO.value is None) != (OUTPUT.value is None):
-    raise ConfigError("--to and --output go together: --to=hf, --to=stablehlo or --to=peft, and"
-                      " --output=DIR")
+    raise ConfigError("--to and --output go together: --to=hf, --to=stablehlo, --to=peft or"
+                      " --to=jtx, and --output=DIR")
   given = [flag.value for flag in (FROM_HF, TO_HF, TO) if flag.value is not None]
   if len(given) != 1:
     raise ConfigError("give either --from_hf=DIR, to make a workdir, or --to_hf=DIR, to read one;"
@@ -62,7 +66,8 @@ def target() -> tuple[str, str] | None:
   to = ("hf", TO_HF.value) if TO_HF.value is not None else TO.value and (TO.value, OUTPUT.value)
   wrong = {None: (STEP, AVERAGE, PUSH_TO_HUB, LENGTH), "hf": (ARCHITECTURE, LENGTH),
            "stablehlo": (ARCHITECTURE, PUSH_TO_HUB),
-           "peft": (ARCHITECTURE, PUSH_TO_HUB, LENGTH)}[to and to[0]]
+           "peft": (ARCHITECTURE, PUSH_TO_HUB, LENGTH),
+           "jtx": (ARCHITECTURE, PUSH_TO_HUB, LENGTH, DTYPE)}[to and to[0]]
   for flag in wrong:
     if flag.value is not None:
       used = "--from_hf" if to is None else "--to_hf" if TO_HF.value else f"--to={to[0]}"
@@ -83,7 +88,7 @@ def from_hf() -> None:
 
 
 def to_folder(format: str, directory: str) -> None:
-  from jtx.errors import ConfigError
+  from jtx.errors import ConfigError, Inexpressible
   from jtx.saved.folder import Run, open_saved
   from jtx.saved.pretrained import push_to_hub, save_pretrained, save_program
   saved = open_saved(WORKDIR.value)
@@ -98,7 +103,10 @@ def to_folder(format: str, directory: str) -> None:
     save_program(directory, model, params, saved, length=LENGTH.value,
                  dtype=DTYPE.value or "float32")
     return
-  save_pretrained(directory, model, params, dtype=DTYPE.value, like=saved)
+  try:
+    save_pretrained(directory, model, params, format=format, dtype=DTYPE.value, like=saved)
+  except Inexpressible as error:
+    raise ConfigError(f"{error}; --to=jtx --output=DIR writes a folder that jtx reads") from error
   if PUSH_TO_HUB.value is not None:
     logging.info("uploaded: %s", push_to_hub(directory, PUSH_TO_HUB.value))
 

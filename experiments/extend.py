@@ -59,6 +59,7 @@ def make(tokenizer) -> tuple[dict[str, int], object]:
   """Writes the new model; the numbers to print, and its tokenizer."""
   from jtx.data.sources.registry import open_source
   from jtx.data.tokenizers import extended
+  from jtx.errors import ConfigError, Inexpressible
   from jtx.interop.extended import lengthened, with_tokens
   from jtx.saved.folder import open_saved
   from jtx.saved.pretrained import save_pretrained
@@ -76,9 +77,13 @@ def make(tokenizer) -> tuple[dict[str, int], object]:
     model, params = lengthened(model, params, MAX_LENGTH.value, WINDOW.value or 512,
                                tokenizer.eos_id)
     told |= {"max_length": MAX_LENGTH.value}
-  save_pretrained(TO_HF.value or WORKDIR.value, model, params, like=saved,
-                  format="hf" if TO_HF.value else "jtx",
-                  tokenizer=None if new is None else tokenizer)
+  try:
+    save_pretrained(TO_HF.value or WORKDIR.value, model, params, like=saved,
+                    format="hf" if TO_HF.value else "jtx",
+                    tokenizer=None if new is None else tokenizer)
+  except Inexpressible as error:
+    raise ConfigError(f"--to_hf={TO_HF.value}: {error}; --workdir=NEW makes a folder that jtx"
+                      " reads") from error
   return told, tokenizer
 
 

@@ -13,6 +13,10 @@ class ConfigError(ValueError):
   """A config that can't be used; the message names the key."""
 
 
+class Inexpressible(ConfigError):
+  """A model that no class of Hugging Face can express."""
+
+
 class DataError(ValueError):
   """Data that can't be used; the message names the file, the line or the spec at fault."""
 

@@ -5,7 +5,7 @@ from typing import Any, Mapping
 from absl import logging
 
 from jtx.config import ConfigDict, build, section, section_of
-from jtx.errors import ConfigError
+from jtx.errors import ConfigError, Inexpressible
 from jtx.interop import trunks
 from jtx.interop.attributes import (
     MULTI_LABEL, defaults, label_attributes, nested, num_labels, read)
@@ -122,13 +122,14 @@ def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...
     token_ids: `pad_token_id` and the like.
 
   Raises:
-    ConfigError: no family can, and why; or the labels do not fit the model.
+    Inexpressible: no family can, and why.
+    ConfigError: the labels do not fit the model.
   """
   own = {name: f for name, f in families.items() if MODELS[f.model] is type(model)}
   if not own:
     able = " or ".join(dict.fromkeys(MODELS[f.model].__name__ for f in families.values()))
-    raise ConfigError(f"a {type(model).__name__} can't be saved as a Hugging Face model: only"
-                      f" {able} can")
+    raise Inexpressible(f"a {type(model).__name__} can't be saved as a Hugging Face model: only"
+                        f" {able} can")
   reasons = []
   for of_family, family in own.items():
     try:
@@ -137,7 +138,8 @@ def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...
     except ConfigError as e:
       reasons.append(f"{of_family} {e}")
   else:
-    raise ConfigError("the model can't be expressed as a Hugging Face model: " + "; ".join(reasons))
+    raise Inexpressible("the model can't be expressed as a Hugging Face model: "
+                        + "; ".join(reasons))
   for key in lost:
     logging.info("config.json of %s has no place for %s: it is not kept", name, key)
   family.check_ids(token_ids)

@@ -15,7 +15,7 @@ import tokenizers as hf
 from jtx import storage
 from jtx.data.tokenizers import encodings
 from jtx.data.tokenizers.tokenizer import Tokenizer
-from jtx.errors import ConfigError
+from jtx.errors import ConfigError, Inexpressible
 from jtx.interop import configs, sentences, tables
 from jtx.interop.families import FAMILIES, families_of
 from jtx.interop.family import Family, type_of
@@ -97,8 +97,8 @@ def tensors_of(family: Family, model: Any, params: Any) -> dict[str, np.ndarray]
   wanted = list(tables.entries(rows, model.stacks, shapes))
   left = set(shapes) - {path for e in wanted for path, _ in e.places}
   if left:
-    raise ConfigError(f"the model can't be expressed as a Hugging Face model: it has no place for"
-                      f" parameter {min(left)}")
+    raise Inexpressible("the model can't be expressed as a Hugging Face model: it has no place for"
+                        f" parameter {min(left)}")
   return {file_name(family, model, entry.name): tables.write(entry, flat) for entry in wanted}
 
 

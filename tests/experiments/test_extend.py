@@ -49,8 +49,10 @@ def test_a_model_of_jtx_alone_with_more_tokens(tmp_path):
   params = drawn(model)
   save_pretrained(str(tmp_path / "old"), model, params, tokenizer, format="jtx")
   (tmp_path / "domain.txt").write_text("wordsof kindsof\n" * 3)
-  told = extend(f"--init={tmp_path}/old", "--tokens=6", f"--text={tmp_path}/domain.txt",
-                f"--workdir={tmp_path}/new")
+  asked = (f"--init={tmp_path}/old", "--tokens=6", f"--text={tmp_path}/domain.txt")
+  status, told = refused("extend", *asked, f"--to_hf={tmp_path}/new")
+  assert status and "--workdir=NEW makes a folder that jtx reads" in told
+  told = extend(*asked, f"--workdir={tmp_path}/new")
   assert told == {"new_tokens": 3, "vocab_size": tokenizer.vocab_size + 3}
   wider, found = load_pretrained(str(tmp_path / "new"))
   assert wider.vocab_size == tokenizer.vocab_size + 3 and wider.stack == model.stack

@@ -23,11 +23,13 @@ from jtx.inference.decode import METHODS
 from jtx.interop.trunks import param_shapes
 from jtx.models.encoder import HeadConfig
 from jtx.nn.positions import Learned
+from jtx.nn.rope import Rope
 from jtx.saved import pretrained
 from jtx.saved.folder import open_saved
 from jtx.saved.workdir import load_run
 from jtx.train import loop
 from tests.helpers import block, command, encoder
+from tests.interop.test_extended import drawn
 
 MODEL = encoder(
     vocab_size=31, width=12, num_layers=2, position=Learned(16),
@@ -91,6 +93,7 @@ def test_an_architecture_and_a_dtype_can_be_chosen(tmp_path):
     (("--to=hf", "--output=a", "--to_hf=b"), "give either --from_hf=DIR"),
     (("--to=hf", "--output=a", "--length=3"), "--length does not go with --to=hf"),
     (("--to=stablehlo", "--output=a", "--push_to_hub=a/b"), "--push_to_hub does not go with"),
+    (("--to=jtx", "--output=a", "--dtype=float16"), "--dtype does not go with --to=jtx"),
 ])
 def test_flags_that_do_not_fit_are_named(argv, expected, tmp_path):
   with pytest.raises(ConfigError, match=expected):
@@ -131,6 +134,9 @@ def test_a_run_becomes_a_hugging_face_model(tmp_path):
     assert model == task.model
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
     assert open_saved(directory).labels() == ("no", "yes")
+  passed_on = str(tmp_path / "passed_on")
+  run(f"--workdir={workdir}", "--to=jtx", f"--output={passed_on}")
+  assert Classifier(passed_on)(TEXTS[:2]) == Classifier(workdir)(TEXTS[:2])
   ours, theirs = (pretrained.load_tokenizer(d) for d in (workdir, made))
   encoded = [t.encode_texts(TEXTS, max_length=12) for t in (ours, theirs)]
   for a, b in zip(*encoded, strict=True):
@@ -144,7 +150,7 @@ def test_a_vision_run_and_its_folder_answer_alike(tmp_path):
     path = tmp_path / "data" / "ab"[number % 2] / f"{number}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(draw.integers(256, size=(48, 144), dtype=np.uint8)).save(path)
-  c = vit.get_config(f"tiny,lr=0.1,train=images:{tmp_path}/data")
+  c = vit.get_config("tiny,lr=0.1")
   c.data.train, c.evals, c.steps = (f"images:{tmp_path}/data",), {}, 2
   workdir, made, again = (str(tmp_path / name) for name in ("run", "made", "again"))
   loop.run(c.lock(), workdir)
@@ -154,6 +160,23 @@ def test_a_vision_run_and_its_folder_answer_alike(tmp_path):
   ours = Classifier(workdir)(pictures)
   assert len({str(answer.scores) for answer in ours}) == len(pictures)
   assert ours == Classifier(made)(pictures) == Classifier(again)(pictures)
+
+
+def test_a_model_that_only_jtx_has_is_passed_on_without_its_run(tmp_path):
+  model = encoder(vocab_size=31, width=12, num_layers=1, position=Rope(), mlm=True,
+                  num_token_types=1, block=block(num_heads=3, ffn_dim=20, norm_position="post"))
+  params = drawn(model)
+  tokenizer = wordpiece(iter(TEXTS), vocab_size=31, min_frequency=1, mask=True)
+  workdir, made = str(tmp_path / "run"), str(tmp_path / "made")
+  pretrained.save_pretrained(workdir, model, params, tokenizer, format="jtx")
+  with pytest.raises(ConfigError, match="can't be expressed .*; --to=jtx --output=DIR writes"):
+    run(f"--workdir={workdir}", f"--to_hf={made}")
+  assert os.listdir(tmp_path) == ["run"]
+  run(f"--workdir={workdir}", "--to=jtx", f"--output={made}")
+  again, found = pretrained.load_pretrained(made)
+  assert again == model
+  jax.tree.map(np.testing.assert_array_equal, found, params)
+  assert pretrained.load_tokenizer(made).to_json() == tokenizer.to_json()
 
 
 @pytest.mark.slow
