@@ -173,6 +173,8 @@ def test_a_step_reads_weights_and_cache_as_they_lie():
   carry = run.begin(run.prompts(TEXTS[:2]), None)
   text = go_on.lower(model, GREEDY, run.ends, run.apart, carry, jnp.array(9)).compile().as_text()
   assert re.search(r"f32\[24,40\]", text) and not re.search(r"f32\[3,(24,40|40,24)\]", text)
+  # Kernels are turned once, before all tokens, and no copy of one is made for a product.
+  assert not re.search(r"= f32\[(24,40|40,24|24,24)\]\S* (copy|transpose|fusion)\(", text)
   S = carry.state.ancestors.shape[-1]
   assert f"f32[2,2,{S},12]" in text
   assert not re.search(rf"= f32\[2,2,{S},12\]\S* (copy|slice|dynamic-slice)\(", text)
