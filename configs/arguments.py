@@ -69,17 +69,16 @@ def choose(table: dict[str, Any], name: str, what: str) -> Any:
   return table[name]
 
 
-def check_range(args: ConfigDict, key: str, least: float, most: float | None = None,
-                of: str = "") -> None:
+def check_range(key: str, value: int, least: int, most: int | None = None, of: str = "") -> None:
   """Raises ConfigError where an argument is out of its range, of what `of` says."""
-  if args[key] < least or most is not None and args[key] > most:
+  if value < least or most is not None and value > most:
     valid = f"{least} or more" if most is None else f"{least} to {most}"
-    raise ConfigError(f"config argument {key}={args[key]}: must be {valid}{of}")
+    raise ConfigError(f"config argument {key}={value}: must be {valid}{of}")
 
 
 def check_depth(args: ConfigDict, layers: int) -> None:
   """Raises ConfigError where `freeze` and `decay` do not fit a model of so many layers."""
-  check_range(args, "freeze", 0, layers, ", the layers of the model")
+  check_range("freeze", args.freeze, 0, layers, ", the layers of the model")
   if not 0 < args.decay <= 1:
     raise ConfigError(f"config argument decay={args.decay}: must be above 0, and 1 at most")
 
@@ -90,8 +89,7 @@ def packed_rows(batch: int, pack: int) -> int:
   Raises:
     ConfigError: they do not divide.
   """
-  if pack < 1:
-    raise ConfigError(f"config argument pack={pack}: must be 1 or more examples of a row")
+  check_range("pack", pack, 1, of=" examples of a row")
   if batch % pack:
     raise ConfigError(f"config argument pack={pack}: a batch of {batch} examples can't be made of"
                       f" rows of {pack}")

@@ -41,8 +41,7 @@ FEW_STEPS, RESTORE_STEPS = 1000, 3000
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, src="en", tgt="de", length=64, form="", pairs=0, denoise=False,
                               **nmt_text.START, tiny=False)
-  arguments.check_range(args, "length", 1)
-  arguments.check_range(args, "pairs", 0)
+  arguments.check_range("pairs", args.pairs, 0)
   files = lambda split: nmt_text.parallel(split, args.src, args.tgt)
   c = nmt_text.translator(args.length, files)
   common.apply(c, {"model.encoder": dict(width=128, block=dict(ffn=dict(dim=256)))})

@@ -39,7 +39,6 @@ START = dict(init="", vocab="")  # arguments of `begin`
 def get_config(arg: str = ""):
   args = arguments.parse_args(arg, src="en", tgt="de", train="", val="", length=128, denoise="",
                               **START, tiny=False)
-  arguments.check_range(args, "length", 1)
 
   def files(split):
     if table := args[split]:
@@ -103,6 +102,7 @@ def translator(length: int, files: Callable[[str], tuple[str, ...]]):
     length: tokens of a sentence at most.
     files: the sources of "train" and of "val".
   """
+  arguments.check_range("length", length, 1)
   c = common.get_config()
   c.model = nmt_base.encoder_decoder(
       width=256, num_layers=4, unroll=4, block=dict(

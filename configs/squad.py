@@ -38,7 +38,7 @@ def get_config(arg: str = ""):
   c.objective = common.objective("span", lm_weight=args.lm)
   given = args.dev
   train, args.dev = args.train or f"train-{version}.json", args.dev or f"dev-{version}.json"
-  arguments.check_range(args, "holdout", 0, 99, " percent")
+  arguments.check_range("holdout", args.holdout, 0, 99, " percent")
   if args.holdout:
     if given:
       raise ConfigError(f"config arguments holdout and dev={given} exclude each other: what is held"

@@ -186,6 +186,8 @@ def test_an_encoder_decoder_of_a_run_translates_as_its_export(form, tmp_path):
   c.evals, c.decode.max_target_length = {}, 12
   workdir, there = str(tmp_path / "run"), str(tmp_path / "there")
   loop.run(c.lock(), workdir)
+  with pytest.raises(ConfigError, match="--to=jtx: .* writes texts as its run's config says"):
+    run(f"--workdir={workdir}", "--to=jtx", f"--output={there}")
   run(f"--workdir={workdir}", f"--to_hf={there}")
   assert json.load(open(there + "/config.json"))["decoder_start_token_id"] == open_saved(
       workdir).tokenizer().bos_id
