@@ -186,7 +186,7 @@ class TorchSide:
 
   def about(self) -> dict[str, str]:
     import transformers
-    return {"torch": self.torch.__version__, "transformers": transformers.__version__,
+    return {"torch": str(self.torch.__version__), "transformers": transformers.__version__,
             "attention": self.model.config._attn_implementation}
 
   def autocast(self):

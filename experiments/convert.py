@@ -11,9 +11,9 @@ What is written must not exist yet. A workdir made from a Hugging Face model hol
 and its tokenizer, and no run; jtx.load_pretrained and --to_hf read it. --from_hf, and --workdir
 where it is read, may also be a name of the Hugging Face Hub. --to=hf --output=DIR is --to_hf=DIR,
 which writes a model card where the run has scores. Adapters (LoRA) are merged into the model, but
-by --to=peft, which writes them alone, as files of PEFT. --to=jtx writes the model and its
-tokenizers without the run, for predict, serve, init of configs and jtx.load_pretrained; also of a
-model that Hugging Face has no class for, but not of one that writes texts.
+by --to=peft, which writes them alone, as files of PEFT. --to=jtx writes the model, its tokenizers
+and how it reads and writes texts, without the run, for predict, translate, serve, init of configs
+and jtx.load_pretrained; also of a model that Hugging Face has no class for.
 """
 
 import os
@@ -103,15 +103,9 @@ def to_folder(format: str, directory: str) -> None:
     save_program(directory, model, params, saved, length=LENGTH.value,
                  dtype=DTYPE.value or "float32")
     return
-  writes = isinstance(saved, Run) and model.heads & {"lm", "seq2seq"}
-  if format == "jtx" and writes:
-    raise ConfigError(f"--to=jtx: --workdir={WORKDIR.value} writes texts as its run's config says,"
-                      " which such a folder has no place for; keep the run, or give --to_hf=DIR")
   try:
     save_pretrained(directory, model, params, format=format, dtype=DTYPE.value, like=saved)
   except Inexpressible as error:
-    if writes:
-      raise
     raise ConfigError(f"{error}; --to=jtx --output=DIR writes a folder that jtx reads") from error
   if PUSH_TO_HUB.value is not None:
     logging.info("uploaded: %s", push_to_hub(directory, PUSH_TO_HUB.value))

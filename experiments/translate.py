@@ -75,7 +75,6 @@ def open_translator():
   from jtx.inference.translate import Translator
   from jtx.saved import speaking
   from jtx.saved.ensemble import load
-  from jtx.saved.folder import Run
   from jtx.saved.languages import between
   saved, model, params = load(WORKDIR.value, STEP.value, AVERAGE.value, check_translates)
   decode, writing = speaking.writing(saved, model)
@@ -83,7 +82,7 @@ def open_translator():
   tokenizers, writing = between(saved.tokenizers(), writing, SOURCE_LANGUAGE.value,
                                 TARGET_LANGUAGE.value)
   translator = Translator(model, params, tokenizers, decode, writing=writing)
-  return translator, saved.data.clean if isinstance(saved, Run) else list
+  return translator, speaking.cleaner(saved)
 
 
 def check_flags() -> None:

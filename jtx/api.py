@@ -36,7 +36,7 @@ from jtx.inference.translate import Hypothesis
 from jtx.inference.translate import Translator as TextTranslator
 from jtx.models.heads import TASKS
 from jtx.saved import speaking
-from jtx.saved.folder import Run, open_saved
+from jtx.saved.folder import open_saved
 from jtx.saved.languages import between
 from jtx.saved.pretrained import load_pretrained, load_tokenizer, push_to_hub, save_pretrained
 from jtx.saved.trained import MAX_LENGTH, trained
@@ -215,6 +215,7 @@ class Translator(Opened):
                batch_size: int = 64, languages: tuple[str, str] = ("", ""), **options: Any):
     super().__init__(directory, batch_size=batch_size, **options)
     decode, writing = speaking.writing(self.saved, self.model)
+    self.clean = speaking.cleaner(self.saved)
     tokenizers, writing = between(self.saved.tokenizers(), writing, *languages)
     with decode.unlocked():
       decode.batch_size = batch_size
@@ -232,8 +233,7 @@ class Translator(Opened):
 
   def hypotheses(self, texts: Sequence[str]) -> list[list[Hypothesis]]:
     """The `decode.method.n_best` translations of each text, best first, with their scores."""
-    texts = listed(texts)
-    return self.translator(self.saved.data.clean(texts) if isinstance(self.saved, Run) else texts)
+    return self.translator(self.clean(listed(texts)))
 
 
 class Generator(Opened):

@@ -287,15 +287,7 @@ class Dataset:
 
   def clean(self, texts: Sequence[str]) -> list[str]:
     """Source texts as training saw them, before tokenising."""
-    field = self.fields[0]
-    results = []
-    for text in texts:
-      examples = [{"id": 0, **dict.fromkeys(self.fields, text)}]
-      for op in recipes.text_ops(self.ops):
-        if not op.renames:  # a line has no fields yet
-          examples = op(examples, self.tokenizers)
-      results.append(examples[0][field] if examples else "")
-    return results
+    return recipes.cleaned(recipes.line_ops(self.ops), self.fields, texts)
 
   def prepare(self, specs: Sequence[str]) -> prepared.Prepared | LazyExamples:
     if self.recipe.augment:

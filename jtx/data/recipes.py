@@ -241,6 +241,22 @@ def text_ops(ops: Sequence[ExampleOp]) -> list[ExampleOp]:
   return list(itertools.takewhile(lambda op: not token_fields(op.columns), ops))
 
 
+def line_ops(ops: Sequence[ExampleOp]) -> list[ExampleOp]:
+  """Those of `text_ops` for a line that stands alone, which has no fields yet."""
+  return [op for op in text_ops(ops) if not op.renames]
+
+
+def cleaned(ops: Sequence[ExampleOp], fields: Sequence[str], texts: Sequence[str]) -> list[str]:
+  """Lines as `line_ops` leave the first of these fields; "" of one that they drop."""
+  results = []
+  for text in texts:
+    examples = [{"id": 0, **dict.fromkeys(fields, text)}]
+    for op in ops:
+      examples = op(examples, {})
+    results.append(examples[0][fields[0]] if examples else "")
+  return results
+
+
 def model_keys(ops: Sequence[Op], layout: LayoutOp) -> dict[str, Any]:
   """Keys that a model leaves unset: `max_side` of patches, `head.both_orders` of pairs of texts."""
   if hasattr(layout, "max_side"):

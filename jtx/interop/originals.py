@@ -24,6 +24,7 @@ class Originals(NamedTuple):
   dtype: str = "float32"  # of the tensors
   start: int | None = None  # token before the first of a target; None is told by `config`
   bare: bool = False  # no token stands before a text, whatever its tokenizer would put there
+  speaking: Mapping[str, Any] | None = None  # of a model of jtx, as in `jtx.saved.texts`
 
   @property
   def tokenizer(self) -> dict[str, bytes]:
@@ -44,7 +45,7 @@ class Originals(NamedTuple):
     return sentences.max_length(self.texts)
 
   def without_tokenizer(self) -> "Originals":
-    return self._replace(texts=self.generation | self.sentences)
+    return self._replace(texts=self.generation | self.sentences, speaking=None)
 
   @property
   def generation(self) -> dict[str, bytes]:

@@ -25,6 +25,8 @@ def save(directory: str, model: Any, params: Any, tokenizers: Mapping[str, Token
   if image_ops is not None:
     content.image_ops = tuple(
         section_of(OPS, op) for op in preprocessor.evaluated(image_ops, model.image))
+  if original.speaking is not None and model.heads & {"lm", "seq2seq"}:
+    content.texts = original.speaking
   texts = {field: tokenizer.to_json() for field, tokenizer in tokenizers.items()}
   with files.NewDirectory(directory) as path:
     workdir.write_config(content, path)

@@ -15,14 +15,14 @@ from jtx.data.ops.registry import OPS
 from jtx.data.tokenizers import files as tokenizer_files
 from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
-from jtx.interop import files, generation, huggingface, originals, preprocessor, trunks
+from jtx.interop import files, huggingface, originals, preprocessor, trunks
 from jtx.interop.originals import Originals
 from jtx.models import MODELS, electra, elmo, rnn
 from jtx.models.encoder import Encoder
 from jtx.models.global_tokens import global_fields
 from jtx.models.heads import TASKS
 from jtx.nn import lora
-from jtx.saved import base, card, workdir
+from jtx.saved import base, card, texts, workdir
 from jtx.saved.checkpoint import Checkpointer
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spiece.model")  # of a Hugging Face folder
@@ -194,6 +194,11 @@ class Workdir(Saved):
   def config(self) -> ConfigDict:
     return workdir.read_config(self.directory)
 
+  @property
+  @abc.abstractmethod
+  def texts(self) -> ConfigDict | None:
+    """How the model reads and writes texts; see `jtx.saved.texts`. None is not told."""
+
   def load(self, architecture=None, step=None, average=None):
     if architecture is not None:
       raise ConfigError(f"architecture={architecture!r}: {self.directory} is a workdir of jtx,"
@@ -270,15 +275,12 @@ class Run(Workdir):
     first, *others, layout = (op for op in self.data.recipe.augment if not op.tokenizer_fields)
     return [*first.evaluated, *others, *layout.evaluated]  # which ask for no labels and boxes
 
+  @functools.cached_property
+  def texts(self):
+    return texts.of_run(self.config, self.data)
+
   def originals(self):
-    start = self.data.info.get("bos_id")
-    form = self.data.recipe.form
-    if "tgt" not in self.data.fields:
-      pairs = form is not None and "tgt" in form.columns
-      return Originals(start=start, bare=pairs and not self.data.around[0])
-    content = generation.written(self.config.decode, start, self.data.tokenizers["tgt"])
-    texts = {generation.FILE: files.json_text(content).encode()}
-    return Originals(texts=texts, start=start, bare=not self.data.around[0])
+    return texts.originals(self.texts, self.data.tokenizers)
 
   def told(self):
     return card.told(self.directory, self.config, self.step, self.average)
@@ -298,8 +300,13 @@ class Converted(Workdir):
     texts = tokenizer_files.load_tokenizers(self.directory) or {}
     return {field: tokenizer_files.from_json(text) for field, text in texts.items()}
 
+  @property
+  def texts(self):
+    return self.config.get("texts")
+
   def originals(self):
-    return originals.kept_in(self.directory)
+    kept = originals.kept_in(self.directory)
+    return kept if self.texts is None else texts.originals(self.texts, self.tokenizers())
 
   def image_ops(self, model):
     if "image_ops" not in self.config:  # those of before had a resize

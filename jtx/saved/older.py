@@ -72,6 +72,8 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
       config[key] = full(registry, config[key])
   if "data" in config:
     config.data.ops = tuple(full(OPS, op) for op in config.data.ops)
+  if "texts" in config:
+    config.texts.ops = tuple(full(OPS, op) for op in config.texts.ops)
   if "distill" in config:
     config.distill.terms = tuple(full(TERMS, term) for term in config.distill.terms)
   return config

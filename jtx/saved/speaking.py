@@ -1,27 +1,30 @@
 """Where texts that the model of a folder goes on with begin and end, and how talks are written."""
 
+import functools
 import os
-from typing import Any
+from typing import Any, Callable, Sequence
 
 from jtx import storage
-from jtx.config import ConfigDict, section
+from jtx.config import ConfigDict, build, section
+from jtx.data import recipes
+from jtx.data.ops.registry import OPS
 from jtx.errors import ConfigError
 from jtx.inference.decode import METHODS, Ends
 from jtx.inference.rules import Rules
 from jtx.inference.translate import Writing, run_writing
 from jtx.interop import generation, originals
 from jtx.saved import languages
-from jtx.saved.folder import HuggingFace, Run, Saved
+from jtx.saved.folder import HuggingFace, Saved, Workdir
 
 MAX_LENGTH = 256  # tokens of a source or a target, where nothing tells
 
 
 def begin_ids(saved: Saved) -> tuple[int, ...] | None:
   """The tokens that stand before a prompt; None is those of the tokenizer."""
-  if not isinstance(saved, Run):
+  texts = _texts(saved)
+  if texts is None or texts.begin is None:
     return None
-  begins = [op.begin for op in saved.config.data.ops if op.name == "tokenize"]
-  return None if not begins else (saved.tokenizer().bos_id,) if begins[0] else ()
+  return (saved.tokenizer().bos_id,) if texts.begin else ()
 
 
 def around_texts(saved: Saved) -> tuple[bool, str]:
@@ -30,8 +33,8 @@ def around_texts(saved: Saved) -> tuple[bool, str]:
   Raises:
     ConfigError: its texts stand beside codes of their languages, which the op does not write.
   """
-  if isinstance(saved, Run):
-    begin, start = saved.data.around[0], saved.data.info.get("bos_id")
+  if (texts := _texts(saved)) is not None:
+    begin, start = texts.around[0], texts.start
   elif isinstance(saved, HuggingFace):
     if found := languages.codes(saved.tokenizer()):
       raise ConfigError(f"{saved.directory}: its texts stand beside codes of languages, such as"
@@ -59,12 +62,10 @@ def writing(saved: Saved, model: Any) -> tuple[ConfigDict, Writing | None]:
   Raises:
     ConfigError: settings of generation that can't be used.
   """
-  if isinstance(saved, Run):
-    tokenizers = saved.tokenizers()
-    if "tgt" not in tokenizers:
-      return saved.config.decode.copy_and_resolve_references(), None
-    return (saved.config.decode.copy_and_resolve_references(),
-            run_writing(tokenizers["tgt"], saved.data.info["bos_id"], saved.data.around))
+  if (texts := _texts(saved)) is not None:
+    decode = texts.decode.copy_and_resolve_references()
+    target = saved.tokenizers().get("tgt")
+    return decode, target and run_writing(target, texts.start, texts.around)
   longest = model.longest or MAX_LENGTH
   options = ConfigDict({"method": section(METHODS, "beam"), "batch_size": 64,
                         "max_source_length": min(MAX_LENGTH, longest),
@@ -94,7 +95,17 @@ def writing(saved: Saved, model: Any) -> tuple[ConfigDict, Writing | None]:
 
 def chat_template(saved: Saved) -> str:
   """How a conversation is written, in Jinja; "" where nothing tells."""
-  written = []
-  if isinstance(saved, Run):
-    written = [op.template for op in saved.config.data.ops if "template" in op]
-  return next(filter(None, written), getattr(saved.tokenizer(), "chat_template", ""))
+  texts = _texts(saved)
+  return texts and texts.template or getattr(saved.tokenizer(), "chat_template", "")
+
+
+def cleaner(saved: Saved) -> Callable[[Sequence[str]], list[str]]:
+  """What makes lines as the training's were before they became tokens."""
+  if (texts := _texts(saved)) is None:
+    return list
+  ops = [build(OPS, op, what=f"texts.ops[{i}]") for i, op in enumerate(texts.ops)]
+  return functools.partial(recipes.cleaned, ops, texts.fields)
+
+
+def _texts(saved: Saved) -> ConfigDict | None:
+  return saved.texts if isinstance(saved, Workdir) else None

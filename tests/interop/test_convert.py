@@ -186,8 +186,6 @@ def test_an_encoder_decoder_of_a_run_translates_as_its_export(form, tmp_path):
   c.evals, c.decode.max_target_length = {}, 12
   workdir, there = str(tmp_path / "run"), str(tmp_path / "there")
   loop.run(c.lock(), workdir)
-  with pytest.raises(ConfigError, match="--to=jtx: .* writes texts as its run's config says"):
-    run(f"--workdir={workdir}", "--to=jtx", f"--output={there}")
   run(f"--workdir={workdir}", f"--to_hf={there}")
   assert json.load(open(there + "/config.json"))["decoder_start_token_id"] == open_saved(
       workdir).tokenizer().bos_id
@@ -200,3 +198,35 @@ def test_an_encoder_decoder_of_a_run_translates_as_its_export(form, tmp_path):
     options.method.penalty = "gnmt"  # which the files have no word for
   theirs.translator.method = build(METHODS, options.method, what="decode.method")
   assert theirs.hypotheses(texts) == ours.hypotheses(texts)
+
+
+def folder_contents(directory):
+  return {path.name: path.read_bytes() for path in pathlib.Path(directory).iterdir()
+          if path.name != "README.md"}  # which tells of the run
+
+
+@pytest.mark.slow
+def test_a_translator_without_its_run_reads_and_writes_as_in_it(tmp_path):
+  c = nmt_multi30k.get_config("form=bart,tiny")
+  c.evals, c.decode.max_target_length = {}, 12
+  c.decode.method.beam, c.decode.method.alpha = 2, 0.1
+  c.data.ops = (c.data.ops[0], common.op("lowercase"), *c.data.ops[1:])
+  workdir, made, *exports = (str(tmp_path / name) for name in ("run", "made", "a", "b"))
+  loop.run(c.lock(), workdir)
+  run(f"--workdir={workdir}", "--to=jtx", f"--output={made}")
+  ours, theirs = (jtx.Translator(d) for d in (workdir, made))
+  texts = ["half past one", "", "Half  PAST one", "ten to four"]
+  assert theirs.hypotheses(texts) == ours.hypotheses(texts)
+  assert theirs.translator.options == ours.translator.options
+  assert theirs(texts[:1]) == theirs(texts[2:3])
+  for source, target in zip((workdir, made), exports):
+    run(f"--workdir={source}", f"--to_hf={target}")
+  assert folder_contents(exports[0]) == folder_contents(exports[1])
+  again = str(tmp_path / "again")
+  jtx.save_pretrained(again, theirs.model, theirs.params, format="jtx", like=made)
+  assert open_saved(again).config == open_saved(made).config
+  other = str(tmp_path / "other")
+  jtx.save_pretrained(other, theirs.model, theirs.params, {
+      field: wordpiece(iter(TEXTS), vocab_size=31, min_frequency=1) for field in ("src", "tgt")},
+      format="jtx", like=made)
+  assert "texts" not in open_saved(other).config  # which are those of other tokens

@@ -15,7 +15,8 @@ def test_texts_are_read_as_they_were_in_pretraining(config, size, begin, start):
   """T5's inputs have an end token alone, BART's a begin token, too; an export's as well."""
   c = config.get_config(f"{size},tiny")
   run = Run("nowhere")
-  run.data = data = Dataset(c.data, c.tokenizer)
+  run.config, run.data = c, Dataset(c.data, c.tokenizer)
+  data = run.data
   batch = next(iter(data.eval_batches(c.evals.val.source, 8, range(8))))
   tokenizer, used = data.tokenizers["text"], batch["src_segment_ids"][:, 0] > 0
   assert used.any()

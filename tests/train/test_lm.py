@@ -79,6 +79,16 @@ def test_a_prompt_begins_as_the_texts_of_training_did(trained):
   assert generate.generator.prompts(["To"])[0].tolist() == [1, *prompt]
 
 
+@pytest.mark.parametrize("begin", [False, True])
+def test_a_prompt_begins_the_same_without_the_run(begin, trained, tmp_path):
+  saved = open_saved(str(trained[0] / "run"))
+  with saved.config.unlocked():
+    saved.config.data.ops[0].begin = begin
+  jtx.save_pretrained(str(tmp_path / "made"), *saved.load(), format="jtx", like=saved)
+  made = open_saved(str(tmp_path / "made"))
+  assert speaking.begin_ids(made) == ((saved.tokenizer().bos_id,) if begin else ())
+
+
 @pytest.mark.slow
 def test_a_run_in_pieces_is_that_in_one(trained, tmp_path):
   for _ in range(8):

@@ -70,6 +70,9 @@ def test_answers_to_conversations(instructed, tmp_path, capsys):
   found = json.loads(capsys.readouterr().out)
   generate = jtx.Generator(workdir, max_new_tokens=8)
   assert found["id"] == 7 and generate.chat([asked]) == [found["text"]]
+  made = str(tmp_path / "made")
+  run_command("convert", f"--workdir={workdir}", "--to=jtx", f"--output={made}")
+  assert jtx.Generator(made, max_new_tokens=8).chat([asked]) == [found["text"]]
   prompt = generate.generator.of_messages(generate.template(), asked)
   tokenizer = generate.trained.tokenizer
   assert tokenizer.tokens(prompt)[-len("assistant|"):] == list("assistant|")
