@@ -3,7 +3,7 @@
 # make test        the fast tests
 # make test-slow   the tests that train or compile something
 # make test-exhaustive
-#                  random cases beside the covering sets, for changes of what these test
+#                  further cases beside the covering sets, for changes of what these test
 # make test-parity the tests against PyTorch, transformers and others, which it installs
 # make notebooks   write notebooks/*.ipynb from their texts, notebooks/*.py
 # make site        build README.md and docs/ as a site in build/site, with mkdocs, which it installs
@@ -36,6 +36,7 @@ test: .venv/.installed
 test-slow: .venv/.installed
 	$(PYTEST) -m "slow and not exhaustive" $$(grep -rlw --include='test_*.py' slow tests) || test $$? -eq 5
 
+# Of those beside PyTorch each says that it is skipped, unless test-parity has installed it.
 test-exhaustive: .venv/.installed
 	$(PYTEST) -m exhaustive $$(grep -rlw --include='test_*.py' exhaustive tests)
 
@@ -46,7 +47,7 @@ site: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
 
 test-parity: .venv/.parity
-	$(PYTEST) tests/parity
+	$(PYTEST) -m "not exhaustive" tests/parity
 
 .venv/.parity .venv/.docs: .venv/.%: requirements-%.lock .venv/.installed
 	$(PIP) install -qq --no-compile --no-deps -r $<

@@ -182,19 +182,25 @@ def path_of(config):
 
 
 def tiny_cases():
-  """Cases of which a step is made, and those that only have other data or numbers.
+  """Cases of which a step is made, and those of which only a batch is.
 
   A key is stepped with the first value that an item gives it: what others compute is tested by
-  itself, and all are traced at full size.
+  itself, and all are traced at full size. Every config takes its step in `make test-slow`, with its
+  first tiny preset; its further presets and items are for `make test-exhaustive`.
   """
-  steps, others, seen, paths = [], [], set(), set()
+  steps, others, seen, paths, stepped = [], [], set(), set(), set()
 
   def add(n, p, s, i):
     path = path_of(config_of(n, p, s, i))
-    slow = (n, p, s) != ("nmt_base", "tiny", None)
-    (others if path in paths else steps).append(
-        pytest.param(n, p, s, i, marks=[pytest.mark.slow] if slow else []))
+    if path not in paths:
+      further = [pytest.mark.exhaustive] if n in stepped else []
+      fast = (n, p, s) == ("nmt_base", "tiny", None)
+      marks = [] if fast else [pytest.mark.slow, *further]
+      steps.append(pytest.param(n, p, s, i, marks=marks))
+    if path in paths or n in stepped:
+      others.append(pytest.param(n, p, s, i, marks=pytest.mark.slow))
     paths.add(path)
+    stepped.add(n)
 
   for n, p in PRESETS:
     if "tiny" in p:

@@ -124,7 +124,8 @@ def test_a_lost_peer_is_told_in_a_sentence(monkeypatch, capfd, caplog):
 # more numbers of processes, steps and examples than it needs.
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("config", ["bert", "vit_digits"])
+@pytest.mark.parametrize("config", [
+    "bert", pytest.param("vit_digits", marks=pytest.mark.exhaustive)])
 def test_two_processes_give_the_losses_of_one(config, tmp_path):
   (tmp_path / "few.txt").write_text("It runs.\nAnd then it ends.\n\n" * 11)
   digits = open_source("embedded:digits:test")

@@ -5,9 +5,10 @@ import pathlib
 import subprocess
 import sys
 
+import jax
 import pytest
 
-from benchmarks import encoders
+from benchmarks import clip, detr, encoders, lm
 from tests.helpers import one_device
 
 pytest.importorskip("torch", reason="PyTorch is not installed: make test-parity installs it")
@@ -52,6 +53,7 @@ def test_the_last_line_of_the_images_suite():
     assert all(len(rates) == 2 and min(rates) > 0 for rates in part["all"].values())
 
 
+@pytest.mark.exhaustive
 def test_the_last_line_of_the_detectors_suite():
   result = last_line("--suite=detr", "--steps=1")
   step, matching = result["step"], result["matching"]
@@ -62,6 +64,7 @@ def test_the_last_line_of_the_detectors_suite():
     assert all(len(rates) == 2 and min(rates) > 0 for rates in part["all"].values())
 
 
+@pytest.mark.exhaustive
 def test_the_last_line_of_the_towers_suite():
   result = last_line("--suite=clip", "--steps=1")
   for part in (result["step"], result["packed"]):
@@ -71,6 +74,7 @@ def test_the_last_line_of_the_towers_suite():
   assert of_one == pytest.approx(of_several, rel=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_the_last_line_of_the_language_models_suite():
   result = last_line("--suite=lm", "--steps=1")
   assert result["step"]["loss"]["jtx"] == pytest.approx(
@@ -90,6 +94,7 @@ def test_the_last_line_of_the_language_models_suite():
   assert experts["flops"]["experts"] - experts["flops"]["dense"] == 3 * 2 * (2 * 32 * 8)
 
 
+@pytest.mark.exhaustive
 def test_the_last_line_of_the_encoders_suite():
   found = last_line("--suite=encoders", "--steps=1", "--part=electra")["electra"]
   assert found["loss"]["jtx"] == pytest.approx(found["loss"]["transformers"], rel=1e-4)
@@ -97,15 +102,23 @@ def test_the_last_line_of_the_encoders_suite():
   assert all(len(rates) == 2 and min(rates) > 0 for rates in found["all"].values())
 
 
-@pytest.mark.parametrize("part", ["deberta", "xlnet"])
-def test_the_sides_of_the_encoders_suite_compute_the_same(part):
-  size = encoders.SIZES["tiny"]
-  ours = encoders.Jtx(size, part)
-  state, config = ours.weights(encoders.FAMILIES[part].family), ours.hf_config()
-  theirs = encoders.Transformers(size, part, state=state, hf_config=config)
-  assert ours.loss() == pytest.approx(theirs.loss(), rel=1e-5)
-  theirs.updates(2)
-  assert theirs.loss() < ours.loss()
+@pytest.mark.parametrize("suite, family, options", [
+    (encoders, "deberta", {"part": "deberta"}), (encoders, "xlnet", {"part": "xlnet"}),
+    (clip, "clip", {"packed": False}), (clip, "clip", {"packed": True}), (detr, "detr", {}),
+    (lm, "gpt2", {})])
+def test_the_sides_of_a_suite_compute_the_same(suite, family, options, monkeypatch):
+  one = jax.devices()[:1]
+  monkeypatch.setattr(jax, "devices", lambda *_: one)
+  size = suite.SIZES["tiny"]
+  ours = suite.Jtx(size, **options)
+  state, config = ours.weights(family), ours.hf_config()
+  theirs = suite.Transformers(size, **options, state=state, hf_config=config)
+  before = ours.loss()
+  assert theirs.loss() == pytest.approx(before, rel=1e-4)
+  for side in (ours, theirs):
+    side.warm_up()
+    side.updates(2)
+    assert side.loss() < before
 
 
 def test_the_last_line_of_the_encoder_decoders_suite():
@@ -118,6 +131,7 @@ def test_the_last_line_of_the_encoder_decoders_suite():
   assert result["generate"]["identical"] == 1 and result["pairs_of_a_batch"] > 4
 
 
+@pytest.mark.exhaustive
 def test_the_last_line_of_equal_time(tmp_path):
   result = last_line("--suite=equal_time", "--steps=4", f"--workdir={tmp_path}")
   half, end = result["scores"]
@@ -129,7 +143,8 @@ def test_the_last_line_of_equal_time(tmp_path):
   assert same("tokens") and same("unigram_nll") and not same("nll")
 
 
-@pytest.mark.parametrize("part, peer", [("full", "flax"), ("sentences", "transformers")])
+@pytest.mark.parametrize("part, peer", [
+    pytest.param("full", "flax", marks=pytest.mark.exhaustive), ("sentences", "transformers")])
 def test_the_last_line_of_the_pretraining_suite(part, peer):
   result = last_line("--suite=bert", "--steps=1", f"--part={part}", f"--peer={peer}")
   if peer == "transformers":

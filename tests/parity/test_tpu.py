@@ -51,6 +51,7 @@ def test_what_does_not_fit_is_a_result():
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_a_row_over_eight_chips_leaves_each_a_fifth_of_its_activations_or_less():
   """A small ModernBERT at its full length, with the kernel that its masks are for."""
   smallest = ("--config.model.stack.num_layers=3", "--config.model.stack.width=128",
@@ -82,12 +83,13 @@ def test_a_mask_and_a_bias_of_an_own_repository_are_in_the_fused_kernel():
 
 @pytest.mark.long
 @pytest.mark.parametrize("topology, mesh, config", [
-    ("v4:2x2x1", "tensor", ("modernbert.py", *SMALL, FEW_TOKENS,
-                            "--config.phases=((1.0, 2048, 1),)", "--config.batch_size=1",
-                            "--config.optim.accumulate=1")),
+    pytest.param("v4:2x2x1", "tensor", (
+        "modernbert.py", *SMALL, FEW_TOKENS, "--config.phases=((1.0, 2048, 1),)",
+        "--config.batch_size=1", "--config.optim.accumulate=1"), marks=pytest.mark.exhaustive),
     ("v5p:2x2x1", "context", ("bert.py:mini", "--config.phases=((1.0, 512, 8),)",
                               "--config.batch_size=8", FEW_TOKENS)),
-    ("v6e:2x2", "fsdp", ("mae.py:ti", "--config.batch_size=8"))])
+    pytest.param("v6e:2x2", "fsdp", ("mae.py:ti", "--config.batch_size=8"),
+                 marks=pytest.mark.exhaustive)])
 def test_attention_is_fused_on_other_chips_and_meshes(topology, mesh, config):
   """A part of the table `meshes` of benchmarks/pods.py, of smaller models."""
   done, result = report(f"--config=configs/{config[0]}", f"--topology={topology}", *config[1:],

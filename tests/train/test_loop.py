@@ -50,7 +50,8 @@ MESHES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MESHES)
+@pytest.mark.parametrize("name", [
+    name if " x " in name else pytest.param(name, marks=pytest.mark.exhaustive) for name in MESHES])
 def test_a_mesh_of_eight_gives_the_losses_of_one_device(reference, tmp_path, name):
   config = tiny_config(mesh=MESHES[name])
   loop.run(config, str(tmp_path), jax.devices())
@@ -233,7 +234,8 @@ print("done", flush=True)
 """
 # At start-up, and where the log has grown to some length: in the loop, often in a save.
 KILLED = [("tests.helpers", "tiny_config", (1, 20)),
-          ("tests.train.test_vision", "augmented_config", (9,))]
+          pytest.param(("tests.train.test_vision", "augmented_config", (9,)),
+                       marks=pytest.mark.exhaustive)]
 
 
 def start(workdir, module, function):
