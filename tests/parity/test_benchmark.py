@@ -114,7 +114,7 @@ def test_the_sides_of_a_suite_compute_the_same(suite, family, options, monkeypat
   state, config = ours.weights(family), ours.hf_config()
   theirs = suite.Transformers(size, **options, state=state, hf_config=config)
   before = ours.loss()
-  assert theirs.loss() == pytest.approx(before, rel=1e-4)
+  assert theirs.loss() == pytest.approx(before, rel=1e-5)
   for side in (ours, theirs):
     side.warm_up()
     side.updates(2)
