@@ -32,7 +32,7 @@ from . import arguments, common, nmt_base
 
 PRESETS = ("", "src=de,tgt=en,length=32", "tiny",
            "src=translation.en,tgt=translation.de,train=t.parquet,val=v.jsonl",
-           "denoise=mono.en+jsonl:mono.jsonl", "vocab=vocab.txt", "denoise=mono.en,tiny")
+           "denoise=mono.en+jsonl:mono.jsonl", "vocab=vocab.txt")
 START = dict(init="", vocab="")  # arguments of `begin`
 
 
@@ -49,6 +49,7 @@ def get_config(arg: str = ""):
   if args.tiny:
     nmt_base.shrink(c)
   if args.denoise:
+    arguments.refuse_beside_tiny(args, "denoise")
     if args.train:
       raise ConfigError("config argument train: has no place beside denoise, whose texts are"
                         " trained on; leave it out")

@@ -317,6 +317,7 @@ def test_tiny_takes_arguments_from_the_command_line_form():
     ("vit", "tiny,train=images:mine", "train='images:mine' has no place beside tiny"),
     ("clip", "val=captions:mine.tsv,tiny", "val='captions:mine.tsv' has no place beside tiny"),
     ("classify", "tiny,others=mine.tsv", "others='mine.tsv' has no place beside tiny"),
+    ("nmt_text", "denoise=mono.en,tiny", "denoise='mono.en' has no place beside tiny"),
     ("shakespeare", "tiny,text=mine.txt", "text='mine.txt' has no place beside tiny"),
 ])
 def test_arguments_that_do_not_fit(name, arg, message):
