@@ -56,7 +56,7 @@ def test_there_and_back_is_the_same_bytes(tmp_path, capsys):
   pretrained.save_pretrained(there, MODEL, params, tokenizer, labels=("a", "b", "c"))
   run(f"--from_hf={there}", f"--workdir={workdir}")
   assert pretrained.load_pretrained(workdir)[0] == MODEL
-  with pytest.raises(ConfigError, match="holds a model and no run of jtx; predict and jtx"):
+  with pytest.raises(ConfigError, match="holds a model and no run of jtx, so no data: predict, "):
     load_run(workdir)
   with command("inspect") as module:
     cli.parse(["inspect", f"--workdir={workdir}"], ("workdir",))
