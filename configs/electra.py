@@ -7,9 +7,10 @@ beside the generator's (He et al. 2021, DeBERTaV3); those of CORPUS_ARGS in bert
 data is taken, and by position=disentangled gives the encoder DeBERTa's attention. The paper trains
 small for 1,000,000 steps of 128 rows of 128 tokens (4 days on one V100), base for 766,000 of 256
 rows of 512 (4 days on 16 TPUv3 chips), and reports 77.4, 82.7 and, for large, 85.2 on GLUE's test
-set. Its Adam does not correct the bias of early steps; here it does. Not yet reproduced here. What
-a run leaves, for `experiments.convert`, `configs/glue.py` and others, is the encoder without its
-generator.
+set. Its Adam does not correct the bias of early steps; here it does. Not yet reproduced here.
+--config.init_from=FOLDER starts the encoder from another, of masked tokens or of replaced ones, and
+the generator from fresh parameters. What a run leaves, for `experiments.convert`, `configs/glue.py`
+and others, is the encoder without its generator.
 """
 
 from . import arguments, bert, common

@@ -110,13 +110,19 @@ class Electra(Encoder):
     return self.generator_head(constrain(hidden, "batch", "length", None, uneven=True), self.embed)
 
 
+def encoder_of(model: Any) -> Any:
+  """Of an `Electra` the encoder, whose parameters have the same paths; any other model as it is."""
+  if not isinstance(model, Electra):
+    return model
+  return Encoder(**{f.name: getattr(model, f.name) for f in dataclasses.fields(Encoder)
+                    if f.init and f.name not in ("parent", "name")})
+
+
 def discriminator(model: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
   """Of an `Electra` the encoder and its parameters; any other model as it is."""
   if not isinstance(model, Electra):
     return model, params
-  fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(Encoder)
-            if f.init and f.name not in ("parent", "name")}
   own = {name: x for name, x in params.items() if name not in PARTS}
   if model.disentangled:
     own["embed"] = jax.tree.map(jnp.add, params["embed"], params["difference"])
-  return Encoder(**fields), own
+  return encoder_of(model), own

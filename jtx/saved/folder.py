@@ -58,7 +58,8 @@ class Saved(abc.ABC):
 
     Args:
       model: whose layers and embeddings must be those of the folder; its heads may differ, and
-        so may the size of its images, for which positions are interpolated.
+        so may the size of its images, for which positions are interpolated. An `Electra` takes
+        those of its encoder.
       new_tokens: by how many its vocabulary may be larger than the folder's.
 
     Returns:
@@ -157,7 +158,7 @@ class HuggingFace(Saved):
     return model, jax.device_put(params)
 
   def params_for(self, model, new_tokens=0):
-    return huggingface.load_params(self.directory, model, new_tokens)
+    return huggingface.load_params(self.directory, electra.encoder_of(model), new_tokens)
 
   def fields(self):
     source = huggingface.open_source(self.directory)
@@ -210,7 +211,7 @@ class Workdir(Saved):
     """The model and its parameters."""
 
   def params_for(self, model, new_tokens=0):
-    return base.fitted(self.directory, model, *self.load(), new_tokens)
+    return base.fitted(self.directory, electra.encoder_of(model), *self.load(), new_tokens)
 
   def fields(self):
     name = self.config.model.name

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence
+from typing import Any, Collection, Iterable, Mapping, NamedTuple, Sequence
 
 from absl import logging
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -65,7 +65,7 @@ def with_params(program: Program, state: TrainState, params: Any) -> TrainState:
   places = flatten_dict(program.shardings.params, sep="/")
   given = {path: _filled(fresh[path], x, places[path])
            for path, x in flatten_dict(params, sep="/").items()}
-  left = sorted(fresh.keys() - given.keys())
+  left = modules(fresh.keys() - given.keys(), fresh)
   left += [f"rows of {path}" for path, x in flatten_dict(params, sep="/").items()
            if x.shape != fresh[path].shape]
   logging.info("init     %d of %d parameters from %s%s", len(given), len(fresh),
@@ -74,6 +74,13 @@ def with_params(program: Program, state: TrainState, params: Any) -> TrainState:
   # The average starts from them too, in arrays of its own: the step gives its state away.
   ema = jax.tree.map(jnp.copy, params) if program.config.optim.ema else {}
   return state.replace(params=params, ema=ema)
+
+
+def modules(paths: Collection[str], every: Iterable[str]) -> list[str]:
+  """Paths of parameters, of which a module's are its name where all of it are among them."""
+  top = lambda path: path.partition("/")[0]
+  partly = {top(path) for path in every if path not in paths}
+  return sorted({path if top(path) in partly else top(path) for path in paths})
 
 
 def _filled(fresh: jax.Array, x: Any, place: Any) -> jax.Array:

@@ -13,10 +13,11 @@ from jtx.errors import ConfigError
 from jtx.interop import huggingface
 from jtx.interop.trunks import param_shapes
 from jtx.models import MODELS
-from jtx.models.electra import Electra, GeneratorConfig, discriminator
+from jtx.models.electra import Electra, GeneratorConfig, discriminator, encoder_of
 from jtx.models.encoder import EmbeddingConfig, Encoder
 from jtx.models.text_head import HeadConfig
 from jtx.objectives.electra import ReplacedTokens, replace
+from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 from jtx.train import loop
 from tests.helpers import block, encoder
@@ -139,6 +140,30 @@ def test_the_generator_shares_the_embeddings(size, generator):
 def test_what_does_not_fit_is_refused(edits, message):
   with pytest.raises(ConfigError, match=message):
     param_shapes(MODEL.clone(**edits))
+
+
+@pytest.mark.parametrize("layout", ["jtx", "hf"])
+def test_it_starts_from_an_encoder(tmp_path, layout):
+  """Its encoder is a folder's, of masked tokens or of replaced ones, and its generator is fresh."""
+  published = dict(model_type="electra", vocab_size=V, hidden_size=8, num_attention_heads=2,
+                   intermediate_size=12, embedding_size=6, num_hidden_layers=2,
+                   max_position_embeddings=16)
+  theirs = config_lib.build(MODELS, config_lib.section(
+      MODELS, "encoder", **huggingface.fields_for(published, {"replaced"})))
+  model = Electra(vocab_size=V, stack=theirs.stack, embedding=theirs.embedding, head=theirs.head,
+                  generator=MODEL.generator, disentangled=True)
+  assert encoder_of(model) == theirs
+  if layout == "jtx":
+    theirs = theirs.clone(mlm=True, head=HeadConfig())
+  params = drawn(theirs)
+  save_pretrained(str(tmp_path / "from"), theirs, params, format=layout)
+  found, missing = open_saved(str(tmp_path / "from")).params_for(model)
+  assert {path.partition("/")[0] for path in missing} <= {"task_head"}
+  given = {name: x for name, x in params.items() if not name.startswith("mlm")}
+  jax.tree.map(np.testing.assert_array_equal, found, given)
+  other = model.clone(stack=dataclasses.replace(model.stack, num_layers=3))
+  with pytest.raises(ConfigError, match="model.stack.num_layers=3 does not fit the weights of"):
+    open_saved(str(tmp_path / "from")).params_for(other)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from jtx.saved.folder import open_saved
 from jtx.saved.workdir import load_run
 from jtx.train import loop, phases
 from jtx.train.program import Program
+from jtx.train.states import modules
 from tests.helpers import encoder, one_fast_row
 from tests.models.test_encoder import BLOCK, batch_of
 
@@ -254,3 +255,10 @@ def test_data_of_an_evaluation_is_looked_at_before_training(lines, message, tmp_
     loop.run(c.lock(), str(tmp_path / "run"), jax.devices()[:1])
   assert str(e.value).startswith("config.evals.dev: ") and message in str(e.value)
   assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_fresh_parameters_are_told_by_modules():
+  every = ("embed/embedding", "head/bias", "head/kernel", "encoder/norm/scale", "encoder/norm/bias")
+  assert modules({"head/bias", "head/kernel", "encoder/norm/bias"}, every) == [
+      "encoder/norm/bias", "head"]
+  assert modules(set(), every) == []
