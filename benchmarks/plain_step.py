@@ -146,7 +146,7 @@ def plain_of(config: Any, name: str, topology: str, vocab_size: int | None = Non
   """
   if name not in PLAIN:
     raise ConfigError(f"--config: there is no plain model of {name!r}, only of {', '.join(PLAIN)}")
-  program, (_, batch, _), _ = aot.train_step(config, topology, 1, vocab_size, outputs)
+  program, (_, batch, *_), _ = aot.train_step(config, topology, 1, vocab_size, outputs)
   like = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
   dtype = jnp.float32 if topology.startswith("cpu") else jnp.bfloat16
   return PLAIN[name](program.model, {k: like(x) for k, x in batch.items()}, dtype)

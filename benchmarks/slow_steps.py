@@ -51,8 +51,8 @@ class _Slow:
   def __init__(self, jitted_step):
     self._step, self._numbers = jitted_step, np.full((64, 64), 0.01, np.float32)
 
-  def __call__(self, state, batch, extra):
-    return self._step(state.replace(step=_waited(state.step, self._numbers)), batch, extra)
+  def __call__(self, state, *inputs):
+    return self._step(state.replace(step=_waited(state.step, self._numbers)), *inputs)
 
 
 def _slow(init):

@@ -114,7 +114,7 @@ def compiled_costs(lowered: jax.stages.Lowered, topology: str, ops: int = 0,
 
 
 def train_step(config: ConfigDict, topology: str, slices: int = 1, vocab_size: int | None = None,
-               outputs: int | None = None) -> tuple[Any, tuple[Any, Any, Any], Any]:
+               outputs: int | None = None) -> tuple[Any, tuple[Any, ...], Any]:
   """The program of a run on a topology, the abstract arguments of its step, and their phase.
 
   Of a config in phases it is the one with the most tokens a batch. Arguments are those of `report`.
@@ -136,10 +136,10 @@ def train_step(config: ConfigDict, topology: str, slices: int = 1, vocab_size: i
   place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
   state = jax.tree.map(place, program.abstract_state, program.shardings)
   batch = {k: place(v, sharding.batch_sharding(mesh)) for k, v in example.items()}
-  return program, (state, batch, program.extra), phase
+  return program, (state, batch, program.extra, program.seed), phase
 
 
-def _traffic_and_time(program: Any, arguments: tuple[Any, Any, Any], text: str,
+def _traffic_and_time(program: Any, arguments: tuple[Any, ...], text: str,
                       chip: topologies.Chip | None) -> dict[str, Any]:
   """The traffic of a compiled step; its kernels and an estimate of its time, of a known chip."""
   found = hlo.traffic(text)

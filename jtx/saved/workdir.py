@@ -308,8 +308,7 @@ def load_run(workdir: str, step: int | str | None = None, average: int | None = 
   config = read_config(workdir)
   if "data" not in config:
     raise ConfigError(f"--workdir={workdir} holds a model and no run of jtx, so no data:"
-                      " predict, translate or generate read it, by its kind, and"
-                      " jtx.load_pretrained does")
+                      " predict, translate or generate, and jtx.load_pretrained, open it")
   if data_path is not None:
     config.data.path = data_path
   checkpoints = opened_checkpoints(config, workdir)

@@ -7,6 +7,7 @@ from typing import Any, Callable, Mapping, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jtx import build
 from jtx.config import ConfigDict
@@ -52,13 +53,13 @@ def held(still: Any, params: Any, base: Any) -> Any:
 
 
 def step_of(config: ConfigDict, model, objective, tx) -> Callable[..., TrainState]:
-  """`train_step` of state, batch and extra; an objective with stages is told of the present one."""
+  """`train_step` of a state and inputs; an objective with stages is told of the present one."""
   if not getattr(objective, "staged", False):
     return functools.partial(train_step, config, model, objective, tx)
 
-  def step(state, batch, extra):
+  def step(state, *inputs):
     now = objective.at(state.step / config.steps)
-    return functools.partial(train_step, config, model, now, tx)(state, batch, extra)
+    return train_step(config, model, now, tx, state, *inputs)
 
   return step
 
@@ -90,7 +91,8 @@ class Program:
   def __init__(self, config: ConfigDict, model, objective, *, example: Mapping[str, Any], mesh,
                extra: Mapping[str, Any] = {}):
     self.config, self.model, self.objective = config, model, objective
-    self.mesh, self.extra = mesh, dict(extra)
+    # The seed is an input: runs that differ in it alone share what is compiled.
+    self.mesh, self.extra, self.seed = mesh, dict(extra), np.uint32(config.seed)
 
     boxed = build.abstract_params(model, objective, example)
     own = shapes_of(lambda: own_params(objective, model, jax.random.key(0)))
@@ -142,19 +144,19 @@ class Program:
     self._marks: collections.deque[jax.Array] = collections.deque()  # of steps under way
     self._mark = jax.jit(jnp.copy)
     self.jitted_zero_sums = jax.jit(self.zero_sums, out_shardings=self.shardings.sums)
-    self.jitted_step = jax.jit(step_of(config, model, trained, self.tx),
-                               donate_argnums=0, out_shardings=self.shardings,
-                               in_shardings=(self.shardings, sharding.batch_sharding(mesh),
-                                             jax.tree.map(lambda x: x.sharding, self.extra)))
+    self.jitted_step = jax.jit(
+        step_of(config, model, trained, self.tx), donate_argnums=0, out_shardings=self.shardings,
+        in_shardings=(self.shardings, sharding.batch_sharding(mesh),
+                      jax.tree.map(lambda x: x.sharding, self.extra), everywhere))
 
   def init(self) -> TrainState:
-    return self.jitted_init(self.config.seed)
+    return self.jitted_init(self.seed)
 
   def step(self, state: TrainState, batch: Mapping[str, jax.Array]) -> TrainState:
     """Starts a step, at most AHEAD others before it being under way."""
     # Without the mesh in scope the constraints on activations would silently do nothing.
     with jax.set_mesh(self.mesh):
-      state = self.jitted_step(state, batch, self.extra)
+      state = self.jitted_step(state, batch, self.extra, self.seed)
       self._marks.append(self._mark(state.step))  # a copy, since the next step takes the state
     if len(self._marks) > AHEAD:
       self._marks.popleft().block_until_ready()

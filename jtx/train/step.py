@@ -27,9 +27,9 @@ class TrainState:
 
 def train_step(config: ConfigDict, model, objective, tx: optax.GradientTransformation,
                state: TrainState, batch: Mapping[str, jax.Array],
-               extra: Mapping[str, Any]) -> TrainState:
+               extra: Mapping[str, Any], seed: jax.Array) -> TrainState:
   """One update of the parameters from a global batch; see `Program` for `extra`."""
-  key = jax.random.fold_in(jax.random.key(config.seed), state.step)
+  key = jax.random.fold_in(jax.random.key(seed), state.step)
   divisors = {k: jnp.where(w > 0, w, 1) for k, w in objective.weights(batch).items()}
 
   @jax.named_scope("loss")  # regions have names in a profile; those of layers are inside of them

@@ -170,9 +170,9 @@ def test_the_host_is_few_steps_ahead(monkeypatch):
       waited.append(self.step)
 
   program.mesh = sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), jax.devices()[:1])
-  program.extra, program._mark = {}, Mark
+  program.extra, program.seed, program._mark = {}, 0, Mark
   program._marks = collections.deque()
-  program.jitted_step = lambda state, batch, extra: state.replace(step=state.step + 1)
+  program.jitted_step = lambda state, *inputs: state.replace(step=state.step + 1)
   state = TrainState(step=0, params={}, opt_state={}, ema={}, sums={}, bad_step=-1)
   for done in range(1, 6):
     state = program.step(state, {})

@@ -47,7 +47,7 @@ def test_regions_of_a_step_have_names():
   mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
   program = Program(config, model, objective, example=example, mesh=mesh)
   with jax.set_mesh(mesh):
-    lowered = program.jitted_step.lower(program.abstract_state, example, {})
+    lowered = program.jitted_step.lower(program.abstract_state, example, {}, 0)
   text = lowered.as_text(debug_info=True)
   for region in ("jvp(loss)/", "transpose(jvp(loss))/", "optimizer/", "ema/"):
     assert f"/{region}" in text, region

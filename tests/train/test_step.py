@@ -8,9 +8,11 @@ import numpy as np
 import optax
 import pytest
 
+from jtx.compile import aot
 from jtx.config import ConfigDict
 from jtx.train import states
 from jtx.train.step import TrainState, train_step
+from tests.helpers import tiny_config
 
 W, RATE, SEED = jnp.array([1.0, -2.0]), 0.5, 3
 ROWS = jnp.asarray(np.random.default_rng(0).normal(size=(4, 2)), jnp.float32)
@@ -28,6 +30,22 @@ class Toy:
     return {"loss": (jnp.sum(batch["x"] @ params["w"]), rows), "drawn": (drawn, 1.0)}
 
 
+@pytest.mark.parametrize("seed", [0, 7, 2**31, 2**32 - 1])
+def test_a_seed_that_is_an_input_gives_the_same_keys(seed):
+  assert jax.jit(jax.random.key)(np.uint32(seed)) == jax.random.key(seed)
+
+
+def test_runs_that_differ_in_their_seed_have_the_same_programs():
+  def texts(seed):
+    config = tiny_config(seed=seed)
+    program, arguments, _ = aot.train_step(config, "cpu:1")
+    with jax.set_mesh(program.mesh):
+      return (program.jitted_step.lower(*arguments).as_text(),
+              program.jitted_init.lower(program.seed).as_text())
+
+  assert texts(0) == texts(2**32 - 1)
+
+
 def run(batches, accumulate=1, ema=0.0):
   """The states after each step."""
   config = ConfigDict({"seed": SEED, "optim": {"accumulate": accumulate, "ema": ema}})
@@ -36,7 +54,7 @@ def run(batches, accumulate=1, ema=0.0):
                      ema=params if ema else {}, bad_step=jnp.int32(-1),
                      sums=dict.fromkeys(("loss", "drawn", "grad_norm"), jnp.zeros(2)))
   model = types.SimpleNamespace(stacks={})
-  step = jax.jit(lambda state, batch: train_step(config, model, Toy(), tx, state, batch, {}))
+  step = jax.jit(lambda state, batch: train_step(config, model, Toy(), tx, state, batch, {}, SEED))
   after = []
   for x in batches:
     state = step(state, {"x": x})
