@@ -40,7 +40,7 @@ def finished(config: ConfigDict, folder: str) -> bool:
 def environment(workdir: str) -> dict[str, str]:
   """Variables of the runs of a sweep, which share what they compile.
 
-  This is for runs that differ in numbers only. It is kept in `workdir`/compiled, unless
+  This is for runs that differ in their seed only. It is kept in `workdir`/compiled, unless
   JAX_COMPILATION_CACHE_DIR names another folder.
   """
   name = "JAX_COMPILATION_CACHE_DIR"
