@@ -8,7 +8,7 @@ that score ours, since what is compared is training. Finished runs are kept in t
 the command can be ended and called again.
 
 Batches are of similar length (`grouped`), or of any, as a peer's `Trainer` makes them (`drawn`);
-then a third system is jtx with several texts a row, whose batches are its own.
+then a third system is jtx with several examples a row, of the same batches.
 """
 
 import itertools
@@ -29,9 +29,9 @@ class Task(NamedTuple):
   folder: str  # of the data
   peer: str  # class of `transformers`
   scores: tuple[str, ...]
-  pack: int = 4  # texts of a row at most, where they are packed
 
 
+PACK = 4  # examples of a row, where it has several
 TASKS = {
     "sst2": Task("classify.py:max_length=64,epochs=2", "sst2", "SequenceClassification",
                  ("dev/accuracy",)),
@@ -46,7 +46,7 @@ TASKS = {
     "cola": Task("classify.py:max_length=64,text=3,label=1,scores=matthews+accuracy,epochs=2",
                  "cola", "SequenceClassification", ("dev/matthews", "dev/accuracy")),
     "codah": Task("choose.py:max_length=64,batch=16,epochs=2", "codah", "MultipleChoice",
-                  ("dev/accuracy",), pack=2),
+                  ("dev/accuracy",)),
     "wnut17": Task("tag.py:max_length=64,entities,batch=16,epochs=2", "wnut17",
                    "TokenClassification", ("dev/f1", "dev/accuracy")),
     "ud_ewt": Task("tag.py:max_length=96,format=conllu,train=train.conllu.gz,dev=dev.conllu.gz,"
@@ -56,7 +56,7 @@ TASKS = {
                      "others=../xquad/xquad.en.json+../xquad/xquad.de.json",
                      "policyqa", "QuestionAnswering",
                      tuple(f"{split}/{score}" for split in ("dev", "xquad_en", "xquad_de")
-                           for score in ("exact_match", "f1")), pack=2),
+                           for score in ("exact_match", "f1"))),
     "policyqa_long": Task("squad.py:max_length=384,stride=128,batch=16,lr=1e-4,epochs=1,"
                           "train=squad_format.json,holdout=20", "policyqa", "QuestionAnswering",
                           ("dev/exact_match", "dev/f1")),
@@ -264,13 +264,13 @@ def run(workdir: str, data: str, init: str, tasks: Sequence[str], seeds: Sequenc
   systems, results = SYSTEMS[batches], {}
   args = ",".join(["group"] * (batches == "grouped") + [f"epochs={epochs}"] * bool(epochs))
   kind = [batches] * (batches != "grouped") + [f"{epochs}"] * bool(epochs)  # in folders' names
-  args_of = lambda task, system: args + f",pack={TASKS[task].pack}" * (system == "packed")
+  args_of = lambda system: args + f",pack={PACK}" * (system == "packed")
   for task, seed in itertools.product(tasks, seeds):
     path = lambda system, *kind: os.path.join(workdir, "-".join([task, str(seed), system, *kind]))
     run_once("start", path("start"), task=task, data=data, init=init, seed=seed)
     for system in systems:
       result = run_once(system, path(system, *kind), task=task, data=data, init=path("start"),
-                        seed=seed, args=args_of(task, system))
+                        seed=seed, args=args_of(system))
       results[task, seed, system] = result
       told = " ".join(f"{k}={result[k]:.4f}" for k in TASKS[task].scores)
       print(f"{task} seed {seed} {system}: {told} in {result['seconds']:.0f} s", flush=True)

@@ -36,7 +36,7 @@ FINETUNE_ARGS = dict(
     features="",  # of FEATURES: the encoder stays as it is; LSTMs and a head on it are trained
     lora=0,  # rank of adapters, which with the head are all that is trained; lr 5e-4 suits them
     group=False,  # texts of similar length into a batch, which is faster
-    pack=1,  # examples of a row at most; a batch has batch / pack rows, with next to no padding
+    pack=1,  # examples of a row; a batch has the same ones, in batch / pack rows of equal length
     **TEACHER_ARGS,  # a teacher of the same task; its losses are "tinybert_task" unless set
     tiny=False,  # seconds, on embedded data
 )
@@ -181,15 +181,13 @@ def rows(args: ConfigDict, *fields: str) -> ConfigDict:
   """The layout: an example a row, or several.
 
   Raises:
-    ConfigError: full rows are to be grouped by length.
+    ConfigError: rows of several are to be grouped by length.
   """
-  lengths = (args.max_length,) * len(fields)
-  if args.pack == 1:
-    return common.op("pad", fields=fields, lengths=lengths, trim=True, group=args.group,
-                     per_doubling=4)
-  if args.group:
-    raise ConfigError("config arguments group and pack exclude each other: packed rows are full")
-  return common.op("pack", fields=fields, lengths=lengths, max_segments=args.pack)
+  if args.group and args.pack > 1:
+    raise ConfigError("config arguments group and pack exclude each other: rows of several"
+                      " examples are of about equal length as it is")
+  return common.op("pad", fields=fields, lengths=(args.max_length,) * len(fields), trim=True,
+                   group=args.group, per_doubling=4, max_segments=args.pack)
 
 
 def add_evals(c: ConfigDict, args: ConfigDict, evaluator: Callable[[str], ConfigDict]) -> None:

@@ -126,6 +126,7 @@ def train_step(config: ConfigDict, topology: str, slices: int = 1, vocab_size: i
   # Weights of classes are numbers in the program, whichever they are.
   shares = lambda: (0.5,) * info["head.outputs"]
   model, objective = build.make_model(config, info, shares)
+  phases.check_lengths(config, recipe, model)
   objective, extra = with_teacher(taught(config, objective), mesh, abstract=True)
   example = pipeline.example_batch(recipe.with_length(phase.length), phase.batch_size)
   if config.epochs is not None:

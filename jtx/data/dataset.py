@@ -251,7 +251,7 @@ class Dataset:
                                 self.recipe.prepared_fields(), self.recipe.row_limits())
 
   def num_train_rows(self) -> int:
-    """Rows of an epoch; packed together all at once, and not a window at a time."""
+    """Rows of an epoch's plan; packed together all at once, and not a window at a time."""
     prepared = self.prepared_train
     if self.recipe.augment and self.recipe.layout.max_segments == 1:
       return len(prepared)

@@ -152,6 +152,7 @@ class LayoutOp(Op):
     group         whether a batch has examples of similar length
   """
   stage = Stage.LAYOUT
+  fold = 1  # rows of the plan that are laid into one when a batch is made
 
   @property
   def counted(self) -> tuple[str, ...]:
@@ -162,7 +163,7 @@ class LayoutOp(Op):
     raise NotImplementedError
 
   def fit(self, longest: int) -> "LayoutOp":
-    """The layout of a batch whose longest field of any example has `longest` tokens."""
+    """The layout of a batch whose longest field of any row has `longest` tokens."""
     raise NotImplementedError
 
   def plan(self, lengths: np.ndarray) -> list[list[int]]:

@@ -17,25 +17,30 @@ class Pad(LayoutOp):
 
   With `trim` the rows of a batch whose examples are shorter are cut to one of few lengths, for
   each of which the train step is compiled once (`jtx.data.batching.bucket`). With `group` a batch
-  has examples of similar length, so that less of it is padding.
+  has examples of similar length, so that less of it is padding. With `max_segments` S above 1 a
+  batch has S examples for each of its rows, the same ones as with S times as many rows, and they
+  are laid into rows of about equal length, up to S times as long.
   """
   fields: tuple[str, ...] = ("src", "tgt")  # of tokens, that a row has
-  lengths: tuple[Size, ...] = (128, 128)  # of a row, in tokens of each field
-  trim: bool = False  # rows of short examples are cut
+  lengths: tuple[Size, ...] = (128, 128)  # of an example, in tokens of each field
+  trim: bool = False  # rows are cut to what the batch needs
   group: bool = False  # a batch has examples of similar length
   per_doubling: Size = 2  # lengths that trim cuts to, from one power of two to the next
-
-  max_segments = 1
+  max_segments: Size = 1  # S, examples of a row
 
   def __post_init__(self):
     check_lengths(self)
 
+  @property
+  def fold(self) -> int:
+    return self.max_segments
+
   def fit(self, longest: int) -> "Pad":
-    """The layout of a batch whose longest field of any example has `longest` tokens."""
-    if not self.trim:
-      return self
-    return dataclasses.replace(self, lengths=tuple(
-        batching.bucket(longest, n, steps=self.per_doubling) for n in self.lengths))
+    """The layout of a batch whose longest field of any row has `longest` tokens."""
+    most = [n * self.fold for n in self.lengths]
+    if self.trim:
+      most = [batching.bucket(longest, n, steps=self.per_doubling) for n in most]
+    return dataclasses.replace(self, lengths=tuple(most))
 
   def plan(self, lengths: np.ndarray) -> list[list[int]]:
     return [[i] for i in range(len(lengths))]
@@ -91,6 +96,30 @@ class Pack(LayoutOp):
       elif len(rooms) > self.open_rows:
         del open_rows[0], rooms[0]
     return rows
+
+
+def folded(lengths: np.ndarray, rows: int, most: int) -> list[list[int]]:
+  """Examples laid into rows of about equal length.
+
+  From the longest on, each goes into the row that is the shortest by then and has fewer than
+  `most` (Graham 1969, longest processing time first).
+
+  Args:
+    lengths: [examples, fields], of `rows * most` examples at most.
+    rows: how many there are.
+    most: examples of a row.
+
+  Returns:
+    Indices into `lengths` of each row, in their order.
+  """
+  totals = np.zeros((rows, lengths.shape[1]), np.int64)
+  result: list[list[int]] = [[] for _ in range(rows)]
+  for i in np.argsort(-lengths.max(1), kind="stable").tolist():
+    free = [r for r in range(rows) if len(result[r]) < most]
+    row = min(free, key=lambda r: totals[r].max())
+    result[row].append(i)
+    totals[row] += lengths[i]
+  return [sorted(row) for row in result]
 
 
 def _lanes(values: Sequence[int], bits: int) -> int:

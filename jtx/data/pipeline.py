@@ -17,12 +17,14 @@ import numpy as np
 
 from jtx.data.lazy import LazyExamples
 from jtx.data.order import Order, rng
-from jtx.data.packing import assemble
+from jtx.data.op import LayoutOp
+from jtx.data.packing import assemble, folded
 from jtx.data.prepared import Prepared
 from jtx.data.recipes import Recipe
 from jtx.errors import ConfigError, DataError
 
 Batch = dict[str, np.ndarray]
+PlannedRow = tuple[Any, np.ndarray]  # where its examples are, and their numbers there
 
 
 class Window(NamedTuple):
@@ -54,6 +56,7 @@ class Stream:
       raise ConfigError(f"data.window={window} must be positive, or 0 for an epoch")
     self.prepared, self.recipe, self.seed = prepared, recipe, seed
     self.batch_size = batch_size
+    self.planned = batch_size * recipe.layout.fold  # rows of the plan that a batch has
     # Documents repeated in one window would only make it slow to plan.
     self.window = min(window or sum(counts), sum(counts))
     self.rows = range(batch_size) if rows is None else rows
@@ -78,7 +81,7 @@ class Stream:
     shuffled = generator.permutation(len(rows))
     if self.recipe.layout.group:  # an example is a row, so this window's first row is known
       lengths = examples.lengths(np.concatenate(rows), self.recipe.layout.fields).max(1)
-      shuffled = grouped(shuffled, lengths, w * self.window, self.batch_size, generator)
+      shuffled = grouped(shuffled, lengths, w * self.window, self.planned, generator)
     return Window(examples, [rows[i] for i in shuffled])
 
   def _locate(self, row: int) -> tuple[int, int]:
@@ -94,19 +97,19 @@ class Stream:
 
   def cursor(self, step: int) -> tuple[int, int]:
     """Where planning may start for batch number `step`: (window, its first row)."""
-    return self._locate(step * self.batch_size)
+    return self._locate(step * self.planned)
 
   def epochs(self, step: int) -> float:
     """Passes over the data in the batches before number `step`, to a row's share of its window."""
-    row = step * self.batch_size
+    row = step * self.planned
     w, first = self._locate(max(row - 1, 0))  # no window is planned ahead for it
     share = (row - first) / max(len(self.plan(w).rows), 1)
     return (w + share) * self.window / sum(self.order.counts)
 
   def batch(self, step: int) -> Batch:
     """This process's rows of batch number `step`; see `packing.assemble`."""
-    plan, first_row = [], step * self.batch_size
-    for row in range(first_row, first_row + self.batch_size):
+    plan, first_row = [], step * self.planned
+    for row in range(first_row, first_row + self.planned):
       w, first = self._locate(row)
       window = self.plan(w)
       plan.append((window.examples, window.rows[row - first]))
@@ -175,20 +178,31 @@ def planned(recipe: Recipe, prepared: Prepared, numbers: np.ndarray,
   return Window(examples, [numbers[row] for row in rows])
 
 
-def read(recipe: Recipe, plan: Sequence[tuple[Any, np.ndarray]], rows: Sequence[int], seed: int,
+def laid(layout: LayoutOp, plan: Sequence[PlannedRow]) -> Sequence[PlannedRow]:
+  """The rows of a batch, of which each has `fold` rows of the plan, not necessarily neighbours."""
+  if layout.fold == 1:
+    return plan
+  examples = plan[0][0]  # of all rows: those that are formed anew in each window fill theirs
+  numbers = np.concatenate([row for _, row in plan])
+  rows = folded(examples.lengths(numbers, layout.fields), len(plan) // layout.fold, layout.fold)
+  return [(examples, numbers[np.array(row, np.int64)]) for row in rows]
+
+
+def read(recipe: Recipe, plan: Sequence[PlannedRow], rows: Sequence[int], seed: int,
          first_row: int, train: bool) -> Batch:
   """Some rows of a global batch, which is as long as all of its rows together ask for.
 
   Args:
     recipe: how rows are made.
-    plan: of each row, where its examples are, and their numbers there.
+    plan: `fold` rows of it for each row of the batch.
     rows: which ones to read.
     seed: of what is drawn anew for every row.
     first_row: number of the first row of the plan in its stream.
     train: whether images are augmented at random.
   """
-  layout = recipe.layout
-  longest = max(examples.lengths(row, layout.fields).max(initial=1) for examples, row in plan)
+  layout, plan = recipe.layout, laid(recipe.layout, plan)
+  longest = max(examples.lengths(row, layout.fields).sum(0).max(initial=1)
+                for examples, row in plan)
   if recipe.augment:
     mine = [plan[r][0].after_ops(plan[r][1], rng(seed, "row", first_row + r) if train else None)
             for r in rows]
@@ -211,7 +225,8 @@ def altered(recipe: Recipe, batch: Batch, seed: int, rows: Sequence[int]) -> Bat
 
 def example_batch(recipe: Recipe, batch_size: int) -> Batch:
   """A batch of padding, which has the keys, shapes and dtypes of all batches, but no ids."""
-  batch = assemble(recipe.layout, recipe.row_columns(), [[]] * batch_size, [[]] * batch_size)
+  layout = recipe.layout.fit(recipe.layout.fold * max(recipe.layout.lengths, default=0))
+  batch = assemble(layout, recipe.row_columns(), [[]] * batch_size, [[]] * batch_size)
   batch = altered(recipe, batch, 0, range(batch_size))
   batch.pop("ids")
   return batch
@@ -227,17 +242,18 @@ class Split:
                rows: Sequence[int] | None = None):
     self.examples, self.plan = planned(recipe, prepared, np.arange(len(prepared)),
                                        rng(0, "form", 0))
-    self.plan += [np.zeros(0, np.int64)] * (-len(self.plan) % batch_size)
-    self.recipe, self.batch_size = recipe, batch_size
+    self.planned = batch_size * recipe.layout.fold  # rows of the plan that a batch has
+    self.plan += [np.zeros(0, np.int64)] * (-len(self.plan) % self.planned)
+    self.recipe = recipe
     self.rows = range(batch_size) if rows is None else rows
 
   def __len__(self) -> int:
-    return len(self.plan) // self.batch_size
+    return len(self.plan) // self.planned
 
   def batch(self, step: int) -> Batch:
     """This process's rows of batch number `step`."""
-    start = step * self.batch_size
-    plan = [(self.examples, row) for row in self.plan[start:start + self.batch_size]]
+    start = step * self.planned
+    plan = [(self.examples, row) for row in self.plan[start:start + self.planned]]
     return read(self.recipe, plan, self.rows, 0, start, train=False)
 
 

@@ -192,8 +192,9 @@ def _text_recipe(ops: list[Any], names: list[str], at: int, what: str) -> Recipe
                       " layout")
   form = ops[forms[0]] if forms else None
   _check_fields(ops, names, makers[0], forms)
-  if form is not None and ops[at].group:
-    raise ConfigError(f"{what}: group=True is for examples, and {names[forms[0]]!r} fills its rows")
+  if form is not None and (ops[at].group or ops[at].fold > 1):
+    told = "group=True" if ops[at].group else f"max_segments={ops[at].fold} of {names[at]!r}"
+    raise ConfigError(f"{what}: {told} is for examples, and {names[forms[0]]!r} fills its rows")
   made = {name: column for op in prepare for name, column in op.columns.items()}
   for i in (*forms, *range(at + 1, len(ops))):
     if not set(ops[i].needs) <= set(made if form is None or i in forms else form.columns):

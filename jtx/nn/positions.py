@@ -175,7 +175,7 @@ class Sinusoidal(Position):
 
 @dataclasses.dataclass(frozen=True)
 class Learned(Position):
-  """A trained vector for each position.
+  """A trained vector for each position; what is at one beyond them is not a number.
 
   With `init` "sincos" it starts from sinusoids of standard deviation `init_std`, by which places
   that are close are alike from the first step on.
@@ -194,9 +194,10 @@ class Learned(Position):
     return {"position_embedding": Table((self.max_length, width), init, ("positions", "embed"))}
 
   def embed(self, x, places, params):
-    self.check_length(x.shape[1])
-    table = params["position_embedding"]
-    return x + table[places.positions + self.first_position].astype(x.dtype)
+    # A row of several texts may be longer than there are positions, so only values can tell.
+    vectors = params["position_embedding"].at[places.positions + self.first_position].get(
+        mode="fill", fill_value=jnp.nan)
+    return x + vectors.astype(x.dtype)
 
   @property
   def limit(self):
@@ -204,7 +205,7 @@ class Learned(Position):
 
   def check_length(self, length):
     if length > self.limit:
-      raise ConfigError(f"position.max_length={self.max_length} is too short for rows of {length}"
+      raise ConfigError(f"position.max_length={self.max_length} is too short for texts of {length}"
                         f" tokens from position {self.first_position} on")
 
 

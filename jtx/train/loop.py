@@ -74,6 +74,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   # --------------------------------------------------- model, objective, state
   model, objective = build.make_model(config, data.info, data.label_shares)
+  phases.check_lengths(config, data.recipe, model)
   example = data.example_batch(config.batch_size)
   evaluators = make_evaluators(config, model, example)
   task = Task(config, model, objective, data=data, mesh=mesh)

@@ -1,13 +1,14 @@
 """The steps of a run, and its phases: stretches with their own length of rows and batch size."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from jtx.config import ConfigDict
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
+from jtx.data.recipes import Recipe
 from jtx.errors import ConfigError
 from jtx.parallel.sharding import check_batch, local_rows
 
@@ -20,7 +21,8 @@ def with_steps(config: ConfigDict, data: Dataset) -> ConfigDict:
     raise ConfigError("config.epochs and config.phases exclude each other: a phase is a share of"
                       " config.steps")
   config = config.copy_and_resolve_references()
-  config.steps = max(math.ceil(config.epochs * data.num_train_rows() / config.batch_size), 1)
+  a_batch = config.batch_size * data.recipe.layout.fold
+  config.steps = max(math.ceil(config.epochs * data.num_train_rows() / a_batch), 1)
   return config.lock()
 
 
@@ -62,6 +64,17 @@ def check_batches(config: ConfigDict, mesh: jax.sharding.Mesh) -> None:
                         f" {what}={phase.batch_size}")
     check_batch(phase.batch_size // parts, mesh,
                 what + " / config.optim.accumulate" * (parts > 1))
+
+
+def check_lengths(config: ConfigDict, recipe: Recipe, model: Any) -> None:
+  """Raises ConfigError where an example may have more tokens than the model has positions."""
+  for phase in phases(config):
+    for field, length in recipe.with_length(phase.length).row_lengths().items():
+      stack = model.stacks.get({"src": "encoder", "tgt": "decoder"}.get(field))
+      limit = model.longest if stack is None else stack.position.limit
+      if limit is not None and length > limit:
+        raise ConfigError(f"data.ops: texts of {field!r} may have {length} tokens, and the model"
+                          f" has {limit} positions; make rows, or the texts, shorter")
 
 
 def train_stream(config: ConfigDict, data: Dataset, sharding, start: int,

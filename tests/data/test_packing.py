@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jtx.data.op import Column
-from jtx.data.packing import Pack, Pad, assemble
+from jtx.data.packing import Pack, Pad, assemble, folded
 from jtx.errors import ConfigError
 
 
@@ -87,6 +87,43 @@ def test_pack_by_hand():
   # 0 opens a row and 1 does not fit; 2 fills src of the first row, so 3 goes to the second,
   # whose tgt is then full.
   assert layout.plan(lengths) == [[0, 2], [1, 3], [4, 5]]
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=200, derandomize=True)
+def test_folded_rows_have_every_example_once_and_are_of_about_equal_length(data):
+  rows, most, fields = (data.draw(st.integers(1, n)) for n in (6, 5, 3))
+  number = data.draw(st.integers(0, rows * most))
+  lengths = np.array(data.draw(st.lists(
+      st.tuples(*[st.integers(0, 40)] * fields), min_size=number, max_size=number)),
+                     np.int64).reshape(number, fields)
+  plan = folded(lengths, rows, most)
+  assert len(plan) == rows and sorted(i for row in plan for i in row) == list(range(number))
+  assert all(row == sorted(row) and len(row) <= most for row in plan)
+  if fields == 1 and number:
+    # A row that has room for another example is not shorter than a longer one by more than
+    # what that one got last, its shortest.
+    totals = [int(lengths[row].sum()) for row in plan]
+    for row, total in zip(plan, totals):
+      if len(row) < most:
+        assert all(total >= other - lengths[them].min() for them, other in zip(plan, totals)
+                   if them)
+
+
+def test_folded_by_hand():
+  # 9, 8 and 7 open the rows; 6 joins 7, 5 joins 8, 4 joins 9, and 3 goes to the shortest, 9 + 4,
+  # which is the first of three alike.
+  lengths = np.array([[4], [7], [3], [9], [6], [8], [5]])
+  assert folded(lengths, 3, 3) == [[0, 2, 3], [5, 6], [1, 4]]
+  assert folded(lengths, 4, 2) == [[3], [2, 5], [0, 1], [4, 6]]
+  # A row is as long as its longest field: 4 and 4 are shorter than 5 and 0.
+  assert folded(np.array([[5, 0], [4, 4], [1, 1]]), 2, 2) == [[0], [1, 2]]
+
+
+def test_a_row_of_several_is_as_long_as_they_may_be():
+  layout = Pad(("a", "b"), (10, 6), max_segments=3)
+  assert layout.fit(7).lengths == (30, 18)
+  assert Pad(("a", "b"), (10, 6), trim=True, max_segments=3).fit(17).lengths == (24, 18)
 
 
 def test_max_segments_closes_a_row():

@@ -1,6 +1,7 @@
 """Batches by number: the same for any readers, resumed anywhere, in training and evaluation."""
 
 import collections
+import dataclasses
 import itertools
 import multiprocessing
 import pickle
@@ -286,10 +287,37 @@ def test_trimmed_evaluation_has_every_example_once():
   assert ids_of(batches) == list(range(300))
 
 
+@pytest.mark.parametrize("window", [0, 50])
+@pytest.mark.parametrize("trim, widths", [(False, [128]), (True, [48, 56, 64, 80])])
+def test_rows_of_several_have_the_examples_of_as_many_rows_of_one(window, trim, widths):
+  """The same ones in each batch, for any reader and from any step, and next to no padding."""
+  alone, together = (Pad(("src", "tgt"), (32, 8), trim=trim, per_doubling=4, max_segments=n)
+                     for n in (1, 4))
+  prepared, lengths = texts_of_many_lengths(alone)
+  one = stream_of(prepared, alone, window=window, batch_size=24)
+  several = stream_of(prepared, together, window=window, batch_size=6)
+  halves = [stream_of(prepared, together, window=window, batch_size=6, rows=rows,
+                      cursor=several.cursor(20)) for rows in (range(3), range(3, 6))]
+  epochs = []
+  for step in range(28):  # two epochs, the first of which ends within a batch
+    batch = several.batch(step)
+    assert sorted(ids_of([batch])) == sorted(ids_of([one.batch(step)]))
+    assert batch["ids"].shape == (6, 4) and (batch["ids"] >= 0).all()
+    used = (batch["src_segment_ids"] > 0).sum(1)
+    assert (used == lengths[batch["ids"]].sum(1)).all() and used.min() > 0.8 * used.max()
+    assert batch["src"].shape[1] == min(width for width in widths if used.max() <= width)
+    epochs.append(several.epochs(step))
+    joined = [half.batch(step) for half in halves]
+    assert_same({key: np.concatenate([part[key] for part in joined]) for key in batch}, batch)
+  assert epochs == [one.epochs(step) for step in range(28)]
+
+
 # ------------------------------------------------------------------------------- evaluation
 
 
-@pytest.mark.parametrize("layout, batch_size", [(PACK, 8), (PAD, 8), (PAD, 69), (PACK, 1)])
+@pytest.mark.parametrize("layout, batch_size", [
+    (PACK, 8), (PAD, 8), (PAD, 69), (PACK, 1),
+    (dataclasses.replace(PAD, max_segments=3), 4), (dataclasses.replace(PAD, max_segments=50), 1)])
 def test_evaluation_has_every_example_once(prepared, layout, batch_size):
   batches = list(eval_batches(prepared, recipe_of(layout), batch_size))
   assert all(len(b["ids"]) == batch_size for b in batches)

@@ -62,7 +62,7 @@ def test_few_shapes_are_compiled():
 
 def test_a_text_longer_than_the_position_table():
   model = small(num_layers=1, position=Learned(8), head=HeadConfig(task="classes", outputs=2))
-  with pytest.raises(ConfigError, match="position.max_length=8 is too short for rows of 9 tokens"):
+  with pytest.raises(ConfigError, match="position.max_length=8 is too short for texts of 9 tokens"):
     Predictor(model, {})(examples(3, 9))
 
 

@@ -93,14 +93,26 @@ def test_sinusoidal_2d():
     (lambda: rope.rope(jnp.zeros((1, 1, 1, 4)), jnp.arange(1), pairing="x"), "pairing='x'"),
     (lambda: T5Bias(num_buckets=6), "num_buckets=6 must be a multiple of 4"),
     (lambda: T5Bias(num_buckets=32, max_distance=16), "max_distance=16 more than half"),
-    (lambda: Learned(max_length=4).embed(jnp.zeros((1, 5, 2)), Places(jnp.arange(5)[None]), {}),
-     "max_length=4 is too short for rows of 5"),
     (lambda: Learned(max_length=6, first_position=2).check_length(5),
-     "max_length=6 is too short for rows of 5 tokens from position 2 on"),
+     "max_length=6 is too short for texts of 5 tokens from position 2 on"),
 ])
 def test_errors(call, message):
   with pytest.raises(ConfigError, match=message):
     call()
+
+
+def test_learned_positions_of_rows_longer_than_their_table():
+  """What is within it counts, and not the row; a text beyond it has no vector, and no gradient."""
+  learned, table = Learned(max_length=5, first_position=2), jnp.arange(10.0).reshape(5, 2)
+  positions = jnp.array([[0, 1, 2, 0, 1, 0, 0, 0], [0, 1, 2, 3, 4, 5, 0, 0]])
+  embed = lambda table: learned.embed(jnp.zeros((2, 8, 2)), Places(positions),
+                                      {"position_embedding": table})
+  got = np.asarray(embed(table))
+  np.testing.assert_array_equal(got[0], np.asarray(table)[np.array(positions[0]) + 2])
+  assert np.isnan(got[1, 3:6]).all() and np.isfinite(got[1, [0, 1, 2, 6, 7]]).all()
+  seen = lambda table: jnp.where(positions[..., None] < 3, embed(table), 0).sum()
+  gradient = jax.grad(seen)(table)
+  np.testing.assert_array_equal(gradient[:, 0], [0, 0, 8, 3, 2])
 
 
 def test_learned_positions_start_from_sinusoids():

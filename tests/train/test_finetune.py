@@ -23,7 +23,7 @@ from jtx.saved.workdir import load_run
 from jtx.train import loop, phases
 from jtx.train.program import Program
 from jtx.train.states import modules
-from tests.helpers import encoder, one_fast_row
+from tests.helpers import encoder, losses, one_fast_row
 from tests.models.test_encoder import BLOCK, batch_of
 
 NAMES = ["Ann", "Bob", "Eve", "Kim", "Leo", "Max", "Pia", "Tom"]
@@ -78,7 +78,7 @@ TASKS = {
 }
 
 
-def config_for(task, folder, **edits):
+def config_for(task, folder, layout={}, **edits):
   source, head, ops, fields, evaluator, _ = TASKS[task]
   c = common.get_config()
   c.model = common.model("encoder", **MODEL)
@@ -87,7 +87,7 @@ def config_for(task, folder, **edits):
   c.tokenizer.kind = common.tokenizer("wordpiece", vocab_size=100, min_frequency=1)
   c.data.path, c.data.train = str(folder), (source.format("train"),)
   c.data.ops = (*(common.op(name, **kw) for name, kw in ops),
-                common.op("pad", fields=fields, lengths=(16,) * len(fields)))
+                common.op("pad", fields=fields, lengths=(16,) * len(fields), **layout))
   c.optim.lr, c.optim.schedule = 3e-3, common.schedule("linear", warmup=5)
   c.batch_size, c.steps, c.log_every, c.checkpoint.every = 16, 80, 20, 80
   extra = {"entities": True} if task == "tag" else {}
@@ -115,6 +115,25 @@ def test_a_head_learns_its_task_and_is_evaluated_again_from_its_workdir(task, fo
   assert again[score] == results[score]
 
 
+@pytest.mark.parametrize("task, mesh", [
+    *(pytest.param(task, {}, marks=pytest.mark.slow) for task in TASKS if task != "tag"),
+    ("tag", {}), pytest.param("classify", {"data": 2}, marks=pytest.mark.slow)])
+def test_several_examples_a_row_train_as_one_a_row(task, mesh, folder, tmp_path):
+  """The same batches, losses, updates and score; rows are longer than there are positions."""
+  edits = {"epochs": 1.0, "log_every": 1} | {f"mesh.{axis}": n for axis, n in mesh.items()}
+  runs = {}
+  for name, size, per_row in (("alone", 16, 1), ("together", 2, 8)):
+    layout = dict(trim=True, per_doubling=4, max_segments=per_row)
+    config = config_for(task, folder, layout, batch_size=size, **edits)
+    results = loop.run(config, str(tmp_path / name), jax.devices()[:mesh.get("data", 1)])
+    runs[name] = losses(tmp_path / name), results
+  (alone, scores), (together, of_rows) = runs.values()
+  assert len(alone) == len(together) >= 200 // 16
+  np.testing.assert_allclose(together, alone, rtol=2e-5)
+  assert alone[-1][1] < alone[0][1]
+  np.testing.assert_allclose(of_rows[f"val/{TASKS[task][-1]}"], scores[f"val/{TASKS[task][-1]}"])
+
+
 @pytest.mark.slow
 def test_tags_come_from_the_training_data_and_stay_with_the_checkpoint(folder, tmp_path):
   config = config_for("tag", folder, steps=1)
@@ -128,9 +147,11 @@ def test_tags_come_from_the_training_data_and_stay_with_the_checkpoint(folder, t
 
 @pytest.mark.parametrize("epochs, batch_size, steps", [(2.0, 16, 25), (0.5, 7, 15), (0.001, 16, 1)])
 def test_epochs_are_steps(epochs, batch_size, steps, folder):
-  config = config_for("classify", folder, epochs=epochs, batch_size=batch_size)
-  data = workdirs.open_data(config, "nowhere", checkpoint.Checkpointer("nowhere/checkpoints"))
-  assert phases.with_steps(config, data).steps == steps
+  for per_row in (1, batch_size):
+    config = config_for("classify", folder, {"max_segments": per_row}, epochs=epochs,
+                        batch_size=batch_size // per_row)
+    data = workdirs.open_data(config, "nowhere", checkpoint.Checkpointer("nowhere/checkpoints"))
+    assert phases.with_steps(config, data).steps == steps
 
 
 def test_a_head_of_another_number_of_classes_than_the_data(folder):
@@ -218,6 +239,14 @@ def test_a_tokenizer_that_is_not_the_models(published, folder, tmp_path):
   config = from_published(path, folder, **{"model.vocab_size": 7})
   with pytest.raises(ConfigError, match="config.model.vocab_size=7 does not fit the data"):
     loop.run(config, str(tmp_path), jax.devices()[:1])
+
+
+def test_texts_longer_than_the_positions(folder, tmp_path):
+  config = config_for("classify", folder, **{"model.stack.position.max_length": 15})
+  with pytest.raises(ConfigError, match="texts of 'text' may have 16 tokens, and the model has 15"
+                     " positions"):
+    loop.run(config, str(tmp_path), jax.devices()[:1])
+  assert not (tmp_path / "config.json").exists()
 
 
 @pytest.mark.slow
