@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.errors import ConfigError
-from jtx.models.resnet import GroupNorm
+from jtx.models.resnet import GroupNorm, max_pool
 from jtx.nn import layers, numerics
 from jtx.ranges import Layers, Size, SizeOrNone
 
@@ -59,7 +59,7 @@ class Backbone(nn.Module):
     size = 7 if c.stem == "pooled" else 3
     x = ConvNorm(c.width, size, 2, groups=c.groups, dtype=self.dtype, name="stem")(x)
     if c.stem == "pooled":
-      x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+      x = max_pool(x, ((1, 1), (1, 1)))
     for s, number in enumerate(c.stages):
       for i in range(number):
         stride = 2 if s and not i else 1

@@ -5,6 +5,7 @@ Kolesnikov et al. 2019 (Big Transfer): ResNet-v2 with standardised weights and g
 """
 
 import dataclasses
+from typing import Sequence
 
 import flax.linen as nn
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.nn import layers
+from jtx.parallel.sharding import platform
 from jtx.ranges import Layers, Size
 
 
@@ -45,12 +47,32 @@ class Resnet(nn.Module):
     c = self.config
     conv = lambda features, size, stride, name: Conv(features, size, stride, self.dtype, name=name)
     x = conv(c.width, 7, 2, "root")(x)
-    x = nn.max_pool(x, (3, 3), (2, 2), "SAME")
+    x = max_pool(x, jax.lax.padtype_to_pads(x.shape[1:3], (3, 3), (2, 2), "SAME"))
     for s, number in enumerate(c.stages):
       for i in range(number):
         x = Bottleneck(c.width * 2**s, 2 if s and not i else 1, c.groups, self.dtype,
                        name=f"stage_{s}_{i}")(x)
     return jax.nn.relu(GroupNorm(c.groups, name="norm")(x))
+
+
+def max_pool(x: jax.Array, around: Sequence[tuple[int, int]]) -> jax.Array:
+  """The largest of every second 3 x 3 places, of which the first of equal ones has the gradient.
+
+  On a CPU shifted places are compared: the gradient of XLA's own pooling takes five times as long.
+
+  Args:
+    x: [B, H, W, C].
+    around: of the height and of the width, how many places that count for nothing are before x and
+      behind it.
+  """
+  if platform() != "cpu":
+    return nn.max_pool(x, (3, 3), (2, 2), around)
+  x = jnp.pad(x, ((0, 0), *around, (0, 0)), constant_values=-jnp.inf)
+  H, W = ((size - 3) // 2 * 2 + 1 for size in x.shape[1:3])
+  best, *others = (x[:, i:i + H:2, j:j + W:2] for i in range(3) for j in range(3))
+  for other in others:
+    best = jnp.where((other > best) | jnp.isnan(other), other, best)
+  return best
 
 
 class Bottleneck(nn.Module):

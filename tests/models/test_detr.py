@@ -15,6 +15,7 @@ from jtx.errors import ConfigError
 from jtx.models.backbone import Backbone, BackboneConfig, FrozenBatchNorm, convolve
 from jtx.models.box_head import BoxHeadConfig
 from jtx.models.detr import STACK, Detr, PlacesConfig
+from jtx.models.resnet import max_pool
 from jtx.nn.positions import Learned
 from jtx.nn.shapes import shapes_of
 from jtx.parallel.sharding import FIXED, logical_axes, unbox
@@ -230,3 +231,31 @@ def test_a_convolution_is_a_sum_over_the_places_around(size, stride):
   windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, around), (size, size), (1, 2))
   expected = np.einsum("bhwcij,ijcd->bhwd", windows[:, ::stride, ::stride], kernel)
   np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def windows_of(x, around, fill):
+  padded = np.pad(x, ((0, 0), *around, (0, 0)), constant_values=fill)
+  return np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::2, ::2]
+
+
+@pytest.mark.parametrize("around", [((1, 1), (1, 1)), ((0, 1), (1, 0))])
+@pytest.mark.parametrize("shape", [(7, 10), (8, 3)])
+def test_pooling_and_its_gradient_are_those_of_windows(around, shape):
+  """The first of the largest places has the gradient; what is no number is not passed over."""
+  random = np.random.default_rng(0)
+  x = jnp.array(random.integers(-2, 3, (2, *shape, 3)), jnp.float32)  # many are equal
+  windows = windows_of(x, around, -np.inf)
+  found, back = jax.vjp(lambda x: max_pool(x, around), x)
+  np.testing.assert_array_equal(found, windows.max((-2, -1)))
+  given = random.normal(size=found.shape).astype(np.float32)
+  expected = np.zeros((2, shape[0] + sum(around[0]), shape[1] + sum(around[1]), 3))
+  for b, h, w, c in np.ndindex(found.shape):
+    i, j = np.unravel_index(windows[b, h, w, c].argmax(), (3, 3))
+    expected[b, 2 * h + i, 2 * w + j, c] += given[b, h, w, c]
+  (top, _), (left, _) = around
+  expected = expected[:, top:top + shape[0], left:left + shape[1]]
+  np.testing.assert_allclose(back(given)[0], expected, atol=1e-6)
+  nan = x.at[0, 1, 1, 0].set(jnp.nan)
+  seen = windows_of(np.isnan(nan), around, False).any((-2, -1))
+  assert seen.any()
+  np.testing.assert_array_equal(np.isnan(max_pool(nan, around)), seen)
