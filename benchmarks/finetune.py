@@ -8,7 +8,7 @@ that score ours, since what is compared is training. Finished runs are kept in t
 the command can be ended and called again.
 
 Batches are of similar length (`grouped`), or of any, as a peer's `Trainer` makes them (`drawn`);
-then a third system is jtx with several examples a row, of the same batches.
+then jtx lays the examples of a batch into rows, four to one.
 """
 
 import itertools
@@ -31,7 +31,8 @@ class Task(NamedTuple):
   scores: tuple[str, ...]
 
 
-PACK = 4  # examples of a row, where it has several
+BATCHES = {"grouped": "group", "drawn": "pack=4"}  # jtx's argument; the batches are the peer's, too
+SYSTEMS = ("jtx", "transformers")
 TASKS = {
     "sst2": Task("classify.py:max_length=64,epochs=2", "sst2", "SequenceClassification",
                  ("dev/accuracy",)),
@@ -61,7 +62,6 @@ TASKS = {
                           "train=squad_format.json,holdout=20", "policyqa", "QuestionAnswering",
                           ("dev/exact_match", "dev/f1")),
 }
-SYSTEMS = {"grouped": ("jtx", "transformers"), "drawn": ("jtx", "transformers", "packed")}
 
 
 def make_config(task: str, data: str, init: str, seed: int, args: str = "group"):
@@ -224,7 +224,7 @@ class System:
   """One fine-tuning, or the writing of its start, in a process of its own."""
 
   def __init__(self, name: str):
-    self.function = {"start": write_start, "jtx": finetune_jtx, "packed": finetune_jtx,
+    self.function = {"start": write_start, "jtx": finetune_jtx,
                      "transformers": finetune_transformers}[name]
 
   def run(self, kwargs: dict[str, Any]) -> dict[str, float]:
@@ -258,19 +258,20 @@ def run(workdir: str, data: str, init: str, tasks: Sequence[str], seeds: Sequenc
     init: Hugging Face folder of the encoder.
     tasks: keys of `TASKS`.
     seeds: of the runs.
-    batches: of `SYSTEMS`.
+    batches: of `BATCHES`.
     epochs: of every task; 0 is its own number.
   """
-  systems, results = SYSTEMS[batches], {}
-  args = ",".join(["group"] * (batches == "grouped") + [f"epochs={epochs}"] * bool(epochs))
+  results = {}
+  more = [f"epochs={epochs}"] * bool(epochs)
+  args = {"jtx": ",".join([BATCHES[batches], *more]),
+          "transformers": ",".join(["group"] * (batches == "grouped") + more)}
   kind = [batches] * (batches != "grouped") + [f"{epochs}"] * bool(epochs)  # in folders' names
-  args_of = lambda system: args + f",pack={PACK}" * (system == "packed")
   for task, seed in itertools.product(tasks, seeds):
     path = lambda system, *kind: os.path.join(workdir, "-".join([task, str(seed), system, *kind]))
     run_once("start", path("start"), task=task, data=data, init=init, seed=seed)
-    for system in systems:
+    for system in SYSTEMS:
       result = run_once(system, path(system, *kind), task=task, data=data, init=path("start"),
-                        seed=seed, args=args_of(system))
+                        seed=seed, args=args[system])
       results[task, seed, system] = result
       told = " ".join(f"{k}={result[k]:.4f}" for k in TASKS[task].scores)
       print(f"{task} seed {seed} {system}: {told} in {result['seconds']:.0f} s", flush=True)
@@ -278,18 +279,18 @@ def run(workdir: str, data: str, init: str, tasks: Sequence[str], seeds: Sequenc
   table = {}
   for task in tasks:
     values = lambda name, system: [results[task, s, system][name] for s in seeds]
-    table[task] = {name: compare({system: values(name, system) for system in systems})
+    table[task] = {name: compare({system: values(name, system) for system in SYSTEMS})
                    for name in TASKS[task].scores}
     for name, row in table[task].items():
       print("| " + " | ".join([task, name, *(
-          " ± ".join(f"{x:.4f}" for x in row[key]) for key in (*systems, "difference"))]) + " |",
+          " ± ".join(f"{x:.4f}" for x in row[key]) for key in (*SYSTEMS, "difference"))]) + " |",
             flush=True)
-    seconds = {system: values("seconds", system) for system in systems}
+    seconds = {system: values("seconds", system) for system in SYSTEMS}
     print("| " + " | ".join([task, "seconds", *(f"{statistics.mean(s):.0f}"
                                                 for s in seconds.values())]) + " |", flush=True)
     table[task]["seconds"] = seconds
     table[task]["peak_memory_bytes"] = {system: max(values("peak_memory_bytes", system))
-                                        for system in systems}
+                                        for system in SYSTEMS}
   return {"suite": "finetune", "seeds": list(seeds), "machine": harness.machine(), "tasks": table}
 
 

@@ -70,7 +70,7 @@ INIT = flags.DEFINE_string("init", "", "finetune: Hugging Face folder of the enc
 TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASKS),
                                 "finetune: of the suite; may be repeated.")
 SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "finetune: of the runs; may be repeated.")
-BATCHES = flags.DEFINE_enum("batches", "grouped", list(finetune.SYSTEMS),
+BATCHES = flags.DEFINE_enum("batches", "grouped", list(finetune.BATCHES),
                             "finetune: of similar lengths; or of any, as drawn, beside several"
                             " texts a row.")
 EPOCHS = flags.DEFINE_float("epochs", 0.0, "finetune: of every task; its own number if 0.",

@@ -510,7 +510,7 @@ def test_packed_rows_have_as_many_texts_as_the_batch():
       "", ",pack=4"))
   assert (alone.batch_size, alone.data.ops[-1].name) == (24, "pad")
   layout = together.data.ops[-1]
-  assert (together.batch_size, layout.name, layout.max_segments) == (6, "pack", 4)
+  assert (together.batch_size, layout.name, layout.max_segments) == (6, "pad", 4)
   assert layout.lengths == (48,)
   for arg, message in (
       ("pack=0", "pack=0: must be 1 or more examples of a row"),

@@ -1,9 +1,8 @@
 """Position encodings of rows: the hooks by which layers use one, and the encodings themselves.
 
-A `Position` may act in four places: `embed` adds to the token embeddings, `add` to the inputs of
-queries and keys but not of values (DETR), `rotate` turns queries and keys, and `bias` adds to the
-attention logits. Its parameters are the model's, a stack's or a layer's. Positions are integers
-[B, T] that restart in every segment of a packed row.
+A `Position` acts in four places: `embed` adds to the token embeddings, `add` to the inputs of
+queries and keys but not of values (DETR), `rotate` turns queries and keys, and `bias` adds to
+logits. Its parameters are of the model, stack or layer. Positions restart in every text of a row.
 """
 
 import dataclasses
@@ -175,10 +174,9 @@ class Sinusoidal(Position):
 
 @dataclasses.dataclass(frozen=True)
 class Learned(Position):
-  """A trained vector for each position; what is at one beyond them is not a number.
+  """A trained vector for each position; texts that have more get NaN there.
 
-  With `init` "sincos" it starts from sinusoids of standard deviation `init_std`, by which places
-  that are close are alike from the first step on.
+  With `init` "sincos" it starts from sinusoids, by which places that are close are alike at first.
   """
   max_length: Size = 512  # positions that have a vector
   init: Literal["normal", "sincos"] = "normal"  # first values: drawn, or sinusoids
@@ -194,9 +192,9 @@ class Learned(Position):
     return {"position_embedding": Table((self.max_length, width), init, ("positions", "embed"))}
 
   def embed(self, x, places, params):
-    # A row of several texts may be longer than there are positions, so only values can tell.
-    vectors = params["position_embedding"].at[places.positions + self.first_position].get(
-        mode="fill", fill_value=jnp.nan)
+    # A row of several texts may be longer than the table, so that only values can tell.
+    vectors = jnp.asarray(params["position_embedding"]).at[
+        places.positions + self.first_position].get(mode="fill", fill_value=jnp.nan)
     return x + vectors.astype(x.dtype)
 
   @property
