@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks import harness, sides
 
-LEARNING_RATE, CLIP, CLASSES = 1e-4, 0.1, 80
+LEARNING_RATE, CLIP, CLASSES = 1e-5, 0.1, 80
 PARTS = ("step", "matching")
 PEERS = ("transformers",)
 

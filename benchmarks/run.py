@@ -71,8 +71,8 @@ TASKS = flags.DEFINE_multi_enum("task", list(finetune.TASKS), list(finetune.TASK
                                 "finetune: of the suite; may be repeated.")
 SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "finetune: of the runs; may be repeated.")
 BATCHES = flags.DEFINE_enum("batches", "grouped", list(finetune.BATCHES),
-                            "finetune: of similar lengths; or of any, as drawn, beside several"
-                            " texts a row.")
+                            "finetune: of similar lengths; or of any, as drawn, which jtx lays"
+                            " into rows of several.")
 EPOCHS = flags.DEFINE_float("epochs", 0.0, "finetune: of every task; its own number if 0.",
                             lower_bound=0.0)
 PARTS = flags.DEFINE_multi_enum("part", None, [*nmt.PARTS, *bert.PARTS, *encoders.PARTS,
