@@ -51,7 +51,7 @@ DOTS = "--config.model.stack.remat=dots"
 PODS = (
     Pod("bert_base", "v5e:4x4", {"fsdp": 16}),
     Pod("bert_base", "v5e:16x16", {"data": 16, "fsdp": 16}),
-    Pod("bert_large", "v5e:4x4", {"fsdp": 16}, (DOTS,)),
+    Pod("bert_large", "v5e:4x4", {"fsdp": 16}),
     Pod("bert_large", "v5p:4x4x4", {"data": 4, "fsdp": 16}),
     Pod("bert_multilingual", "v5e:4x4", {"fsdp": 16}),
     Pod("roberta", "v5e:16x16", {"data": 16, "fsdp": 16}, (DOTS,)),
