@@ -74,7 +74,8 @@ def check_lengths(config: ConfigDict, recipe: Recipe, model: Any) -> None:
       limit = model.longest if stack is None else stack.position.limit
       if limit is not None and length > limit:
         raise ConfigError(f"data.ops: texts of {field!r} may have {length} tokens, and the model"
-                          f" has {limit} positions; make rows, or the texts, shorter")
+                          f" has {limit} positions; make max_length of the texts, or lengths of the"
+                          " layout, shorter")
 
 
 def train_stream(config: ConfigDict, data: Dataset, sharding, start: int,
