@@ -30,7 +30,7 @@ class Model(Protocol):
 
   @property
   def longest(self) -> int | None:
-    """The most tokens that a row of its inputs may have; None is any number."""
+    """The most tokens that a text of its inputs may have; None is any number."""
 
   def example(self) -> Batch:
     """The smallest batch, as arrays of zeros."""
