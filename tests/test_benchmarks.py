@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks import faulty, finetune, harness, nmt, saving, serving
+from benchmarks import faulty, finetune, harness, nmt, pods, saving, serving
 from jtx.saved import checkpoint
 
 
@@ -172,6 +172,29 @@ def test_batches_as_drawn_are_laid_into_rows(tmp_path, monkeypatch, capsys):
   # What is kept is not taken for runs of other batches, or of as many epochs as the task has.
   assert sorted(os.listdir(tmp_path)) == [
       "sst2-0-jtx-drawn-0.25.json", "sst2-0-start.json", "sst2-0-transformers-drawn-0.25.json"]
+
+
+def test_a_step_beside_plain_flax():
+  """In a loop, unrolled, and beside a plain one that does not fit."""
+  seen = []
+
+  def report(pod):
+    seen.append(" ".join(pod.more))
+    cycles, gib = (3e7, 2) if pod.plain else (1e7, 4) if "unroll" in seen[-1] else (2e7, 1)
+    return {"ops": {"cycles": cycles}, "bytes": {"peak": gib * 2**30}, "compile_s": gib * 10,
+            "fits": True}
+
+  bert, _, nmt, *_ = pods.CYCLES
+  assert pods.beside_plain(bert._replace(more=("--ops=5",)), report) == [
+      "`bert_base`", "3e+07", "2.00", "20 s", "2e+07 (1.50)", "1.00 (2.00)", "10 s",
+      "1e+07 (3.00)", "4.00 (0.50)", "40 s"]
+  assert seen == ["--ops=5", "--ops=5", "--ops=5 --config.model.stack.unroll=-1"]
+  pods.beside_plain(nmt._replace(more=()), report)
+  assert seen[-1] == "--config.model.encoder.unroll=-1 --config.model.decoder.unroll=-1"
+
+  too_large = {"fits": False, "why": "Used 20.5G of 15.75G hbm", "bytes": {}, "compile_s": 5}
+  assert pods.beside_plain(bert, lambda pod: too_large if pod.plain else report(pod))[1:7] == [
+      "does not fit", "20.50", "5 s", "2e+07", "1.00 (20.50)", "10 s"]
 
 
 def test_what_a_fault_has_changed_is_found(tmp_path):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.nn import layers
-from jtx.nn.apart import apart
+from jtx.nn.apart import apart, with_tables
 from jtx.nn.block import Memory
 from jtx.nn.cache import DecodeState, Slots, empty, new_state
 from jtx.nn.lora import Adapted
@@ -46,7 +46,8 @@ class Generative(Adapted):
 
   def apart(self, params: Any) -> Any:
     """Parameters for many calls of `step`; see `jtx.nn.apart`."""
-    return {**params, "decoder": apart(params["decoder"], self.stacks["decoder"].share)}
+    own = apart(params["decoder"], self.stacks["decoder"].share)
+    return with_tables({**params, "decoder": own})
 
   def start(self, batch: Batch, rows: int, length: int, prompt: jax.Array,
             prompt_lengths: jax.Array | None = None, cache_length: int | None = None,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.models.generative import segments_of
+from jtx.nn.apart import with_tables
 from jtx.parallel.sharding import Batch
 
 
@@ -47,8 +48,8 @@ class Recurrently(nn.Module):
     return None
 
   def apart(self, params: Any) -> Any:
-    """Parameters for many calls of `step`: as they are."""
-    return params
+    """Parameters for many calls of `step`; see `jtx.nn.apart`."""
+    return with_tables(params)
 
   def start(self, batch: Batch, rows: int, length: int, prompt: jax.Array,
             prompt_lengths: jax.Array | None = None, cache_length: int | None = None,

@@ -2,12 +2,14 @@
 
 A scan has the parameters, the cache and the memory of all layers in arrays [layers, ...]. A CPU's
 products read whole arrays, so that of each layer's part a copy would be made at every token. And
-where rows are few, it multiplies faster with a kernel whose inputs are next to each other.
+where rows are few, it multiplies faster with a matrix [outputs, inputs] on the left, which it reads
+as it lies (`jtx.nn.numerics.left_product`). So kernels are turned into such ones, which layers find
+beside them under the name `MATRIX`; an embedding is one.
 """
 
 import functools
 import math
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 import flax.linen as nn
 import flax.struct
@@ -15,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.nn import cache
+from jtx.nn.numerics import MATRIX
 
 is_tuple = lambda x: isinstance(x, tuple)
 # Of attention, and how many of their kernel's three axes are inputs.
@@ -28,7 +31,7 @@ class Turned:
   shape: tuple[int, ...] = flax.struct.field(pytree_node=False)
 
   def back(self) -> jax.Array:
-    """The kernel; the compiler makes no copy of it for a product."""
+    """The kernel, for its shape; the compiler makes none where the matrix is what is read."""
     return self.matrix.T.reshape(self.shape)
 
 
@@ -61,6 +64,27 @@ def apart(params: Any, share: bool) -> Any:
           for name, part in params.items()}
 
 
+def of_layer(params: Any, at: int) -> Any:
+  """The parameters of a layer out of those of all, a turned kernel's matrix beside it."""
+  if not isinstance(params, Mapping):
+    return params[at]
+  own = {}
+  for name, value in params.items():
+    own[name] = of_layer(value, at)
+    if isinstance(own[name], Turned):
+      own |= {name: own[name].back(), MATRIX: own[name].matrix}
+  return own
+
+
+def with_tables(params: Any) -> Any:
+  """A model's parameters, in which its embeddings know that few rows are multiplied with them."""
+  if not cache.layers_apart():
+    return params
+  return {name: {**part, MATRIX: part["embedding"]}
+          if isinstance(part, Mapping) and "embedding" in part else part
+          for name, part in params.items()}
+
+
 def one_by_one(layer: type[nn.Module], fields: tuple, name: str, number: int,
                share: bool) -> Callable:
   """As a scan of `layer`, with a cache of each layer's own; to be called in a stack.
@@ -73,11 +97,7 @@ def one_by_one(layer: type[nn.Module], fields: tuple, name: str, number: int,
     share: one set of parameters is for all layers.
   """
   at = 0
-  def of_layer(x):
-    own = x[at]
-    return own.back() if isinstance(own, Turned) else own
-
-  pick = lambda params: params if share else jax.tree.map(of_layer, params, is_leaf=is_tuple)
+  pick = lambda params: params if share else of_layer(params, at)
   run_layer = nn.map_variables(layer, "params", pick)(*fields, name=name)
 
   def run(carry, layers, ctx):

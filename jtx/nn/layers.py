@@ -17,7 +17,7 @@ from jtx.nn.activations import activate
 from jtx.nn.dropout import Dropout
 from jtx.nn.kept import keep
 from jtx.nn.mixture import ExpertsConfig
-from jtx.nn.numerics import normalized, product
+from jtx.nn.numerics import MATRIX, left_product, normalized, product
 from jtx.parallel.sharding import constrain, platform
 from jtx.ranges import Positive, Rate, Size
 
@@ -54,7 +54,9 @@ class Dense(nn.Module):
     if self.use_bias:
       bias = param(self, "bias", nn.initializers.zeros, self.features,
                    self.axes[self.num_in:]).astype(self.dtype)
-    return product(x.astype(self.dtype), kernel, bias, self.num_in)
+    matrix = self.get_variable("params", MATRIX)
+    return product(x.astype(self.dtype), kernel, bias, self.num_in,
+                   matrix=None if matrix is None else matrix.astype(self.dtype))
 
 
 def kernel_init(std: float | None, num_in: int, rank: int) -> Callable[..., jax.Array]:
@@ -88,7 +90,10 @@ class Embed(nn.Module):
     return constrain(constrain(x, "lookups", None, "embed"), "batch", "length", None)
 
   def attend(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., V]
-    return jnp.einsum("...d,vd->...v", x.astype(self.dtype), self.embedding.astype(self.dtype))
+    x, embedding = x.astype(self.dtype), self.embedding.astype(self.dtype)
+    if self.has_variable("params", MATRIX):
+      return left_product(x, embedding)
+    return jnp.einsum("...d,vd->...v", x, embedding)
 
 
 class LayerNorm(nn.Module):

@@ -19,6 +19,8 @@ _ERF = (0.7978287628072798, 0.03646617589293164, -0.00012309328282677877, -3.092
 
 
 LARGE = 2**18  # numbers of an array that the caches of a CPU core do not hold
+FEW_ROWS = 96  # of a product, to which what is on its right is not worth being laid out anew
+MATRIX = "matrix"  # beside a kernel or an embedding, where layers decode on a CPU; of no checkpoint
 
 
 def gelu(x: jax.Array) -> jax.Array:
@@ -36,8 +38,21 @@ def gelu(x: jax.Array) -> jax.Array:
   return (0.5 * y * (1 + jnp.tanh(y * inner))).astype(x.dtype)
 
 
-def product(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, num_in: int) -> jax.Array:
-  """Contracts the last `num_in` axes of x with the first of the kernel, and adds the bias."""
+def product(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, num_in: int, *,
+            matrix: jax.Array | None = None) -> jax.Array:
+  """Contracts the last `num_in` axes of x with the first of the kernel, and adds the bias.
+
+  Args:
+    x: [..., *inputs].
+    kernel: [*inputs, *features].
+    bias: [*features], or None.
+    num_in: axes of inputs.
+    matrix: the kernel as [outputs, inputs], where layers decode on a CPU; see `left_product`.
+  """
+  if matrix is not None:
+    rows = x.shape[:x.ndim - num_in]
+    y = left_product(x.reshape(*rows, -1), matrix).reshape(*rows, *kernel.shape[num_in:])
+    return y if bias is None else y + bias
   if platform() == "cpu":
     return _on_cpu(x, kernel, num_in) if bias is None else _on_cpu(x, kernel, num_in) + bias
   # As matrices: of more axes, a TPU's compiler would choose layouts that it copies from and to.
@@ -58,6 +73,20 @@ def _on_cpu(x, kernel, num_in):
   # transposed, and for every layer's copy it sums the gradients of all layers above anew.
   y = x.reshape(-1, inputs) @ kernel.reshape(inputs, -1)
   return y.reshape(*x.shape[:x.ndim - num_in], *kernel.shape[num_in:])
+
+
+def left_product(x: jax.Array, matrix: jax.Array) -> jax.Array:
+  """[..., D] with [V, D] to [..., V], for a CPU's products of few rows.
+
+  What is on the right of a product is laid out anew each time it is made, which takes longer than
+  the product where rows are few; the left side is read as it lies. One row is read as a vector.
+  """
+  *rows, D = x.shape
+  if not all(isinstance(n, int) for n in rows) or not 1 < math.prod(rows) <= FEW_ROWS:
+    return x @ matrix.T
+  # Without the barrier the compiler exchanges the sides again.
+  y = jax.lax.optimization_barrier(matrix @ x.reshape(-1, D).T)
+  return y.T.reshape(*rows, -1)
 
 
 @jax.custom_vjp

@@ -175,6 +175,9 @@ def test_a_step_reads_weights_and_cache_as_they_lie():
   assert re.search(r"f32\[24,40\]", text) and not re.search(r"f32\[3,(24,40|40,24)\]", text)
   # Kernels are turned once, before all tokens, and no copy of one is made for a product.
   assert not re.search(r"= f32\[(24,40|40,24|24,24)\]\S* (copy|transpose|fusion)\(", text)
+  # What they are multiplied with stands on the right, and so does what the embedding is.
+  assert {"f32[24,2]", "f32[40,2]", f"f32[{TOKENIZER.vocab_size},2]"} <= set(
+      re.findall(r"f32\[\d+,2\]", text))
   S = carry.state.ancestors.shape[-1]
   assert f"f32[2,2,{S},12]" in text
   assert not re.search(rf"= f32\[2,2,{S},12\]\S* (copy|slice|dynamic-slice)\(", text)
