@@ -190,13 +190,14 @@ def train_beside(ours: Callable[..., Any], theirs: Mapping[str, Callable[..., An
     systems = {"jtx": start(ours)}
     call = systems["jtx"].call
     given = {"state": call("weights", family), "hf_config": call("hf_config")}
-    flops = call("flops")
+    flops, trained = call("flops"), {"jtx": call("trained")}
     for method in ("loss", "warm_up"):  # while the peers start
       systems["jtx"].begin(method)
     systems |= {name: start(make, **given) for name, make in theirs.items()}
     losses = {"jtx": systems["jtx"].answer()}
     losses |= {name: systems[name].call("loss") for name in theirs}
     check_equal(losses, kwargs["size"].dtype)
+    check_trained(trained | {name: systems[name].call("trained") for name in theirs})
     systems |= {name: start(make) for name, make in apart.items()}
     warm = dict(zip(systems, warm_up(systems.values())))
     for worker in systems.values():
@@ -207,6 +208,12 @@ def train_beside(ours: Callable[..., Any], theirs: Mapping[str, Callable[..., An
     for name in apart:
       del found["share_of_matmul_peak"][name]
     return {**found, "loss": losses, "warm_up_s": warm}
+
+
+def check_trained(numbers: Mapping[str, int]) -> None:
+  """Raises WorkerError where systems do not train as many parameters."""
+  if len(set(numbers.values())) > 1:
+    raise WorkerError(f"parameters that are trained: {numbers}")
 
 
 def check_equal(losses: Mapping[str, float], dtype: str = "auto") -> None:

@@ -214,7 +214,7 @@ def needed(found: Found) -> float | None:
   """GiB that a program needs which does not fit, where the compiler tells."""
   if "peak" in found.get("bytes", {}):
     return found["bytes"]["peak"] / 2**30
-  match = re.search(r"[Uu]sed ([\d.]+)G of", found["why"])
+  match = re.search(r"(?:[Uu]sed |temporaries \()([\d.]+)G(?: of|\))", found["why"])
   return float(match[1]) if match else None
 
 
@@ -247,7 +247,7 @@ KINDS = {
 
 
 def table(name: str, reports: Reports, only: str) -> str:
-  """A table as Markdown, of lines with `only` in their command; they are printed as they are made."""
+  """A table as Markdown, of lines with `only` in their command, which are printed as well."""
   _, pods, titles, cells_of = KINDS[name]
   lines = [f"| {titles} |", "| " + " | ".join(["---"] * len(titles.split("|"))) + " |"]
   for pod in pods:

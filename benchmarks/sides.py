@@ -117,6 +117,21 @@ class JtxSide(JaxSide):
   def synchronize(self) -> None:
     self.jax.block_until_ready(self.state)
 
+  def trained(self) -> int:
+    """How many parameters its updates change."""
+    from flax.traverse_util import flatten_dict
+
+    from jtx import build
+    from jtx.parallel import sharding
+    from jtx.train import optim
+    params, example = self.state.params, self.batches[0]
+    axes = sharding.logical_axes(
+        build.abstract_params(self.model, self.program.objective, example))
+    still = optim.untrained(self.program.config.optim, params, axes)
+    params, axes, still = map(flatten_dict, (params, axes, still))
+    return sum(x.size for path, x in params.items()
+               if not still[path] and sharding.FIXED.isdisjoint(axes[path]))
+
   @functools.cached_property
   def sums(self) -> Callable[[Any, Any], Any]:
     """The objective's sums, of parameters and a batch, dropout off; compiled."""
@@ -210,6 +225,10 @@ class TorchSide:
     self.optimizer = self.adamw(**options)
     compiled = lambda: self.torch.compile(self.model, dynamic=dynamic)
     self.run = compiled() if self.compiled else self.model
+
+  def trained(self) -> int:
+    """How many parameters its updates change; `transformers` keeps some of a model as they are."""
+    return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
   def synchronize(self) -> None:
     if self.device.type == "cuda":

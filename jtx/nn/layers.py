@@ -50,13 +50,11 @@ class Dense(nn.Module):
     inputs = x.shape[-self.num_in:]
     init = self.kernel_init or kernel_init(self.init_std, self.num_in, len(self.axes))
     kernel = param(self, "kernel", init, (*inputs, *self.features), self.axes).astype(self.dtype)
-    bias = None
-    if self.use_bias:
-      bias = param(self, "bias", nn.initializers.zeros, self.features,
-                   self.axes[self.num_in:]).astype(self.dtype)
-    matrix = self.get_variable("params", MATRIX)
+    bias = None if not self.use_bias else param(
+        self, "bias", nn.initializers.zeros, self.features,
+        self.axes[self.num_in:]).astype(self.dtype)
     return product(x.astype(self.dtype), kernel, bias, self.num_in,
-                   matrix=None if matrix is None else matrix.astype(self.dtype))
+                   matrix=self.get_variable("params", MATRIX))
 
 
 def kernel_init(std: float | None, num_in: int, rank: int) -> Callable[..., jax.Array]:
@@ -91,9 +89,8 @@ class Embed(nn.Module):
 
   def attend(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., V]
     x, embedding = x.astype(self.dtype), self.embedding.astype(self.dtype)
-    if self.has_variable("params", MATRIX):
-      return left_product(x, embedding)
-    return jnp.einsum("...d,vd->...v", x, embedding)
+    return (left_product(x, embedding) if self.has_variable("params", MATRIX)
+            else jnp.einsum("...d,vd->...v", x, embedding))
 
 
 class LayerNorm(nn.Module):
@@ -122,8 +119,7 @@ class RMSNorm(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     init = nn.initializers.zeros if self.unit_offset else nn.initializers.ones
     scale = param(self, "scale", init, x.shape[-1:], ("norm",))
-    if self.unit_offset:
-      scale += 1
+    scale = scale + 1 if self.unit_offset else scale
     return normalized(x, scale, self.epsilon, False).astype(x.dtype)
 
 
@@ -185,10 +181,8 @@ class FeedForward(nn.Module):
     dense = lambda name, features, axes, std: Dense(
         (features,), axes, use_bias=c.bias, init_std=std, dtype=self.dtype, name=name)
     hidden = lambda name: keep(dense(name, c.dim, ("embed", "mlp"), self.init_std)(x), "hidden")
-    if c.gated:
-      h = activate(c.activation, hidden("gate")) * hidden("in")
-    else:
-      h = activate(c.activation, hidden("in"))
+    h = activate(c.activation, hidden("gate")) * hidden("in") if c.gated else (
+        activate(c.activation, hidden("in")))
     h = Dropout(c.dropout)(h, train)
     return dense("out", x.shape[-1], ("mlp", "embed"), self.out_init_std)(h)
 

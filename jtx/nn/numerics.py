@@ -51,7 +51,8 @@ def product(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, num_in: int
   """
   if matrix is not None:
     rows = x.shape[:x.ndim - num_in]
-    y = left_product(x.reshape(*rows, -1), matrix).reshape(*rows, *kernel.shape[num_in:])
+    y = left_product(x.reshape(*rows, -1), matrix.astype(x.dtype))
+    y = y.reshape(*rows, *kernel.shape[num_in:])
     return y if bias is None else y + bias
   if platform() == "cpu":
     return _on_cpu(x, kernel, num_in) if bias is None else _on_cpu(x, kernel, num_in) + bias

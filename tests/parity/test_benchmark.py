@@ -115,9 +115,13 @@ def test_the_sides_of_a_suite_compute_the_same(suite, family, options, monkeypat
   theirs = suite.Transformers(size, **options, state=state, hf_config=config)
   before = ours.loss()
   assert theirs.loss() == pytest.approx(before, rel=1e-5)
+  assert theirs.trained() == ours.trained()
+  for side in (ours, theirs):
+    side.updates(2)
+  # Of a gradient that is but rounding Adam's step is a whole one: XLNet is off by 1e-4 by chance.
+  assert theirs.loss() == pytest.approx(ours.loss(), rel=1e-3) and ours.loss() < before
   for side in (ours, theirs):
     side.warm_up()
-    side.updates(2)
     assert side.loss() < before
 
 
