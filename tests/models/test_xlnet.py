@@ -33,7 +33,10 @@ def rows(text):
 
 @pytest.mark.parametrize("length", one_fast(2, T))
 def test_a_row_with_a_memory_is_the_end_of_a_longer_row(length):
-  """The first half of which sees itself alone, and whose end, of that length, the second sees."""
+  """The first half of which sees itself alone, and whose end, of that length, the second sees.
+
+  Queries for tokens of the second half see it as well, by its places.
+  """
   place = np.arange(2 * T)
   first, kept = place < T, place >= T - length
   pairs = np.where(first[:, None], first, kept)
@@ -44,12 +47,18 @@ def test_a_row_with_a_memory_is_the_end_of_a_longer_row(length):
     apply = lambda *args, **more: MODEL.apply({"params": params}, *args, **more)
     _, memory = apply(rows(TEXT[:, :T]), length, method="remember")
     behind = rows(TEXT[:, T:])
-    return memory, apply(behind | {"text_memory": memory}), apply(behind), apply(whole)[:, T:]
+    with_memory = behind | {"text_memory": memory}
+    queries = (apply(with_memory | {"text_pairs": order[:, T:, T:]}, at, method="streams")[1],
+               apply(whole | {"text_pairs": order}, at + T, method="streams")[1])
+    return memory, apply(with_memory), apply(behind), apply(whole)[:, T:], queries
 
-  memory, ours, without, expected = run(drawn(MODEL))
+  order = jnp.asarray(np.stack([pairs & (first[:, None] | (place < place[:, None]))] * 2))
+  at = jnp.array([[0, 2], [1, T - 1]])
+  memory, ours, without, expected, queries = run(drawn(MODEL))
   assert memory.shape == (2, 2, length, 8)
   np.testing.assert_allclose(ours, expected, atol=1e-5)
   assert np.abs(ours - without).max() > 1e-2
+  np.testing.assert_allclose(*queries, atol=1e-5)
 
 
 def test_a_memory_is_the_last_inputs_and_has_no_gradient():
