@@ -90,6 +90,12 @@ def test_ratios():
   assert harness.ratio(values, "ours", "theirs") == {"median": 3.0, "min": 1.5, "max": 5.0}
 
 
+def test_sides_train_as_many_parameters():
+  harness.check_trained({"jtx": 7, "transformers": 7})
+  with pytest.raises(harness.WorkerError, match="parameters that are trained: .*'jtx': 7.*: 5"):
+    harness.check_trained({"jtx": 7, "transformers": 5})
+
+
 def test_padding():
   np.testing.assert_array_equal(nmt.pad([[1, 2, 3], [4]], -1), [[1, 2, 3], [4, -1, -1]])
 

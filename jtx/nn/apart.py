@@ -77,7 +77,7 @@ def of_layer(params: Any, at: int) -> Any:
 
 
 def with_tables(params: Any) -> Any:
-  """A model's parameters, in which its embeddings know that few rows are multiplied with them."""
+  """A model's parameters, whose embeddings are under `MATRIX` as well, where layers are apart."""
   if not cache.layers_apart():
     return params
   return {name: {**part, MATRIX: part["embedding"]}
