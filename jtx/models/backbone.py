@@ -15,7 +15,10 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.models.resnet import GroupNorm, max_pool
 from jtx.nn import layers, numerics
+from jtx.parallel.sharding import platform
 from jtx.ranges import Layers, Size, SizeOrNone
+
+APART = 64  # images of a batch up to which a CPU convolves each alone; the program grows with them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,9 +113,12 @@ class ConvNorm(nn.Module):
     init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")  # He et al. 2015b
     kernel = layers.param(self, "kernel", init, (self.size, self.size, x.shape[-1], self.features),
                           ("patch", "patch", "channels", "conv"))
+    bias = None
+    if not self.groups:
+      scale, bias = FrozenBatchNorm(self.features, name="norm")()
+      kernel = kernel * scale
     x = convolve(x.astype(self.dtype), kernel.astype(self.dtype), self.stride)
-    norm = GroupNorm(self.groups, name="norm") if self.groups else FrozenBatchNorm(name="norm")
-    x = norm(x)
+    x = GroupNorm(self.groups, name="norm")(x) if bias is None else x + bias.astype(self.dtype)
     return jax.nn.relu(x) if self.relu else x
 
 
@@ -121,26 +127,37 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
   size = kernel.shape[0]
   if size == 1:  # a product, which a CPU makes in half of a convolution's time
     return numerics.product(x[:, ::stride, ::stride], kernel[0, 0], None, num_in=1)
-  around = (size // 2, size // 2)  # also of even sides, where "SAME" has it uneven
-  return jax.lax.conv_general_dilated(x, kernel, (stride, stride), (around, around),
-                                      dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+  def convolution(x: jax.Array) -> jax.Array:
+    around = (size // 2, size // 2)  # also of even sides, where "SAME" has it uneven
+    return jax.lax.conv_general_dilated(x, kernel, (stride, stride), (around, around),
+                                        dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+  # Of pixels, a CPU spends most of the kernel's gradient on laying out several images as one.
+  images, *_, channels = x.shape
+  few = channels <= 4 and isinstance(images, int) and images <= APART  # of exports some are open
+  if few and platform() == "cpu" and jax.sharding.get_abstract_mesh().size <= 1:
+    return jnp.concatenate([convolution(x[i:i + 1]) for i in range(images)])
+  return convolution(x)
 
 
 class FrozenBatchNorm(nn.Module):
-  """A batch norm whose mean, variance, scale and bias are constants, no run trains them.
+  """What a convolution is multiplied by and what is added: a norm of constants, no run trains them.
 
-  They are parameters, so that checkpoints and files have them, and no gradient goes to them.
+  They are parameters, so that checkpoints and files have them, and no gradient goes to them. With
+  the scale in the convolution's kernel the way back has no pass over its output for it.
   """
+  features: int
   epsilon: float = 1e-5
 
   @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:  # [B, H, W, C]
+  def __call__(self) -> tuple[jax.Array, jax.Array]:
+    """[D] and [D], of the batch norm's mean, variance, scale and bias."""
     def constant(name: str, init: nn.initializers.Initializer) -> jax.Array:
       return jax.lax.stop_gradient(
-          layers.param(self, name, init, x.shape[-1:], ("fixed_norm",)))
+          layers.param(self, name, init, (self.features,), ("fixed_norm",)))
 
     zeros, ones = nn.initializers.zeros, nn.initializers.ones
     mean, variance = constant("mean", zeros), constant("variance", ones)
     scale = constant("scale", ones) * jax.lax.rsqrt(variance + self.epsilon)
-    bias = constant("bias", zeros) - mean * scale
-    return (x.astype(jnp.float32) * scale + bias).astype(x.dtype)
+    return scale, constant("bias", zeros) - mean * scale

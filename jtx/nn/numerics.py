@@ -72,8 +72,29 @@ def _on_cpu(x, kernel, num_in):
     return jax.lax.dot_general(x, kernel, (axes, ((), ())))  # earlier runs have these last digits
   # With one axis of rows: of more, the compiler copies what the kernel's gradient contracts,
   # transposed, and for every layer's copy it sums the gradients of all layers above anew.
-  y = x.reshape(-1, inputs) @ kernel.reshape(inputs, -1)
+  rows, matrix = x.reshape(-1, inputs), kernel.reshape(inputs, -1)
+  narrow = 2 * matrix.shape[1] <= min(numbers // inputs, inputs)
+  y = narrowing(rows, matrix) if narrow else rows @ matrix
   return y.reshape(*x.shape[:x.ndim - num_in], *kernel.shape[num_in:])
+
+
+@jax.custom_vjp
+def narrowing(x: jax.Array, kernel: jax.Array) -> jax.Array:
+  """[M, K] by [K, D], with D the least by far, for a CPU.
+
+  The kernel's gradient has its left side turned, which of x takes up to as long as the product; so
+  the output's gradient, which has fewer numbers, is on the left.
+  """
+  return x @ kernel
+
+
+def _narrowing_gradient(kept, gradient):
+  x, kernel = kept
+  # Without the barrier the compiler exchanges the sides again.
+  return gradient @ kernel.T, jax.lax.optimization_barrier(gradient.T @ x).T
+
+
+narrowing.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _narrowing_gradient)
 
 
 def left_product(x: jax.Array, matrix: jax.Array) -> jax.Array:

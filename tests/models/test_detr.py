@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
-from jtx.models.backbone import Backbone, BackboneConfig, FrozenBatchNorm, convolve
+from jtx.models import backbone
+from jtx.models.backbone import Backbone, BackboneConfig, ConvNorm, convolve
 from jtx.models.box_head import BoxHeadConfig
 from jtx.models.detr import STACK, Detr, PlacesConfig
 from jtx.models.resnet import max_pool
@@ -180,10 +181,12 @@ def test_positions_at_the_input():
 
 
 def test_batch_norms_are_constants():
-  norm, x = FrozenBatchNorm(), RNG.normal(size=(2, 3, 3, 5))
+  x, kernel = RNG.normal(size=(2, 3, 3, 4)), RNG.normal(size=(1, 1, 4, 5))
+  layer = ConvNorm(5, 1, 1, groups=0, relu=False)
   params = {name: np.abs(RNG.normal(size=5)) for name in ("scale", "bias", "mean", "variance")}
-  call = jax.jit(lambda params, x: norm.apply({"params": params}, x))
-  expected = (x - params["mean"]) / np.sqrt(params["variance"] + 1e-5) * params["scale"]
+  call = jax.jit(lambda params, x: layer.apply({"params": {"kernel": kernel, "norm": params}}, x))
+  y = x @ kernel[0, 0]
+  expected = (y - params["mean"]) / np.sqrt(params["variance"] + 1e-5) * params["scale"]
   np.testing.assert_allclose(call(params, x), expected + params["bias"], rtol=1e-5, atol=1e-5)
   gradient = jax.jit(jax.grad(lambda params: call(params, x).sum()))(params)
   assert all((g == 0).all() for g in gradient.values())
@@ -231,6 +234,21 @@ def test_a_convolution_is_a_sum_over_the_places_around(size, stride):
   windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, around), (size, size), (1, 2))
   expected = np.einsum("bhwcij,ijcd->bhwd", windows[:, ::stride, ::stride], kernel)
   np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_images_are_convolved_alone_on_a_cpu(monkeypatch):
+  random = np.random.default_rng(1)
+  x, kernel = random.normal(size=(3, 8, 10, 3)), random.normal(size=(7, 7, 3, 4))
+  way = jax.value_and_grad(lambda kernel, x: jnp.square(convolve(x, kernel, 2)).sum())
+  found, convolutions = {}, {}
+  for most in (backbone.APART, 2):
+    monkeypatch.setattr(backbone, "APART", most)
+    call = jax.jit(lambda *args: way(*args)).lower(jnp.float32(kernel), jnp.float32(x))
+    convolutions[most] = call.as_text().count("stablehlo.convolution")
+    found[most] = call.compile()(jnp.float32(kernel), jnp.float32(x))
+  assert convolutions == {64: 6, 2: 2}  # of each image one, and one of the way back
+  for a, b in zip(*found.values(), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
 
 
 def windows_of(x, around, fill):

@@ -94,6 +94,22 @@ def test_a_product_on_chips_is_that_of_a_cpu(monkeypatch):
       np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+def test_a_product_of_fewer_outputs_turns_the_smaller_side():
+  """The kernel's gradient is autodiff's; of x, which is 4 times as large, nothing is turned."""
+  random = np.random.default_rng(4)
+  normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
+  x, kernel, g = normal(8, 512, 128), normal(128, 32), normal(8, 512, 32)
+  assert x.size >= numerics.LARGE
+  way_back = jax.jit(
+      lambda x, kernel, g: jax.vjp(lambda *a: numerics.product(*a, None, 1), x, kernel)[1](g))
+  found = way_back(x, kernel, g)
+  for a, b in zip(found, jax.vjp(jnp.matmul, x, kernel)[1](g), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-3)
+  text = way_back.lower(x, kernel, g).compile().as_text()
+  # The second has its sides exchanged, too: its columns lie together.
+  assert " f32[32,128]{1,0} dot(" in text or " f32[128,32]{0,1} dot(" in text
+
+
 @pytest.mark.parametrize("platform", ["tpu", "gpu"])
 def test_the_gradient_of_a_bias_is_summed_in_float32(platform, monkeypatch):
   """In bfloat16 a sum of 4,096 numbers near 1 would stop at 256."""
@@ -114,6 +130,6 @@ def test_the_gradient_of_a_large_product_copies_nothing(monkeypatch):
   copies = {}
   for large in (numerics.LARGE, x.size + 1):
     monkeypatch.setattr(numerics, "LARGE", large)
-    program = jax.jit(jax.grad(lambda *args: squares(*args))).lower(jnp.ones((64, 8, 4)), x)
+    program = jax.jit(jax.grad(lambda *args: squares(*args))).lower(jnp.ones((64, 8, 8)), x)
     copies[large] = program.compile().as_text().count(" copy(")
   assert copies == {2**18: 0, x.size + 1: 2}
