@@ -6,6 +6,7 @@ transformers, with norms before its convolutions, is `jtx.models.resnet`.
 """
 
 import dataclasses
+import functools
 from typing import Literal
 
 import flax.linen as nn
@@ -113,12 +114,16 @@ class ConvNorm(nn.Module):
     init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")  # He et al. 2015b
     kernel = layers.param(self, "kernel", init, (self.size, self.size, x.shape[-1], self.features),
                           ("patch", "patch", "channels", "conv"))
-    bias = None
-    if not self.groups:
+    x, convolved = x.astype(self.dtype), functools.partial(convolve, stride=self.stride)
+    if self.groups:
+      x = GroupNorm(self.groups, name="norm")(convolved(x, kernel.astype(self.dtype)))
+    else:
       scale, bias = FrozenBatchNorm(self.features, name="norm")()
-      kernel = kernel * scale
-    x = convolve(x.astype(self.dtype), kernel.astype(self.dtype), self.stride)
-    x = GroupNorm(self.groups, name="norm")(x) if bias is None else x + bias.astype(self.dtype)
+      if platform() == "cpu":  # whose way back then has no pass over the output for the scale
+        x = convolved(x, (kernel * scale).astype(self.dtype)) + bias.astype(self.dtype)
+      else:  # which scale what a convolution writes for nothing
+        x = convolved(x, kernel.astype(self.dtype)).astype(jnp.float32)
+        x = (x * scale + bias).astype(self.dtype)
     return jax.nn.relu(x) if self.relu else x
 
 
@@ -144,8 +149,7 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
 class FrozenBatchNorm(nn.Module):
   """What a convolution is multiplied by and what is added: a norm of constants, no run trains them.
 
-  They are parameters, so that checkpoints and files have them, and no gradient goes to them. With
-  the scale in the convolution's kernel the way back has no pass over its output for it.
+  They are parameters, so that checkpoints and files have them, and no gradient goes to them.
   """
   features: int
   epsilon: float = 1e-5

@@ -180,7 +180,9 @@ def test_positions_at_the_input():
   np.testing.assert_array_equal(queries, np.stack(2 * [params["query_embedding"]]))
 
 
-def test_batch_norms_are_constants():
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_batch_norms_are_constants(platform, monkeypatch):
+  monkeypatch.setattr(backbone, "platform", lambda: platform)
   x, kernel = RNG.normal(size=(2, 3, 3, 4)), RNG.normal(size=(1, 1, 4, 5))
   layer = ConvNorm(5, 1, 1, groups=0, relu=False)
   params = {name: np.abs(RNG.normal(size=5)) for name in ("scale", "bias", "mean", "variance")}
