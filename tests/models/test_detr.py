@@ -228,7 +228,9 @@ def test_fields_that_do_not_go_together(make, message):
 
 
 @pytest.mark.parametrize("size, stride", [(1, 1), (1, 2), (3, 1), (3, 2), (7, 2)])
-def test_a_convolution_is_a_sum_over_the_places_around(size, stride):
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_a_convolution_is_a_sum_over_the_places_around(size, stride, platform, monkeypatch):
+  monkeypatch.setattr(backbone, "platform", lambda: platform)
   random = np.random.default_rng(0)
   x, kernel = random.normal(size=(2, 7, 10, 3)), random.normal(size=(size, size, 3, 4))
   found = convolve(jnp.array(x, jnp.float32), jnp.array(kernel, jnp.float32), stride)
