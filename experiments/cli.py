@@ -183,7 +183,9 @@ def parse(
       raise UsageError(f"--{name} must be given: {flag_values[name].help}")
   for name, parser in parsers.items():
     if (config := flag_values[name].value) is not None:
-      parser.check_values(flag_values[name].override_values)
+      overrides = flag_values[name].override_values
+      parser.check_values(overrides)
+      parser.choose_length(config, overrides)
       try:
         imports.load(config.imports if "imports" in config else ())
       except ConfigError as error:

@@ -61,6 +61,19 @@ class ConfigParser(flags.ArgumentParser):
           for wrong in (v for v in value if not isinstance(v, kind)):
             raise UsageError(f"{key}: {wrong!r} is not a {what}")
 
+  def choose_length(self, config: ConfigDict, overrides: dict[str, Any]) -> None:
+    """`steps` on the command line take the place of the `epochs` that a recipe has.
+
+    Raises:
+      UsageError: both are on the command line.
+    """
+    if "steps" not in overrides or config.get("epochs") is None:
+      return
+    if "epochs" in overrides:
+      raise UsageError(f"--{self._name}.steps and --{self._name}.epochs exclude each other:"
+                       " both say how long a run is; give one of them")
+    config.epochs = None
+
   def flag_type(self) -> str:
     return "config file"
 

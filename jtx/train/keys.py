@@ -117,7 +117,7 @@ class RunKeys:
   # threefry has the same bits on every mesh; rbg is faster on TPU and has others
   prng: Literal["threefry2x32", "rbg", "unsafe_rbg"] = "threefry2x32"
   steps: Count = 100_000  # optimiser updates
-  epochs: Positive | None = None  # passes over the data, instead of steps
+  epochs: Positive | None = None  # passes over the data, instead of steps, unless a flag sets these
   batch_size: Annotated[int, Within(f"[1, {2 ** 20}]")] = 64  # rows, over all processes
   # Stretches of the run, (share of it, tokens a row, rows a batch), such as BERT's last tenth
   phases: tuple[tuple[Positive, Size, Size], ...] = ()

@@ -149,6 +149,23 @@ def test_sweeps(config_file):
     assert expected in str(error.value)
 
 
+def test_steps_of_a_flag_take_the_place_of_epochs_of_a_recipe(tmp_path):
+  """Else a run of 97 epochs would start where three steps were asked for."""
+  path = tmp_path / "recipe.py"
+  path.write_text("from ml_collections import ConfigDict, config_dict\n"
+                  "def get_config(epochs='97.5'):\n"
+                  "  c = ConfigDict({'steps': 1000, 'epochs': config_dict.placeholder(float)})\n"
+                  "  c.epochs = float(epochs) or None\n"
+                  "  return c.lock()\n")
+  length = lambda *args: parse(f"--config={path}", "--workdir=w", *args).config.to_dict()
+  assert length() == {"steps": 1000, "epochs": 97.5}
+  assert length("--config.steps=3") == {"steps": 3, "epochs": None}
+  assert length("--config.epochs=2") == {"steps": 1000, "epochs": 2.0}
+  both = sentence(f"--config={path}:0", "--workdir=w", "--config.steps=3", "--config.epochs=2")
+  assert both == ("--config.steps and --config.epochs exclude each other: both say how long a run"
+                  " is; give one of them")
+
+
 @pytest.mark.parametrize("override, expected", [
     ("modle.width=3", "unknown config key --config.modle.width; "
                       "did you mean --config.model.width?"),
