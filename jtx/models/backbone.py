@@ -6,7 +6,6 @@ transformers, with norms before its convolutions, is `jtx.models.resnet`.
 """
 
 import dataclasses
-import functools
 from typing import Literal
 
 import flax.linen as nn
@@ -114,17 +113,19 @@ class ConvNorm(nn.Module):
     init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")  # He et al. 2015b
     kernel = layers.param(self, "kernel", init, (self.size, self.size, x.shape[-1], self.features),
                           ("patch", "patch", "channels", "conv"))
-    x, convolved = x.astype(self.dtype), functools.partial(convolve, stride=self.stride)
+
+    def convolved(kernel: jax.Array) -> jax.Array:
+      return convolve(x.astype(self.dtype), kernel.astype(self.dtype), self.stride)
+
     if self.groups:
-      x = GroupNorm(self.groups, name="norm")(convolved(x, kernel.astype(self.dtype)))
+      y = GroupNorm(self.groups, name="norm")(convolved(kernel))
     else:
       scale, bias = FrozenBatchNorm(self.features, name="norm")()
       if platform() == "cpu":  # whose way back then has no pass over the output for the scale
-        x = convolved(x, (kernel * scale).astype(self.dtype)) + bias.astype(self.dtype)
+        y = convolved(kernel * scale) + bias.astype(self.dtype)
       else:  # which scale what a convolution writes for nothing
-        x = convolved(x, kernel.astype(self.dtype)).astype(jnp.float32)
-        x = (x * scale + bias).astype(self.dtype)
-    return jax.nn.relu(x) if self.relu else x
+        y = (convolved(kernel).astype(jnp.float32) * scale + bias).astype(self.dtype)
+    return jax.nn.relu(y) if self.relu else y
 
 
 def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
@@ -147,7 +148,7 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
 
 
 class FrozenBatchNorm(nn.Module):
-  """What a convolution is multiplied by and what is added: a norm of constants, no run trains them.
+  """A batch norm of constants, which no run trains: the scale of a convolution, and what is added.
 
   They are parameters, so that checkpoints and files have them, and no gradient goes to them.
   """
