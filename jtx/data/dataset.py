@@ -281,9 +281,9 @@ class Dataset:
     return pipeline.Stream(prepared, recipe, seed=seed, batch_size=batch_size, counts=counts,
                            window=self.data.window, rows=rows, cursor=cursor)
 
-  def example_batch(self, batch_size: int) -> dict[str, np.ndarray]:
-    """A global batch of padding, which has the shapes and dtypes of all batches."""
-    return pipeline.example_batch(self.recipe, batch_size)
+  def example_batch(self, batch_size: int, length: int | None = None) -> dict[str, np.ndarray]:
+    """A global batch of padding, which has the shapes and dtypes of all of that `length`."""
+    return pipeline.example_batch(self.recipe.with_length(length), batch_size)
 
   def clean(self, texts: Sequence[str]) -> list[str]:
     """Source texts as training saw them, before tokenising."""

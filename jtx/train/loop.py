@@ -75,7 +75,8 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   # --------------------------------------------------- model, objective, state
   model, objective = build.make_model(config, data.info, data.label_shares)
   phases.check_lengths(config, data.recipe, model)
-  example = data.example_batch(config.batch_size)
+  first = phases.phases(config)[0]
+  example = data.example_batch(first.batch_size, first.length)
   evaluators = make_evaluators(config, model, example)
   task = Task(config, model, objective, data=data, mesh=mesh)
   objective, extra = with_teacher(taught(config, objective), mesh, tokenizer=tokenizer_of(data))

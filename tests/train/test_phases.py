@@ -181,6 +181,21 @@ def test_a_run_checks_all_its_phases_first(tmp_path, edits, message):
   assert not (tmp_path / "config.json").exists()
 
 
+def test_the_log_has_the_arithmetic_of_a_step_of_the_first_phase(tmp_path, folder, monkeypatch):
+  """Not of config.batch_size rows of the layout, which no step has."""
+  class Made(Exception):
+    pass
+
+  def program(config, model, objective, *, example, mesh, extra):
+    raise Made(example["text"].shape)
+
+  monkeypatch.setattr(loop, "Program", program)
+  config = pretraining(**{"data.path": folder, "batch_size": 64, "phases": ((1.0, 48, 4),)})
+  with pytest.raises(Made) as made:
+    loop.run(config, str(tmp_path / "run"), jax.devices()[:1])
+  assert made.value.args[0] == (4, 48)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [3, 6])  # in the first phase, and in the second
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path, folder, stop):
