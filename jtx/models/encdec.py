@@ -101,8 +101,9 @@ class EncDec(Generative):
     if self.decoder.block.dropout != self.encoder.block.dropout:
       self.tgt_dropout = Dropout(self.decoder.block.dropout)
     if not self.share_stacks:
-      self.encoder_stack = Stack(self.encoder, dtype=dtype, name="encoder")
-    self.decoder_stack = Stack(self.decoder, cross=True, dtype=dtype, name="decoder")
+      self.encoder_stack = Stack(self.encoder, dtype=dtype, name="encoder", kept_as=jnp.int16)
+    self.decoder_stack = Stack(self.decoder, cross=True, dtype=dtype, name="decoder",
+                               kept_as=jnp.uint16)
     if self.head.task != "none":
       self.task_head = Head(self.head, self.decoder.block, dtype)
 
@@ -185,7 +186,8 @@ class EncDec(Generative):
     own = {name: {key: value for key, value in part.items() if not key.startswith("cross_")}
            if name.startswith("layers") else part
            for name, part in self.variables["params"]["decoder"].items()}
-    stack = Stack(self.encoder, dtype=self.compute_dtype, name="encoder", parent=None)
+    stack = Stack(self.encoder, dtype=self.compute_dtype, name="encoder", parent=None,
+                  kept_as=jnp.int16)
     rngs = {"dropout": self.make_rng("dropout")} if self.has_rng("dropout") else {}
     heard = [SUMS] if self.is_mutable_collection(SUMS) else []  # of experts
     result, told = stack.apply({"params": own}, x, ctx, rngs=rngs, mutable=heard)

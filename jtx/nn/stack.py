@@ -22,7 +22,7 @@ from jtx.nn.block import POSITION_AT, Block, BlockConfig, Context
 from jtx.nn.cache import Projections
 from jtx.nn.convolution import ConvolutionConfig
 from jtx.nn.experts import SUMS
-from jtx.nn.kept import KEPT, NAMES
+from jtx.nn.kept import KEPT, NAMES, kept_as
 from jtx.nn.positions import Params, Places, Position, make_params
 from jtx.nn.recurrence import of_layer
 from jtx.parallel.sharding import platform
@@ -178,6 +178,7 @@ class Stack(nn.Module):
   segments: tuple[Segment, ...] = ()  # in place of those of the config
   below: int = 0  # layers of the model before these, of stochastic depth
   of: int = 0  # layers of the model; 0 is those of the stack
+  kept_as: jnp.dtype | None = None  # 16-bit integers, if another stack keeps arrays of these shapes
 
   @nn.compact
   def __call__(self, x: jax.Array, ctx: Context, *, cache: kv.Cache | None = None,
@@ -211,10 +212,11 @@ class Stack(nn.Module):
       name = "layers" if len(segments) == 1 else f"layers_{i}"
       own = None if cache is None else cache[i]
       scan = self.scan(segment, name, not isinstance(own, Projections | None), ctx.train)
-      (x, new_cache), (new_memory, w, h) = scan(
-          (x, own), (jnp.arange(segment.num_layers), jnp.array(segment.kinds[1]),
-                     segment.block.residual.skipped(first, segment.num_layers, total),
-                     None if memory is None else memory[i]), ctx)
+      with kept_as(None if self.remat == "none" else self.kept_as):
+        (x, new_cache), (new_memory, w, h) = scan(
+            (x, own), (jnp.arange(segment.num_layers), jnp.array(segment.kinds[1]),
+                       segment.block.residual.skipped(first, segment.num_layers, total),
+                       None if memory is None else memory[i]), ctx)
       first += segment.num_layers
       outputs.append((new_cache, new_memory, w, h))
     caches, memories, weights, hidden = zip(*outputs)
@@ -226,6 +228,11 @@ class Stack(nn.Module):
                       weights if ctx.return_weights else None,
                       jnp.concatenate(hidden) if ctx.return_hidden else None)
 
+  @property
+  def remat(self) -> str:
+    auto = {"cpu": "none", "gpu": "projected"}.get(platform(), "cheap")
+    return auto if self.config.remat == "auto" else self.config.remat
+
   def scan(self, segment: Segment, name: str, apart: bool, train: bool) -> Callable:
     c, (distinct, _, shares) = self.config, segment.kinds
     kinds = tuple(LayerKind(*layer_kinds.of_layer(c, name), share)
@@ -233,10 +240,9 @@ class Stack(nn.Module):
     fields = segment.block, kinds, c.position, self.cross, c.position_at, self.dtype
     if apart:
       return one_by_one(ScanLayer, fields, name, segment.num_layers, c.share)
-    auto = {"cpu": "none", "gpu": "projected"}.get(platform(), "cheap")
-    remat, layer = auto if c.remat == "auto" else c.remat, ScanLayer
-    if remat != "none":
-      layer = nn.remat(layer, policy=REMAT[remat], prevent_cse=False)
+    layer = ScanLayer
+    if self.remat != "none":
+      layer = nn.remat(layer, policy=REMAT[self.remat], prevent_cse=False)
     whole = c.unroll == -1 or c.unroll == 0 and train and platform() == "cpu"
     unroll = segment.num_layers if whole else min(max(c.unroll, 1), segment.num_layers)
     if self.is_initializing():

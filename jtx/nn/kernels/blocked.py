@@ -108,7 +108,7 @@ def _forward(variant, plan, q, k, v, inputs):
 
   outs, logs = jax.lax.map(lambda x: of_queries(*x), (jnp.arange(plan.q_blocks), queries))
   out = joined(jnp.swapaxes(outs, -1, -2), q.shape[1]).astype(v.dtype)
-  out, log_total = keep(out, "attention"), keep(logs, "attention")
+  out, log_total = (keep(x, "attention", in_rule=True) for x in (out, logs))
   return out, (q, k, v, inputs, out, log_total)
 
 

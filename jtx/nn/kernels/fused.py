@@ -168,7 +168,7 @@ def _forward(variant, plan, q, k, v, inputs):
   sums = jax.ShapeDtypeStruct((q.shape[0], plan.groups, plan.heads, T), jnp.float32)
   found, log_total = _call(programs.forward_program, variant, plan, cut, (q, k, v), inputs,
                            (of_q, of_k, of_v), in_specs, (out, sums), (of_out, of_sums), products=2)
-  found, log_total = keep(found, "attention"), keep(log_total, "attention")
+  found, log_total = (keep(x, "attention", in_rule=True) for x in (found, log_total))
   return found, (q, k, v, inputs, found, log_total)
 
 
