@@ -125,7 +125,7 @@ def write_patches(saved, model, params) -> None:
     raise ConfigError("--patches goes with a model of images, and"
                       f" --workdir={WORKDIR.value} holds a {type(model).__name__}")
   save_patches(PATCHES.value, model, params, saved.image_ops(model), listed_images(INPUT.value),
-               BATCH_SIZE.value)
+               batch_size())
 
 
 def of_pairs(saved, model, params) -> list[dict]:

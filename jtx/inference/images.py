@@ -5,6 +5,7 @@ Images are paths, bytes of a file, or arrays; they go through the ops that evalu
 
 import concurrent.futures
 import os
+import sys
 from typing import Any, Iterator, Sequence
 
 import flax.linen as nn
@@ -155,17 +156,21 @@ class ImageClassifier:
 def listed_images(path: str) -> list[str]:
   """The images of a folder, by name; or those that a file lists, one path a line; or one image.
 
+  "-" is the list on standard input. What a folder hides, with a name that begins with a dot, is
+  left out.
+
   Raises:
     DataError: there are none, or one that is listed is not there.
   """
   if os.path.isdir(path):
-    found = sorted(os.path.join(place, name) for place, _, names in os.walk(path)
-                   for name in names if name.lower().endswith(ENDINGS))
+    found = sorted(os.path.join(path, name) for name in files.walked(path, None)
+                   if name.lower().endswith(ENDINGS) and not files.is_hidden(name))
   elif path.lower().endswith(ENDINGS):
     return [path]
   else:
-    lines = files.read(path).decode("utf-8", errors="replace").splitlines()
-    found = []
+    listed = sys.stdin.buffer.read() if path == "-" else files.read(path)
+    lines = listed.decode("utf-8", errors="replace").splitlines()
+    path, found = "standard input" if path == "-" else path, []
     for number, line in enumerate(map(str.strip, lines), 1):
       image = os.path.join(os.path.dirname(path), line)
       if line and not storage.is_remote(image) and not os.path.isfile(image):

@@ -24,6 +24,7 @@ from jtx.interop.attributes import need
 from jtx.models.patches import ImageConfig, PixelConfig
 
 PREPROCESSOR = "preprocessor_config.json"
+PROCESSOR = "processor_config.json"  # of images and texts together
 PIXELS = ("image_mean", "image_std")
 RESAMPLE = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 # What is not in the file, by the processor's class.
@@ -33,8 +34,9 @@ CROPPED = {"do_resize": True, "size": {"shortest_edge": 224}, "resample": 3,
 DETR = {"do_resize": True, "size": {"shortest_edge": 800, "longest_edge": 1333}, "resample": 2,
         "do_pad": True}
 DEFAULTS = {"ViT": SQUARE, "DeiT": CROPPED | {"size": 256}, "Bit": CROPPED, "CLIP": CROPPED,
-            "Siglip": SQUARE | {"resample": 3}, "Detr": DETR}
-BOTH_SIDES = ("ViT", "DeiT", "Siglip")  # where a size of one number is the height and the width
+            "Siglip": SQUARE | {"resample": 3}, "Beit": SQUARE | {"resample": 3}, "Detr": DETR}
+# Where a size of one number is the height and the width.
+BOTH_SIDES = ("ViT", "DeiT", "Siglip", "Beit")
 
 
 STRIDE = 32  # pixels of which a padded side is a multiple, as a backbone's last stage divides them
@@ -54,8 +56,9 @@ def padded(image: PixelConfig, op: ImageOp | None, size: tuple[int, int] | None 
            ) -> Sequence[ImageOp]:
   """Decoding, an op on pixels if any, and an array of a size; None is as large as images become."""
   if size is None:
-    longest = op.longest if isinstance(op, ResizeShortest) else max(op.size, op.width or op.size)
-    size = (-(-longest // STRIDE) * STRIDE,) * 2
+    sides = ((op.longest, op.longest) if isinstance(op, ResizeShortest) else
+             (op.size, op.width or op.size))
+    size = tuple(-(-side // STRIDE) * STRIDE for side in sides)
   layout = Images(size=size[0], width=size[1], channels=image.channels, pad=True)
   return (DecodeImage(channels=image.channels, labelled=False), *([op] if op else []), layout)
 
@@ -69,16 +72,27 @@ def placed(image: ImageConfig, *ops: ImageOp) -> Sequence[ImageOp]:
 # ----------------------------------------------------------------------------------------- read
 
 
+def _content(directory: str) -> tuple[str | None, dict[str, Any]]:
+  """The file that tells how images become arrays, and what it tells; None where there is none.
+
+  As in transformers, what the file of a processor of images and texts says goes first.
+  """
+  path = os.path.join(directory, PROCESSOR)
+  if os.path.exists(path) and "image_processor" in (content := read_json(path, missing="")):
+    return path, content["image_processor"]
+  path = os.path.join(directory, PREPROCESSOR)
+  return (path, read_json(path, missing="")) if os.path.exists(path) else (None, {})
+
+
 def read_pixels(directory: str) -> dict[str, Any]:
   """The mean and standard deviation of pixels, where a directory tells them.
 
   Raises:
     ConfigError: it asks for pixels that are not scaled to 0 .. 1 and normalised.
   """
-  path = os.path.join(directory, PREPROCESSOR)
-  if not os.path.exists(path):
+  path, content = _content(directory)
+  if path is None:
     return {}
-  content = read_json(path, missing="")
   for key in ("do_rescale", "do_normalize"):
     need(content[key] is True if key in content else True,
          f"{path}: {key}={content[key] if key in content else None!r} is not what jtx computes,"
@@ -90,7 +104,7 @@ def read_pixels(directory: str) -> dict[str, Any]:
 
 
 def read_ops(directory: str, image: ImageConfig, kind: str = "ViT") -> Sequence[ImageOp]:
-  """The ops of a directory's preprocessor_config.json; `resized` where there is none.
+  """The ops that a directory's files tell; `resized` where none does.
 
   Args:
     directory: of the model.
@@ -100,16 +114,19 @@ def read_ops(directory: str, image: ImageConfig, kind: str = "ViT") -> Sequence[
   Raises:
     ConfigError: what jtx can't compute, or what makes images of another size.
   """
-  path = os.path.join(directory, PREPROCESSOR)
-  if not os.path.exists(path):
+  path, content = _content(directory)
+  if path is None:
+    logging.warning("%s has neither %s nor %s: images are resized to what the model takes, and"
+                    " their pixels normalised as its family's usually are", directory,
+                    PREPROCESSOR, PROCESSOR)
     return resized(image)
-  kind, content = _read(path, kind)
+  kind, content = _known(path, content, kind)
   need(isinstance(image, ImageConfig) == (kind != "Detr"), f"{path}: a {kind}ImageProcessor is not"
        " that of the model's images")
   if kind == "Detr":
     with _in_file(path):
       return _padded(image, content)
-  ops = _ops_of(path, kind)
+  ops = _ops_of(path, kind, content)
   if ops:
     height, width = ops[-1].output_size
     need(height == width == image.size, f"{path}: makes images of {height} x {width} pixels, and"
@@ -119,14 +136,13 @@ def read_ops(directory: str, image: ImageConfig, kind: str = "ViT") -> Sequence[
 
 def read_side(directory: str, kind: str) -> int | None:
   """Pixels on a side of the images that `read_ops` makes; None where no file says it."""
-  path = os.path.join(directory, PREPROCESSOR)
-  ops = _ops_of(path, kind) if os.path.exists(path) else []
+  path, content = _content(directory)
+  ops = [] if path is None else _ops_of(path, *_known(path, content, kind))
   return ops[-1].output_size[0] if ops else None
 
 
-def _read(path: str, kind: str) -> tuple[str, dict[str, Any]]:
-  """The kind and content of a preprocessor_config.json; `kind` where it does not say its own."""
-  content = read_json(path, missing="")
+def _known(path: str, content: Mapping[str, Any], kind: str) -> tuple[str, dict[str, Any]]:
+  """The kind of a processor, `kind` where it does not say its own, and all of its content."""
   for key in ("image_processor_type", "feature_extractor_type"):
     if content.get(key):
       kind = re.sub("(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", content[key])
@@ -136,9 +152,8 @@ def _read(path: str, kind: str) -> tuple[str, dict[str, Any]]:
   return kind, DEFAULTS[kind] | {key: x for key, x in content.items() if x is not None}
 
 
-def _ops_of(path: str, kind: str) -> list[ImageOp]:
-  """The ops on pixels of a preprocessor_config.json, of images of one size."""
-  kind, content = _read(path, kind)
+def _ops_of(path: str, kind: str, content: Mapping[str, Any]) -> list[ImageOp]:
+  """The ops on pixels that a file tells, of images of one size."""
   with _in_file(path):
     return _ops(content, both=kind in BOTH_SIDES)
 

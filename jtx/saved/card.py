@@ -15,18 +15,36 @@ from jtx.models.heads import only_pools
 from jtx.saved.workdir import RESULTS_FILE
 
 CARD = "README.md"
-# What the Hub sorts models by, by the end of the architecture's name.
-PIPELINES = {
-    "ForSequenceClassification": "text-classification", "ForTokenClassification":
-    "token-classification", "ForQuestionAnswering": "question-answering", "ForMaskedLM":
-    "fill-mask", "ForPreTraining": "fill-mask", "ForMultipleChoice": "multiple-choice",
+# What the Hub sorts models by, by the end of the architecture's name; the first that fits.
+TAGS = {
+    "ForSequenceClassification": "text-classification",
+    "ForNextSentencePrediction": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForQuestionAnsweringSimple": "question-answering",
+    "ForMultipleChoice": "multiple-choice",
+    "ForMaskedLM": "fill-mask",
+    "AlbertForPreTraining": "fill-mask",
+    "BertForPreTraining": "fill-mask",
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+    "MarianMTModel": "translation",
+    "ForConditionalGeneration": "text2text-generation",
     "ForImageClassification": "image-classification",
     "ForImageClassificationWithTeacher": "image-classification",
+    "ForObjectDetection": "object-detection",
     "CLIPModel": "zero-shot-image-classification",
     "SiglipModel": "zero-shot-image-classification"}
+# Those that are pipelines of transformers too, where the class is the one that a pipeline takes.
+PIPELINES = frozenset((
+    "text-classification", "token-classification", "fill-mask", "text-generation",
+    "image-classification", "object-detection", "zero-shot-image-classification",
+    "feature-extraction", "image-feature-extraction"))
+OF_CLASS = ("ForNextSentencePrediction", "EncoderModel", "WithProjection", "DoubleHeadsModel",
+            "ElectraForPreTraining", "ViTMAEForPreTraining", "SiglipTextModel")
 HEAD = """---
 library_name: {library}
-pipeline_tag: {pipeline}
+pipeline_tag: {tag}
 tags:
 - jtx
 ---
@@ -41,7 +59,10 @@ tags:
 """
 PREDICT = """from transformers import pipeline
 
-predict = pipeline("{pipeline}", "{name}")"""
+predict = pipeline("{tag}", "{name}")"""
+LOAD = """from transformers import {architecture}
+
+model = {architecture}.from_pretrained("{name}")"""
 EMBED = """from sentence_transformers import SentenceTransformer
 
 vectors = SentenceTransformer("{name}").encode(["a text", "another"])"""
@@ -89,20 +110,27 @@ def text(directory: str, hf_config: Mapping[str, Any], params: Any, labels: Sequ
     about: its run.
   """
   architecture = hf_config["architectures"][0]
-  pipeline = next((x for end, x in PIPELINES.items() if architecture.endswith(end)),
-                  "image-feature-extraction" if "image_size" in hf_config else "feature-extraction")
-  library, usage = "transformers", PREDICT
-  if "image_size" not in hf_config and only_pools(about.config.model.head):
-    library, usage, pipeline = "sentence-transformers", EMBED, "sentence-similarity"
+  of_images, head = "num_channels" in hf_config, about.config.model.get("head")
+  library, (tag, usage) = "transformers", tag_and_usage(architecture, of_images)
+  if not of_images and head and only_pools(head):
+    library, usage, tag = "sentence-transformers", EMBED, "sentence-similarity"
   name = os.path.basename(os.path.abspath(directory))
-  head = HEAD.format(
-      pipeline=pipeline, name=name, library=library,
-      usage=usage.format(pipeline=pipeline, name=name),
+  beginning = HEAD.format(
+      tag=tag, name=name, library=library,
+      usage=usage.format(tag=tag, name=name, architecture=architecture),
       architecture=f"{'An' if architecture[0] in 'AEIOU' else 'A'} {architecture}",
       number=sum(x.size for x in jax.tree.leaves(params)))
   config = json.loads(about.config.to_json())
-  parts = [head, _scores(about), _data(config, labels), _training(config, about)]
+  parts = [beginning, _scores(about), _data(config, labels), _training(config, about)]
   return "\n".join(parts)
+
+
+def tag_and_usage(architecture: str, of_images: bool) -> tuple[str, str]:
+  """What the Hub sorts an architecture by, and the code that loads it, to be formatted."""
+  tag = next((x for end, x in TAGS.items() if architecture.endswith(end)),
+             "image-feature-extraction" if of_images else "feature-extraction")
+  by_pipeline = tag in PIPELINES and not architecture.endswith(OF_CLASS)
+  return tag, PREDICT if by_pipeline else LOAD
 
 
 def _scores(about: Told) -> str:
@@ -123,7 +151,8 @@ def _data(config: Mapping[str, Any], labels: Sequence[str] | None) -> str:
 
 
 def _training(config: Mapping[str, Any], about: Told) -> str:
-  facts = {"steps": config["steps"], "batch": config["batch_size"], "seed": config["seed"],
+  length = "epochs" if config["epochs"] else "steps"
+  facts = {length: config[length], "batch": config["batch_size"], "seed": config["seed"],
            "optimizer": config["optim"]["optimizer"]["name"],
            "learning rate": config["optim"]["lr"]}
   if config["init_from"]:

@@ -12,7 +12,7 @@ from jtx.data.ops.image import CenterCrop, InceptionCrop, PadCrop, Resize
 from jtx.data.recipes import build_ops
 from jtx.errors import ConfigError
 from jtx.interop import preprocessor
-from jtx.models.patches import ImageConfig
+from jtx.models.patches import ImageConfig, PixelConfig
 from jtx.nn.block import ResidualConfig
 from jtx.nn.grid_positions import LearnedGrid
 from jtx.saved import converted
@@ -36,11 +36,13 @@ RUNS = {
                       resize={"size": SIZE, "interpolation": "bicubic"}, images={"size": SIZE}),
     "both": configs("decode_image", "resize", "pad_crop", "images", resize={"size": 15},
                     pad_crop={"size": SIZE}, images={"size": SIZE}),
+    "randaugment": configs("decode_image", "inception_crop", "randaugment", "images",
+                           inception_crop=CROP, images={"size": SIZE}),
     "twice": configs("decode_image", "resize", "pad_crop", "images", resize={"size": SIZE},
                      pad_crop={"size": SIZE}, images={"size": SIZE}),
 }
 SHAPES = ((48, 144), (144, 48), (37, 61), (83, 64), (12, 12), (5, 30), (15, 14))
-WITHOUT = {key: section for key, section in RUNS.items() if key != "twice"}
+WITHOUT = {key: section for key, section in RUNS.items() if key not in ("twice", "randaugment")}
 
 
 def pictures(*shapes):
@@ -129,11 +131,45 @@ DEIT = dict(feature_extractor_type="DeiTFeatureExtractor", size=256, crop_size=2
      (InceptionCrop(size=224, eval_resize=224, interpolation="bicubic"),)),
     (dict(image_processor_type="BitImageProcessor", size=256, resample=2),
      (InceptionCrop(size=224, eval_resize=256),)),
+    (dict(image_processor_type="BeitImageProcessor", size=224),
+     (Resize(size=224, interpolation="bicubic"),)),
     (dict(image_processor_type="ViTImageProcessor", do_resize=False), ()),
     (dict(image_processor_type="BitImageProcessor", do_resize=False), (CenterCrop(size=224),)),
 ])
 def test_files_are_read_as_their_classes_do(content, expected, tmp_path):
   assert read(tmp_path, **content) == expected
+
+
+def test_a_processor_of_images_and_texts_tells_of_its_images(tmp_path, caplog):
+  """In transformers it goes first, and is the only file that a CLIPProcessor saves."""
+  content = dict(image_processor_type="CLIPImageProcessor", crop_size=200, image_mean=[0.1] * 3,
+                 size={"shortest_edge": 210})
+  (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": content}))
+  expected = (InceptionCrop(size=200, eval_resize=210, interpolation="bicubic"),)
+  for more in ({}, {"crop_size": 224, "image_mean": [0.5] * 3}):
+    if more:
+      write(tmp_path, **content | more)
+    assert preprocessor.read_ops(str(tmp_path), ImageConfig(size=200))[1:-1] == expected
+    assert preprocessor.read_pixels(str(tmp_path)) == {"image_mean": [0.1] * 3}
+    assert preprocessor.read_side(str(tmp_path), "CLIP") == 200
+  (tmp_path / "processor_config.json").write_text("{}")  # of a processor of something else
+  assert preprocessor.read_pixels(str(tmp_path)) == {"image_mean": [0.5] * 3}
+  assert not caplog.records
+
+
+def test_images_of_a_folder_that_tells_nothing_of_them_are_warned_of(tmp_path, caplog):
+  assert preprocessor.read_ops(str(tmp_path), ImageConfig())[1:-1] == (Resize(size=224),)
+  assert f"{tmp_path} has neither preprocessor_config.json nor processor" in caplog.text
+
+
+@pytest.mark.parametrize("size, side", [
+    ({"height": 96, "width": 128}, (96, 128)), ({"height": 100, "width": 60}, (128, 64)),
+    ({"max_height": 64, "max_width": 160}, (64, 160)),
+    ({"shortest_edge": 96, "longest_edge": 130}, (160, 160))])
+def test_a_detector_s_images_have_no_more_room_than_they_need(size, side, tmp_path):
+  write(tmp_path, image_processor_type="DetrImageProcessor", size=size, do_pad=False)
+  layout = preprocessor.read_ops(str(tmp_path), PixelConfig(), kind="Detr")[-1]
+  assert (layout.size, layout.width) == side
 
 
 @pytest.mark.parametrize("content, said", [

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from configs import embed
+from configs import clip, embed
 from jtx import config_files
 from jtx.interop import export
 from jtx.saved import card
@@ -46,6 +46,25 @@ def test_a_card_tells_what_the_run_knows(run, tmp_path):
   assert "- revision of jtx: 0a1b2c" in body and "- jax: 9.9" in body
   written = json.loads(body.partition("```json\n")[2].partition("\n```")[0])
   assert written["batch_size"] == config.batch_size
+
+
+@pytest.mark.parametrize("architecture, tag, code", [
+    ("LlamaForCausalLM", "text-generation", 'pipeline("text-generation", "mine")'),
+    ("GPT2LMHeadModel", "text-generation", 'pipeline("text-generation", "mine")'),
+    ("T5ForConditionalGeneration", "text2text-generation",
+     'T5ForConditionalGeneration.from_pretrained("mine")'),
+    ("MarianMTModel", "translation", 'MarianMTModel.from_pretrained("mine")'),
+    ("CLIPModel", "zero-shot-image-classification",
+     'pipeline("zero-shot-image-classification", "mine")'),
+])
+def test_a_card_of_a_model_that_writes_or_compares(architecture, tag, code):
+  config = clip.get_config("tiny") if architecture == "CLIPModel" else tiny_config(epochs=1.5)
+  text = card.text("mine", {"architectures": [architecture]}, {}, None,
+                   card.Told(config, 29, {"dev/loss": 0.5}, {}))
+  assert f"pipeline_tag: {tag}\n" in text and code in text
+  # As the run was told: its config's steps, or the epochs that stand in place of them.
+  assert ("- steps: 4\n" if architecture == "CLIPModel" else "- epochs: 1.5\n") in text
+  assert "100000" not in text.partition("<details>")[0]
 
 
 @pytest.mark.parametrize("step, average", [(5, None), (10, 2)])

@@ -81,10 +81,12 @@ def test_predictions_are_those_of_the_evaluation(trained, tmp_path):
         [list(p.scores.values()) for p in found],
         np.exp(expected) / np.exp(expected).sum(1, keepdims=True), atol=1e-5)
 
-  out = tmp_path / "out.jsonl"
+  out, patches = tmp_path / "out.jsonl", tmp_path / "patches.npy"
   with command("predict") as predict:
-    flags.FLAGS(["predict", f"--workdir={workdir}", f"--input={folder}", f"--output={out}"])
+    flags.FLAGS(["predict", f"--workdir={workdir}", f"--input={folder}", f"--output={out}",
+                 f"--patches={patches}"])
     predict.main()
+  assert np.load(patches).shape[0] == 5
   lines = [json.loads(line) for line in out.read_text().splitlines()]
   assert [line["path"] for line in lines] == paths
   assert [line["label"] for line in lines] == [str(i) for i in expected.argmax(1)]

@@ -46,7 +46,7 @@ class PixelOp(ImageOp):
     Raises:
       DataError: the op moves pixels, and the example has boxes.
     """
-    if self.moves and "boxes" in example:
+    if self.moves and len(example.get("boxes", ())):
       raise DataError(f"op {type(self).__name__.lower()}: {example['path']} has boxes, which this"
                       " op can't move with the pixels; leave it out of data.ops")
     return {**example, "image": self.apply(example["image"], generator)}

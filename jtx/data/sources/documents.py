@@ -36,7 +36,8 @@ class FilesSource:
     if not self._is_folder and path.endswith(ENDINGS):
       self._is_folder, self._path, found = True, os.path.dirname(path), [os.path.basename(path)]
     else:
-      found = files.walked(path, None) if self._is_folder else self._archive.namelist()
+      listed = files.walked(path, None) if self._is_folder else self._archive.namelist()
+      found = (file for file in listed if not files.is_hidden(file))
     self._files = sorted(file for file in found if file.endswith(ENDINGS))
     if not self._files:
       raise DataError(f"{path}: has no file that ends in {' or '.join(ENDINGS)}")

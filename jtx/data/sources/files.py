@@ -126,6 +126,11 @@ def is_folder(path: str) -> bool:
     return storage.is_folder(path)
 
 
+def is_hidden(name: str) -> bool:
+  """Whether a file "folder/name" is none of the user's own, as systems and archives leave them."""
+  return any(part.startswith(".") or part == "__MACOSX" for part in name.split("/"))
+
+
 def walked(folder: str, levels: int | None = LEVELS) -> Iterator[str]:
   """Files and folders below a folder, "class/file" and "class/"; links are followed.
 

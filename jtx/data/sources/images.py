@@ -76,9 +76,7 @@ def images_by_class(path: str, names: Iterable[str], leading: bool) -> dict[str,
   Raises:
     DataError: there are no images, images out of place, or a class without any.
   """
-  places = [name.split("/") for name in names]
-  hidden = lambda part: part.startswith(".") or part == "__MACOSX"
-  places = [parts for parts in places if not any(map(hidden, parts))]
+  places = [name.split("/") for name in names if not files.is_hidden(name)]
   images = [parts for parts in places if parts[-1].lower().endswith(ENDINGS)]
   if not images:
     raise DataError(f"{path}: has no image, which is a file that ends in {', '.join(ENDINGS)}")

@@ -4,11 +4,13 @@ A ViT with relative positions, layer scale, and no bias of keys. In its files th
 is that from the key to the query, here that from the query to the key.
 """
 
+import functools
 from typing import Any, Mapping
 
 import numpy as np
 
 from jtx.config import section
+from jtx.interop import preprocessor
 from jtx.interop.attributes import need
 from jtx.interop.families import vit
 from jtx.interop.family import Attributes, Family, Heads, Names
@@ -125,5 +127,6 @@ FAMILY = Family(
     values=values,
     head=head,
     model="vit",
-    side_files=vit.SIDE_FILES,
+    side_files=vit.SIDE_FILES._replace(
+        image_ops=functools.partial(preprocessor.read_ops, kind="Beit")),
 )

@@ -75,6 +75,13 @@ def test_a_file_is_a_document_and_files_are_sorted_by_name(corpus, tmp_path):
   assert all_of(open_source(f"documents:{tmp_path}/{spec.partition(':')[2]}")) == DOCUMENTS
 
 
+def test_hidden_files_are_no_documents(corpus, tmp_path):
+  """Such as macOS writes beside files, into folders and archives."""
+  hidden = {name: b"x" for name in ("b/._2.txt", ".git/a.txt", "__MACOSX/b/._2.txt")}
+  source = open_source(f"documents:{corpus({**FILES, **hidden})}", str(tmp_path))
+  assert all_of(source) == DOCUMENTS
+
+
 @pytest.mark.parametrize("part, kept", [
     ("[:50%]", ["f0/0.txt", "f0/1.txt", "f1/0.txt", "f1/1.txt"]),
     ("[50%:]", ["f2/0.txt", "f2/1.txt", "f3/x/0.txt", "f3/x/1.txt"]),
