@@ -25,7 +25,7 @@ class Tagged(NamedTuple):
 
 class Answered(NamedTuple):
   """The answer to a question."""
-  answer: str  # "" where no span is one
+  answer: str  # "" where no span is one, or a run with `no_answer` says that there is none
   no_answer_score: float  # of there being none, as the scores in n_best
   n_best: list[dict[str, Any]]  # answers, best first: text, score, start and end in characters
 

@@ -35,6 +35,8 @@ class Trained(NamedTuple):
   max_length: int = 256  # tokens; longer texts are cut, contexts go through in windows
   stride: int | None = None  # tokens that windows share; None is 128, or a quarter if it is less
   max_question: int | None = None  # tokens; a longer question is cut
+  # By how much having no answer must score higher than the best span; None is no matter by how much
+  no_answer: float | None = None
   batch_size: int = 64
   ops: Sequence[Any] = ()  # of images: see `jtx.inference.images.ImagePredictor`
   threshold: float = THRESHOLD  # the least score of an object that is found
@@ -151,7 +153,7 @@ def tags(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
 
 
 def answers(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
-  """The best span of the context, and others; how much less likely it is to have no answer."""
+  """The best span of the context, or "" where there is none; the score of that, and of others."""
   stride = min(128, trained.max_length // 4) if trained.stride is None else trained.stride
   groups = trained.tokenizer.encode_windows(
       [x["question"] for x in inputs], [x["context"] for x in inputs],
@@ -166,7 +168,8 @@ def answers(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
     start = place.stop
     best = best_answers(examples[place], outputs[place], 20, MAX_ANSWER)[:TOP]
     none = min(float(o[0].sum()) for o in outputs[place])
-    results.append({"answer": best[0].text if best else "", "no_answer_score": none,
+    answered = best and (trained.no_answer is None or none - best[0].score <= trained.no_answer)
+    results.append({"answer": best[0].text if answered else "", "no_answer_score": none,
                     "n_best": [a._asdict() for a in best]})
   return results
 

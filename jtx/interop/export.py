@@ -14,7 +14,7 @@ import tokenizers as hf
 
 from jtx import storage
 from jtx.data.tokenizers import encodings
-from jtx.data.tokenizers.tokenizer import Tokenizer
+from jtx.data.tokenizers.tokenizer import SPECIALS, Tokenizer
 from jtx.errors import ConfigError, Inexpressible
 from jtx.interop import configs, sentences, tables
 from jtx.interop.families import FAMILIES, families_of
@@ -154,7 +154,7 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
   if tokenizer is not None and original.tokenizer:
     copies |= original.tokenizer
   elif tokenizer is not None:
-    texts |= tokenizer_files(model, tokenizer, original.bare)
+    texts |= tokenizer_files(model, tokenizer, original)
     texts["tokenizer_config.json"] |= {"padding_side": "left"} if family.pads_left else {}
   with NewDirectory(directory) as path:
     for name, text in more.items():
@@ -169,8 +169,11 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     shutil.copymode(os.path.join(path, CONFIG), os.path.join(path, WEIGHTS))
 
 
-def tokenizer_files(model: Any, tokenizer: Tokenizer, bare: bool = False) -> dict[str, Any]:
-  """tokenizer.json and tokenizer_config.json; where `bare`, texts get an end token alone.
+def tokenizer_files(model: Any, tokenizer: Tokenizer,
+                    original: Originals = Originals()) -> dict[str, Any]:
+  """tokenizer.json and tokenizer_config.json; where `original.bare`, texts get an end token alone.
+
+  Prompts of a language model begin, and talks are written, as `original.speaking` says.
 
   Raises:
     ConfigError: the kind of tokenizer has no tokenizer.json, or there are more ids than the
@@ -180,23 +183,33 @@ def tokenizer_files(model: Any, tokenizer: Tokenizer, bare: bool = False) -> dic
     raise ConfigError(f"the tokenizer has {tokenizer.vocab_size} ids, and the model"
                       f" vocab_size={model.vocab_size}")
   content = tokenizer.model()
-  ends = tokenizer.bos_id, tokenizer.eos_id
-  if bare:
-    backend = hf.Tokenizer.from_str(json.dumps(content))
+  ends, speaking = (tokenizer.bos_id, tokenizer.eos_id), original.speaking or {}
+  backend = hf.Tokenizer.from_str(json.dumps(content))
+  changed = True
+  if original.bare:
     backend.post_processor = encodings.template(backend, None, ends[1], ends[1])
-    content["post_processor"] = json.loads(backend.to_str())["post_processor"]
-  elif "lm" not in model.heads:  # a prompt has no end
+  elif "lm" in model.heads:  # a prompt has no end
+    begin = speaking.get("begin")
+    first = tokenizer.begin_ids() if begin is None else ends[:1] * begin
+    changed = first != encodings.before_text(backend) or (
+        # What a file without a template leaves open is <bos>: see `HuggingFace.begin_ids`.
+        not first and tokenizer.tokens([ends[0]]) == [SPECIALS[1]]
+        and not encodings.has_template(content))
+    if changed:
+      backend.post_processor = encodings.template(backend, *(first or (None,)), None, None)
+  else:
     # Where the tokenizer's own template adds nothing, that by which `encode_texts` adds its ends.
     backend = encodings.Encoder(content, ends, tokenizer.text_ids(), frozenset(),
                                 max_length=None)._backend
+  if changed:
     content["post_processor"] = json.loads(backend.to_str())["post_processor"]
   roles = {"pad": tokenizer.pad_id, "unk": tokenizer.unk_id, "bos": ends[0], "eos": ends[1],
            "cls": ends[0], "sep": ends[1], "mask": tokenizer.mask_id, **tokenizer.roles}
   config = {f"{role}_token": tokenizer.tokens([i])[0] for role, i in roles.items() if i is not None}
   if named := sorted(tokenizer.named_ids):
     config["additional_special_tokens"] = tokenizer.tokens(named)
-  if tokenizer.chat_template:
-    config["chat_template"] = tokenizer.chat_template
+  if template := speaking.get("template") or tokenizer.chat_template:
+    config["chat_template"] = template
   config |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
   # What the tokenizer gives a model; without types the second text of a pair would be as the first.
   types = ["token_type_ids"] if reads_types(model) else []

@@ -17,6 +17,7 @@ from absl import logging
 from jtx.errors import RESTART, Preempted
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_ENDING = threading.Lock()
 
 
 def end_at_once() -> None:
@@ -41,11 +42,15 @@ def _end(read: int) -> None:
   """Ends the process at the first signal whose handler is `_at_once`, as a pipe tells them."""
   while numbers := os.read(read, 1):
     if signal.getsignal(numbers[0]) is _at_once:
-      os._exit(_status(numbers[0]))
+      _at_once(numbers[0])
 
 
-def _at_once(number: int, _: Any) -> None:
-  os._exit(_status(number))
+def _at_once(number: int, _: Any = None) -> None:
+  """Ends the process with a sentence, in the first of the threads that come here."""
+  if _ENDING.acquire(blocking=False):
+    os.write(2, f"error: stopped by {signal.Signals(number).name}, with nothing new to save; the"
+                " same command goes on\n".encode())
+    os._exit(_status(number))
 
 
 def _status(number: int) -> int:

@@ -25,7 +25,7 @@ def save(directory: str, model: Any, params: Any, tokenizers: Mapping[str, Token
   if image_ops is not None:
     content.image_ops = tuple(
         section_of(OPS, op) for op in preprocessor.evaluated(image_ops, model.image))
-  if original.speaking is not None and model.heads & {"lm", "seq2seq"}:
+  if original.speaking is not None and model.heads & {"lm", "seq2seq", "span"}:
     content.texts = original.speaking
   texts = {field: tokenizer.to_json() for field, tokenizer in tokenizers.items()}
   with files.NewDirectory(directory) as path:

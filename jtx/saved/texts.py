@@ -18,11 +18,14 @@ def of_run(config: ConfigDict, data: Dataset) -> ConfigDict:
     A section. `ops` clean lines of `fields`, of which the first is a source. A text has a begin
     and an end token as `around` says, and a prompt a begin token as `begin` says; None is by its
     tokenizer. `pairs` is whether texts have targets, which follow the token `start`. Conversations
-    are written by `template`, and `decode` is the config's.
+    are written by `template`, and `decode` is the config's. A question has no answer if that
+    scores higher than the best span by more than `no_answer`; None is of runs whose questions
+    all have one.
   """
   form = data.recipe.form
   begins = [op.begin for op in config.data.ops if op.name == "tokenize"]
   templates = [op.template for op in config.data.ops if "template" in op]
+  unanswered = [e.threshold for e in config.evals.values() if e.get("no_answer")]
   return ConfigDict({
       "ops": tuple(section_of(OPS, op) for op in recipes.line_ops(data.ops)),
       "fields": tuple(data.fields),
@@ -31,6 +34,7 @@ def of_run(config: ConfigDict, data: Dataset) -> ConfigDict:
       "pairs": "tgt" in data.fields or form is not None and "tgt" in form.columns,
       "start": data.info.get("bos_id"),
       "template": next(filter(None, templates), ""),
+      "no_answer": unanswered[0] if unanswered else None,
       "decode": config.decode.copy_and_resolve_references() if "decode" in config else None,
   })
 

@@ -12,7 +12,7 @@ from jtx.data.op import TOKENIZER
 from jtx.data.ops.captions import Caption
 from jtx.inference import texts
 from jtx.inference.tasks import Trained
-from jtx.saved.folder import Run, Saved
+from jtx.saved.folder import Run, Saved, Workdir
 
 MAX_LENGTH = 256  # tokens, of a model that is not known to be trained with fewer or more
 
@@ -34,6 +34,8 @@ def trained(saved: Saved, model: Any, params: Any, max_length: int | None = None
   """
   found = lengths(saved) if max_length is None else {"max_length": max_length}
   found["max_length"] = texts.longest(model, found.get("max_length", MAX_LENGTH))
+  if isinstance(saved, Workdir) and saved.texts is not None:
+    found["no_answer"] = saved.texts.get("no_answer")
   return Trained(model, params, saved.tokenizer_for(model), saved.labels() or (),
                  batch_size=batch_size, **found)
 

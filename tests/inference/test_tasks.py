@@ -127,6 +127,12 @@ def test_answers_are_pieces_of_the_context():
   best = max((logits[i, 0] + logits[j, 1], i, j) for i in inside for j in inside if j >= i)
   assert found[1]["answer"] == TEXTS[1][e.offsets[best[1], 0]:e.offsets[best[2], 1]]
   assert found[1]["no_answer_score"] == pytest.approx(logits[0].sum(), abs=1e-4)
+  # None answers always; else it is held against the difference, as the evaluation does.
+  difference = found[1]["no_answer_score"] - found[1]["n_best"][0]["score"]
+  for threshold, answer in ((difference + 0.01, found[1]["answer"]), (difference - 0.01, "")):
+    again, = predict(t._replace(no_answer=threshold), [{"question": "cat", "context": TEXTS[1]}])
+    assert again["answer"] == answer
+    assert again["n_best"][0]["text"] == found[1]["answer"]
 
 
 def test_choices():

@@ -7,8 +7,10 @@ import os
 import jax
 import pytest
 import safetensors.numpy
+import tokenizers as hf
 
 from jtx.config import build, section
+from jtx.data.tokenizers import kinds
 from jtx.data.tokenizers.kinds import wordpiece
 from jtx.data.tokenizers.subword_nmt import SubwordNmt
 from jtx.interop import configs, export, huggingface
@@ -21,7 +23,7 @@ from jtx.nn.relative import Alibi
 from jtx.nn.rope import Linear, Rope
 from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, load_tokenizer, save_pretrained
-from tests.helpers import encoder
+from tests.helpers import decoder, encoder
 from tests.interop.samples import (
   BERT,
   CLASSES,
@@ -216,3 +218,29 @@ def test_a_folder_has_one_tokenizer(tmp_path):
   assert message(save_pretrained, str(tmp_path / "new"), BERT, random_params(BERT), like=both) == (
       "format='hf' has one tokenizer, and these of src, tgt differ; train with"
       " tokenizer.shared=True, or write format='jtx'")
+
+
+# ------------------------------------------------------------------- of language models
+
+TEMPLATED = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+
+
+@pytest.mark.parametrize("kind", [kinds.wordpiece, kinds.byte_bpe])
+@pytest.mark.parametrize("begin, begins", [(None, True), (True, True), (False, False)])
+def test_prompts_begin_as_those_of_the_run(kind, begin, begins, tmp_path):
+  """In any reader of the files: a template says it, be it that nothing stands before a text."""
+  trained = kind(iter(["a cat sat", "the mat"]), vocab_size=320, min_frequency=1)
+  model = decoder(vocab_size=trained.vocab_size)
+  expected = (trained.bos_id,) if begins else ()
+  original = Originals(speaking={"begin": begin, "template": TEMPLATED})
+  for name, content in export.tokenizer_files(model, trained, original).items():
+    (tmp_path / name).write_text(json.dumps(content))
+  backend = hf.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+  ids = trained.encode("the cat").tolist()
+  assert backend.encode("the cat").ids == [*expected, *ids]
+  again = load_tokenizer(str(tmp_path))
+  assert again.begin_ids() == expected and again.chat_template == TEMPLATED
+  assert again.encode("the cat").tolist() == ids
+  # And once more, of a folder that has a template already.
+  files = export.tokenizer_files(model, again)
+  assert files["tokenizer.json"]["post_processor"] == json.loads(backend.to_str())["post_processor"]

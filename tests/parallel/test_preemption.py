@@ -179,6 +179,23 @@ def test_the_host_is_few_steps_ahead(monkeypatch):
     assert waited == list(range(1, done - 1))
 
 
+@pytest.mark.parametrize("number, status", [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("doing", [
+    "time.sleep(60)", "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"])
+def test_a_process_with_nothing_to_save_says_so_and_ends(number, status, doing):
+  """Also while the main thread is in code that no handler interrupts, such as a compiler's."""
+  code = ("import time; from jtx.parallel import preemption; preemption.end_at_once();"
+          f" print('ready', flush=True); {doing}")
+  with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE, text=True) as process:
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+  assert process.returncode == status
+  assert err == (f"error: stopped by {number.name}, with nothing new to save; the same command goes"
+                 " on\n")
+
+
 @pytest.mark.slow
 def test_a_run_out_of_time_goes_on_where_it_was(tmp_path):
   whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")

@@ -1,6 +1,7 @@
 """Texts and pairs of texts as an encoder reads them: with special tokens, types and offsets."""
 
 import contextlib
+import itertools
 import json
 import re
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence, Set
@@ -59,21 +60,36 @@ def is_byte_level(backend: hf.Tokenizer) -> bool:
   return '"ByteLevel"' in json.dumps(json.loads(backend.to_str())["pre_tokenizer"])
 
 
-def template(backend: hf.Tokenizer, before: int | None, between: int,
-             after: int) -> hf.processors.PostProcessor:
+def template(backend: hf.Tokenizer, before: int | None, between: int | None,
+             after: int | None) -> hf.processors.PostProcessor:
   """What puts special tokens, by their ids, around a text and between the two of a pair.
 
-  Without `before` nothing stands before a text.
+  None is nothing.
   """
   names = {i: backend.id_to_token(i) for i in (before, between, after) if i is not None}
-  first = ["$A:0"] if before is None else [f"{names[before]}:0", "$A:0"]
+  piece = lambda i, kind: [] if i is None else [f"{names[i]}:{kind}"]
+  first = [*piece(before, 0), "$A:0"]
   made = hf.processors.TemplateProcessing(
-      single=[*first, f"{names[after]}:0"],
-      pair=[*first, f"{names[between]}:0", "$B:1", f"{names[after]}:1"],
+      single=[*first, *piece(after, 0)],
+      pair=[*first, *piece(between, 0), "$B:1", *piece(after, 1)],
       special_tokens=[(name, i) for i, name in names.items()])
   if not is_byte_level(backend):
     return made
   return hf.processors.Sequence([hf.processors.ByteLevel(trim_offsets=True), made])
+
+
+def before_text(backend: hf.Tokenizer) -> tuple[int, ...]:
+  """The special tokens that a template puts before a text."""
+  found = backend.encode("a")
+  pairs = itertools.takewhile(lambda pair: pair[1], zip(found.ids, found.special_tokens_mask))
+  return tuple(i for i, _ in pairs)
+
+
+def has_template(model: Mapping[str, Any]) -> bool:
+  """Whether the content of a tokenizer.json says what stands around a text, be it nothing."""
+  found = model.get("post_processor") or {}
+  return any(part["type"] == "TemplateProcessing" for part in (found, *found.get("processors", ()))
+             if part)
 
 
 class Encoder:

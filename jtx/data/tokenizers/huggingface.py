@@ -9,7 +9,7 @@ import numpy as np
 import tokenizers as hf
 
 from jtx.data.tokenizers import declared
-from jtx.data.tokenizers.encodings import found_in_texts, told
+from jtx.data.tokenizers.encodings import before_text, found_in_texts, has_template, told
 from jtx.data.tokenizers.tokenizer import SPECIALS, Tokenizer
 
 
@@ -67,11 +67,12 @@ class HuggingFace(Tokenizer):
     return tuple(found[number] for number in sorted(found))
 
   def begin_ids(self) -> tuple[int, ...]:
-    """Those of the template of its file; <bos> of a tokenizer that jtx trained."""
+    """Those of the template of its file; without one, <bos> of a tokenizer that jtx trained."""
     if not self._backend.num_special_tokens_to_add(False):
+      if has_template(self.model()):
+        return ()
       return (self.bos_id,) if self._backend.id_to_token(self.bos_id) == SPECIALS[1] else ()
-    found = self._backend.encode("a")
-    return tuple(found.ids[:found.special_tokens_mask.index(0)])
+    return before_text(self._backend)
 
   def text_ids(self) -> np.ndarray:
     return self._text_id
