@@ -1,18 +1,36 @@
-"""Names of what the backward pass may keep of a layer; the rest is cheap to compute again."""
+"""The numbers of a layer that the backward pass keeps, by names; the rest is computed again."""
 
 import contextlib
 import contextvars
 import functools
-from typing import Iterator
+from typing import Callable, Iterator
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
 import jax.numpy as jnp
 
+from jtx.parallel.sharding import platform
+
 NAMES = ("attention", "projected", "hidden", "residual", "statistics")
 # Projections of a layer's input take less time again than a scan's copies of them do.
 KEPT = tuple(name for name in NAMES if name != "projected")
+
+REMAT: dict[str, Callable | None] = {
+    "none": None,  # keep everything: no rematerialisation
+    # Keep what a norm, an activation or attention starts from, in the compute type.
+    "cheap": jax.checkpoint_policies.save_only_these_names(*KEPT),
+    # And what attention is of, which a GPU takes longer to make again than to read.
+    "projected": jax.checkpoint_policies.save_only_these_names(*NAMES),
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # keep products with weights
+    "full": jax.checkpoint_policies.nothing_saveable,  # keep a layer's input only
+}
 _KEPT_AS = contextvars.ContextVar("kept_as", default=None)
+
+
+def remat_of(remat: str) -> str:
+  """The name in `REMAT` that a stack's field means: "auto" is that of the platform."""
+  auto = {"cpu": "none", "gpu": "projected"}.get(platform(), "cheap")
+  return auto if remat == "auto" else remat
 
 
 def keep(x: jax.Array, name: str, in_rule: bool = False) -> jax.Array:

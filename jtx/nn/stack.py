@@ -22,23 +22,11 @@ from jtx.nn.block import POSITION_AT, Block, BlockConfig, Context
 from jtx.nn.cache import Projections
 from jtx.nn.convolution import ConvolutionConfig
 from jtx.nn.experts import SUMS
-from jtx.nn.kept import KEPT, NAMES, kept_as
+from jtx.nn.kept import REMAT, kept_as, remat_of
 from jtx.nn.positions import Params, Places, Position, make_params
 from jtx.nn.recurrence import of_layer
 from jtx.parallel.sharding import platform
 from jtx.ranges import Layers, Size, SizeOrNone, Within
-
-# What the backward pass keeps of a layer; the rest is computed again.
-REMAT: dict[str, Callable | None] = {
-    "none": None,  # keep everything: no rematerialisation
-    # Keep what a norm, an activation or attention starts from, in the compute type.
-    "cheap": jax.checkpoint_policies.save_only_these_names(*KEPT),
-    # And what attention is of, which a GPU takes longer to make again than to read.
-    "projected": jax.checkpoint_policies.save_only_these_names(*NAMES),
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # keep products with weights
-    "full": jax.checkpoint_policies.nothing_saveable,  # keep a layer's input only
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
@@ -212,7 +200,7 @@ class Stack(nn.Module):
       name = "layers" if len(segments) == 1 else f"layers_{i}"
       own = None if cache is None else cache[i]
       scan = self.scan(segment, name, not isinstance(own, Projections | None), ctx.train)
-      with kept_as(None if self.remat == "none" else self.kept_as):
+      with kept_as(None if remat_of(config.remat) == "none" else self.kept_as):
         (x, new_cache), (new_memory, w, h) = scan(
             (x, own), (jnp.arange(segment.num_layers), jnp.array(segment.kinds[1]),
                        segment.block.residual.skipped(first, segment.num_layers, total),
@@ -228,11 +216,6 @@ class Stack(nn.Module):
                       weights if ctx.return_weights else None,
                       jnp.concatenate(hidden) if ctx.return_hidden else None)
 
-  @property
-  def remat(self) -> str:
-    auto = {"cpu": "none", "gpu": "projected"}.get(platform(), "cheap")
-    return auto if self.config.remat == "auto" else self.config.remat
-
   def scan(self, segment: Segment, name: str, apart: bool, train: bool) -> Callable:
     c, (distinct, _, shares) = self.config, segment.kinds
     kinds = tuple(LayerKind(*layer_kinds.of_layer(c, name), share)
@@ -240,9 +223,9 @@ class Stack(nn.Module):
     fields = segment.block, kinds, c.position, self.cross, c.position_at, self.dtype
     if apart:
       return one_by_one(ScanLayer, fields, name, segment.num_layers, c.share)
-    layer = ScanLayer
-    if self.remat != "none":
-      layer = nn.remat(layer, policy=REMAT[self.remat], prevent_cse=False)
+    remat, layer = remat_of(c.remat), ScanLayer
+    if remat != "none":
+      layer = nn.remat(layer, policy=REMAT[remat], prevent_cse=False)
     whole = c.unroll == -1 or c.unroll == 0 and train and platform() == "cpu"
     unroll = segment.num_layers if whole else min(max(c.unroll, 1), segment.num_layers)
     if self.is_initializing():

@@ -75,8 +75,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   # --------------------------------------------------- model, objective, state
   model, objective = build.make_model(config, data.info, data.label_shares)
   phases.check_lengths(config, data.recipe, model)
-  first = phases.phases(config)[0]
-  example = data.example_batch(first.batch_size, first.length)
+  example = data.example_batch(*phases.first_shape(config))
   evaluators = make_evaluators(config, model, example)
   task = Task(config, model, objective, data=data, mesh=mesh)
   objective, extra = with_teacher(taught(config, objective), mesh, tokenizer=tokenizer_of(data))

@@ -54,6 +54,12 @@ def phases(config: ConfigDict) -> list[Phase]:
   return result
 
 
+def first_shape(config: ConfigDict) -> tuple[int, int | None]:
+  """Rows of a batch of the first phase, and tokens of a row; None is what the layout says."""
+  first = phases(config)[0]
+  return first.batch_size, first.length
+
+
 def check_batches(config: ConfigDict, mesh: jax.sharding.Mesh) -> None:
   """Raises ConfigError where a part of a batch of some phase can't be split over the mesh."""
   parts = config.optim.accumulate

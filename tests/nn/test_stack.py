@@ -13,6 +13,7 @@ from jtx.nn.attached import Attached
 from jtx.nn.attention import Attention, AttentionConfig, LayerKind
 from jtx.nn.block import Block, BlockConfig, Context, Memory, ResidualConfig
 from jtx.nn.layers import NORM_POSITIONS, FeedForward, FfnConfig, LayerNorm, NormConfig
+from jtx.nn.kept import REMAT
 from jtx.nn.kinds import kind_mask, kind_of
 from jtx.nn.masks import CAUSAL, FULL, KINDS, Global, Prefix
 from jtx.nn.positions import Places, Position, Sinusoidal, Sizes
@@ -20,7 +21,7 @@ from jtx.nn.residual import skip_examples
 from jtx.nn.relative import T5Bias
 from jtx.nn.rope import Rope
 from jtx.nn.shapes import shapes_of
-from jtx.nn.stack import REMAT, Segment, Stack, StackConfig
+from jtx.nn.stack import Segment, Stack, StackConfig
 from jtx.parallel.sharding import logical_axes, unbox
 from tests import helpers
 from tests.helpers import one_fast
