@@ -200,7 +200,7 @@ class Stack(nn.Module):
       name = "layers" if len(segments) == 1 else f"layers_{i}"
       own = None if cache is None else cache[i]
       scan = self.scan(segment, name, not isinstance(own, Projections | None), ctx.train)
-      with kept_as(None if remat_of(config.remat) == "none" else self.kept_as):
+      with kept_as(self.kept_as if remat_of(config.remat) == "cheap" else None):
         (x, new_cache), (new_memory, w, h) = scan(
             (x, own), (jnp.arange(segment.num_layers), jnp.array(segment.kinds[1]),
                        segment.block.residual.skipped(first, segment.num_layers, total),

@@ -52,8 +52,9 @@ def test_a_loop_has_what_it_keeps_in_the_type_that_it_was_given():
   assert plain["u16"] == 0 and bits["i16"] == 0
   # The input of a layer is kept as it is, by `checkpoint` itself.
   assert 0 < bits["bf16"] < plain["bf16"]
-  text = str(jax.make_jaxpr(jax.grad(loss_of(jnp.uint16, "none")[0]))(loss_of(None)[1]))
-  assert of_all_layers(text)[0]["u16"] == 0
+  for remat in ("none", "projected"):
+    text = str(jax.make_jaxpr(jax.grad(loss_of(jnp.uint16, remat)[0]))(loss_of(None)[1]))
+    assert of_all_layers(text)[0]["u16"] == 0
 
 
 def test_numbers_and_their_derivatives_pass_through():
