@@ -139,6 +139,19 @@ class Entity(NamedTuple):
   last: int  # word
 
 
+def entity_tag(tag: str) -> tuple[str, str]:
+  """The prefix of a tag and the kind of its entity.
+
+  Raises:
+    DataError: a tag that is neither "O" nor "B-", "I-", "E-" or "S-" and a kind.
+  """
+  prefix, _, kind = tag.partition("-")
+  if tag != "O" and (prefix not in ("B", "I", "E", "S") or not kind):
+    raise DataError(f"tag {tag!r} marks no entity; valid are O and B-, I-, E- or S- with a kind,"
+                    " and tags of other kinds are scored by their accuracy")
+  return prefix, kind
+
+
 def entities(tags: Sequence[str]) -> set[Entity]:
   """The entities of a sentence's tags, IOB1, IOB2 or IOBES, as conlleval reads them.
 
@@ -150,10 +163,7 @@ def entities(tags: Sequence[str]) -> set[Entity]:
   found, first = set(), 0
   before, kind = "O", ""
   for i, tag in enumerate([*tags, "O"]):
-    prefix, _, new = tag.partition("-")
-    if tag != "O" and (prefix not in ("B", "I", "E", "S") or not new):
-      raise DataError(f"tag {tag!r} marks no entity; valid are O and B-, I-, E- or S- with a kind,"
-                      " and tags of other kinds are scored by their accuracy")
+    prefix, new = entity_tag(tag)
     if prefix in ("I", "E") and before in ("B", "I") and new == kind:
       before = prefix
       continue

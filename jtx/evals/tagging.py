@@ -26,6 +26,15 @@ class Tagging:
   heads = frozenset({"tags"})  # of the model
   keys = ()  # of a batch
 
+  def check_data(self, data: Any) -> None:
+    """Raises DataError where the split can't be used, or tags of the training data are not IOB."""
+    data.check(self.source)
+    for tag in data.labels if self.entities else ():
+      try:
+        scores.entity_tag(tag)
+      except DataError as e:
+        raise DataError(f"entities=True is of IOB tags, and in the training data the {e}") from e
+
   def __call__(self, task: Task, params) -> Iterator[tuple[str, float]]:
     examples = task.data.encoded(self.source)
     outputs = Predictor(task.model, params, mesh=task.mesh)(examples)

@@ -8,6 +8,7 @@ import pytest
 
 from configs import choose as choose_config
 from configs import common
+from jtx.errors import DataError
 from jtx.evals.answers import Answers
 from jtx.evals.choices import Choices
 from jtx.evals.class_records import records
@@ -67,6 +68,14 @@ def test_a_word_without_a_token_is_outside_of_entities():
   logits = np.array([[9, 0], [0, 1], [9, 0], [1, 0]])
   found = dict(Tagging(("x",), entities=True).score([example], [logits], ("O", "B-PER")))
   assert (found["f1"], found["accuracy"]) == (1.0, pytest.approx(2 / 3))
+
+
+def test_entities_are_refused_where_training_tags_mark_none():
+  data = types.SimpleNamespace(labels=("O", "B-PER", "NOUN"), check=lambda specs: None)
+  Tagging(("x",)).check_data(data)
+  with pytest.raises(DataError, match="^entities=True is of IOB tags, and in the training data the"
+                                      " tag 'NOUN' marks no entity; valid are O and B-"):
+    Tagging(("x",), entities=True).check_data(data)
 
 
 def test_tags_of_words():

@@ -10,7 +10,7 @@ from typing import Any, Iterable, Sequence
 from absl import logging
 import numpy as np
 
-from jtx.data.example import Example, check_text
+from jtx.data.example import Example, check_text, place
 from jtx.data.op import TOKENIZER, Column, ExampleOp
 from jtx.data.ops.labels import check_names, class_of, index_of, known_names, value_of
 from jtx.data.tokenizers.tokenizer import Tokenizer
@@ -206,12 +206,15 @@ class EncodeWords(ExampleOp):
     if len(tags) != len(example["words"]):
       raise ExampleError("encode_words", example["id"], f"has {len(example['words'])} words,"
                          f" but {len(tags)} tags")
-    numbers = [index_of(tag, self.names) for tag in tags]
-    if None in numbers:
-      place = numbers.index(None)
-      raise ExampleError("encode_words", example["id"], f"has the tag {tags[place]!r} at"
-                         f" word {example['words'][place]!r}; valid are {', '.join(self.names)}")
-    return numbers
+    if reason := self.misfit(example):
+      raise ExampleError("encode_words", example["id"], reason)
+    return [index_of(tag, self.names) for tag in tags]
+
+  def misfit(self, example: Example) -> str:
+    for word, tag in zip(example.get("words", ()), example.get("tags", ())):
+      if index_of(tag, self.names) is None:
+        return f"has the tag {tag!r} at word {word!r}; valid are {', '.join(self.names)}"
+    return ""
 
 
 def _words(example: Example) -> list[str]:
@@ -222,6 +225,9 @@ def _words(example: Example) -> list[str]:
   return list(words)
 
 
+HASH_TAGS = {"O", "#"}  # that a word "#" may have alone
+
+
 def tag_names(sources: Iterable, ops: Sequence[Any] = ()) -> tuple[str, ...]:
   """The tags that sources have, for the `names` of `encode_words`: "O" first, then by name.
 
@@ -230,9 +236,9 @@ def tag_names(sources: Iterable, ops: Sequence[Any] = ()) -> tuple[str, ...]:
     ops: what runs over an example before `encode_words` does.
 
   Raises:
-    DataError: an example without tags, or with tags that are no names.
+    DataError: an example without tags, or with tags that are no names, or that is a comment.
   """
-  found = set()
+  found, after_hash = set(), {}  # tags of words, and where the first word of a sentence is "#"
   for source in sources:
     for i in range(len(source)):
       examples = [{**source[i], "id": i}]
@@ -243,7 +249,14 @@ def tag_names(sources: Iterable, ops: Sequence[Any] = ()) -> tuple[str, ...]:
         if not all(isinstance(tag, str) for tag in tags):
           raise DataError(f"{source.name}: example {i} has tags={list(tags)!r}, which are no names;"
                           " write them in order into the names of 'encode_words'")
-        found.update(tags)
+        hashed = next(iter(e.get("words") or ()), "") == "#"
+        after_hash |= {tag: place(source, i) for tag in tags[:hashed] if tag not in after_hash}
+        found.update(tags[hashed:])
+  for tag in (tag for tag in after_hash if tag not in found | HASH_TAGS):
+    raise DataError(f"{after_hash[tag]}: reads as the word '#' with the tag {tag!r}, which no other"
+                    " word has; take comments out of the data, or where it is a word write the tags"
+                    " in order into the names of 'encode_words'")
+  found |= after_hash.keys()
   return tuple(sorted(found, key=lambda name: (name != "O", name)))
 
 

@@ -1,14 +1,22 @@
 """Sources of sentences whose words have tags."""
 
+import re
+from typing import Sequence
+
 from jtx.data.sources.lines import Lines, text_lines
 from jtx.errors import DataError
+
+COMMENT = re.compile(r"#( |\s*$)")  # how a line begins that may be a comment
+VALUE = re.compile(r"# *\S+ = \S")  # how comments of CoNLL-U are written
 
 
 class ConllSource:
   """Sentences of words with a tag each: a word a line, sentences parted by blank lines.
 
   Columns are separated by one tab, or in lines without a tab by spaces; every line has as many
-  as the first. A line of white space is blank, and lines of "-DOCSTART-" are left out.
+  as the first. A line of white space is blank, and lines of "-DOCSTART-" are left out. So are
+  comments before a sentence: lines "# key = value", and others after "# " that have another number
+  of columns.
 
   Args:
     name: the spec.
@@ -22,19 +30,34 @@ class ConllSource:
     self._column = column
     self._starts, self._stops = [], []  # lines of a sentence
     before = False  # the line before is of a sentence
-    self._width = 0
+    self._width = self._columns_of_words()
     for number in range(len(self._lines)):
-      columns = _columns(self._lines[number])
-      inside = bool(columns) and columns[0] != "-DOCSTART-"
+      line = self._lines[number]
+      columns = _columns(line)
+      inside = _is_word(columns) and (before or not self._is_comment(line, columns))
       if inside != before:
         (self._starts if inside else self._stops).append(number)
-      self._width = self._width or len(columns) * inside
       before = inside
     if before:
       self._stops.append(len(self._lines))
-    if self._width and (column or 1) >= self._width:
+    if self._starts and (column or 1) >= self._width:
       raise DataError(f"{file}:{self._starts[0] + 1}: has {self._width} columns, but the tags are"
                       f" in column {column or 1}, counted from 0")
+
+  def _columns_of_words(self) -> int:
+    """How many columns the first line has that is no comment; 0 without words."""
+    width = 0
+    for number in range(len(self._lines)):
+      line = self._lines[number]
+      if _is_word(columns := _columns(line)):
+        width = width or len(columns)
+        if not line.startswith("#"):
+          return len(columns)
+    return width  # of lines of which any may be a comment
+
+  def _is_comment(self, line: str, columns: Sequence[str]) -> bool:
+    """Whether the first line of a sentence can only be a comment: a word may be "#", too."""
+    return bool(COMMENT.match(line)) and (len(columns) != self._width or bool(VALUE.match(line)))
 
   def __len__(self) -> int:
     return len(self._starts)
@@ -64,6 +87,10 @@ def _columns(line: str) -> list[str]:
   if not line.strip():
     return []
   return line.split("\t") if "\t" in line else [c for c in line.split(" ") if c]
+
+
+def _is_word(columns: Sequence[str]) -> bool:
+  return bool(columns) and columns[0] != "-DOCSTART-"
 
 
 class ConlluSource:

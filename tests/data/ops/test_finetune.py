@@ -121,6 +121,8 @@ def test_encode_words_errors(tokenizers):
       ({"tags": []}, "example 1 has no 'words'; it has tags"),
       ({"words": []}, "example 1 has no 'tags'; it has words")):
     assert fails(DataError, op, {"id": 1, **example}) == f"op encode_words: {said}"
+  assert op.misfit({"words": ["a", "b"], "tags": ["O", "Y"]}).startswith("has the tag 'Y' at word")
+  assert op.misfit({"words": ["a"], "tags": ["X"]}) == op.misfit({"text": "a"}) == ""
   assert fails(ConfigError, EncodeWords(), tokenizers=tokenizers) == (
       "op encode_words: names is empty; it must name the tags in order")
   with pytest.raises(ConfigError, match="names has X more than once"):
@@ -141,6 +143,16 @@ def test_tag_names_has_o_first_then_the_alphabet():
     tag_names([Source([{"tags": [3]}])])
   with pytest.raises(DataError, match="example 0 has no 'tags'; it has ner"):
     tag_names([Source([{"ner": []}])])
+
+
+def test_a_comment_is_no_word_with_a_tag(tmp_path):
+  (tmp_path / "a.conll").write_text("a B-x\n# O\n\n# id7\na O\n\n# id8\na B-x\n")
+  with pytest.raises(DataError, match=r"^conll:a\.conll: line 4: reads as the word '#' with the tag"
+                                      " 'id7', which no other word has; take comments out of"):
+    tag_names([open_source("conll:a.conll", str(tmp_path))])
+  words = [{"words": ["#", "1"], "tags": ["O", "N"]}, {"words": ["#"], "tags": ["#"]},
+           {"words": ["#", "b"], "tags": ["N", "N"]}, {"words": ["a", "#"], "tags": ["N", "X"]}]
+  assert tag_names([Source(words)]) == ("O", "#", "N", "X")
 
 
 # ----------------------------------------------------------------------------- choices

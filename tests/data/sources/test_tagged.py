@@ -28,7 +28,24 @@ def test_conll_columns_may_be_parted_by_spaces(tmp_path):
   assert open_source("conll:a.conll:2", str(tmp_path))[0]["tags"] == ["I-NP", "I-VP"]
 
 
+def test_comments_before_a_sentence_of_conll(tmp_path):
+  write(tmp_path, "a.conll",
+        "# sent_id 1\n# id = 1\nAnn B\n# O\n\n#\n# two words more\n# O\n1 O\n")
+  source = open_source("conll:a.conll", str(tmp_path))
+  assert all_of(source) == [{"words": ["Ann", "#"], "tags": ["B", "O"]},
+                            {"words": ["#", "1"], "tags": ["O", "O"]}]
+  assert [source.line(i) for i in range(2)] == [3, 8]
+  write(tmp_path, "b.conll", "# O\n\n# X\n")
+  assert [e["tags"] for e in all_of(open_source("conll:b.conll", str(tmp_path)))] == [["O"], ["X"]]
+  write(tmp_path, "c.conll", "# key = 1\n\na b c O\n# = b O\n\n# = b O\n")
+  assert [e["words"] for e in all_of(open_source("conll:c.conll", str(tmp_path)))] == [
+      ["a", "#"], ["#"]]
+
+
 @pytest.mark.parametrize("content, message", [
+    ("#id 1 2\n\n# id 1\na\tO\n", r"a\.conll:1: has 3 columns"),
+    ("a\tO\n# id 1\n", r"a\.conll:2: has 3 columns"),
+    ("# id = 1\n", "conll:a.conll: empty split"),
     ("a\tO\nb\n", r"a\.conll:2: has 1 columns, but the file's first line of a word has 2"),
     ("a\tO\n\nb\tX\tO\n", r"a\.conll:3: has 3 columns"),
     ("a\tO\nb\t\n", r"a\.conll:2: the tag is empty"),
