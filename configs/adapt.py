@@ -6,7 +6,7 @@
 FOLDER is a Hugging Face model, a name of its Hub, or the workdir of a run; with a vocabulary of the
 domain, what `experiments.extend` made of it (docs/domain.md). Arguments: init; length, of rows, in
 tokens; batch, rows; steps; lr; and corpus, val, language and tiny of CORPUS_ARGS in bert.py.
-Without init, BERT Mini starts from fresh parameters.
+Without val nothing is evaluated. Without init, BERT Mini starts from fresh parameters.
 
 Gururangan et al. 2020 train RoBERTa for 12,500 steps of 2,048 rows of 512 on a domain, at a rate of
 5e-4, and for 100 epochs of batches of 256 on the texts of a task. Here batch and rate are for

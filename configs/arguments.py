@@ -45,6 +45,15 @@ def refuse_beside_tiny(args: ConfigDict, key: str) -> None:
                       " give --config.steps=4")
 
 
+def or_wikipedia(args: ConfigDict) -> tuple[str, str]:
+  """The sources of `corpus` and `val`: without a corpus the English Wikipedia, a hundredth for val.
+
+  A corpus without val leaves nothing to evaluate on, and val is "".
+  """
+  pages = "tfds:wikipedia/20230601.en:train"
+  return args.corpus or f"{pages}[1%:]", args.val or ("" if args.corpus else f"{pages}[:1%]")
+
+
 def hold_out_folders(args: ConfigDict) -> None:
   """Sets `corpus` and `val` where they are not: the last twentieth of the folders is for `val`.
 

@@ -5,7 +5,8 @@
 
 Arguments: a size, of SIZES; `corpus` and `val`, sources of documents (docs/data.md); `vocab`, a
 tokenizer with a mask, without which one is trained on the corpus; `language`, by which documents
-are split into sentences; tiny. Without a corpus it is the English Wikipedia of TFDS.
+are split into sentences; tiny. Without a corpus it is the English Wikipedia of TFDS; a corpus
+without `val` is not evaluated.
 
 The paper trains 500,000 steps of 8,000 rows of up to 512 tokens; the learning rate is that of
 RoBERTa, whose data and budget it has. Dropout is not turned off for the last tenth. Not reproduced
@@ -34,13 +35,14 @@ def get_config(arg: str = ""):
   c.tokenizer.kind = common.tokenizer("byte_bpe", vocab_size=50_265, mask=True)
   if args.vocab:
     c.tokenizer.kind = common.tokenizer("file", path=args.vocab)
-  c.data.train = (args.corpus or "tfds:wikipedia/20230601.en:train[1%:]",)
+  train, val = arguments.or_wikipedia(args)
+  c.data.train = (train,)
   c.data.ops = (
       common.op("split_sentences", language=args.language), common.op("encode_sentences"),
       common.op("denoise"), common.op("pack", lengths=(512, 512)))
   c.data.window = 8192  # documents
-  val = args.val or "tfds:wikipedia/20230601.en:train[:1%]"
-  c.evals.val = common.evaluator("loss", source=(val,), every=10_000)
+  if val:
+    c.evals.val = common.evaluator("loss", source=(val,), every=10_000)
   if args.tiny:
     shrink(c)
   return c

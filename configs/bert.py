@@ -2,10 +2,11 @@
 
   python -m experiments.train --config=configs/bert.py:base --workdir=runs/bert_base
 
-takes the English Wikipedia of TFDS (the paper's BooksCorpus is no longer distributed). For
-your own documents, see CORPUS_ARGS. Arguments: a size (mini, small, medium, base, large, or
-size=tiny, since `tiny` alone is a config for trying things out); form, how examples are made
-of documents (segment_pair and sentence_pair with next-sentence prediction, full_sentences and
+takes the English Wikipedia of TFDS (the paper's BooksCorpus is no longer distributed), of which a
+hundredth is for evaluation. Your own documents are `corpus` of CORPUS_ARGS, and what they are
+evaluated on is `val`, without which nothing is. Arguments: a size (mini, small, medium, base,
+large, or size=tiny, since `tiny` alone is a config for trying things out); form, how examples are
+made of documents (segment_pair and sentence_pair with next-sentence prediction, full_sentences and
 doc_sentences without); those of CORPUS_ARGS.
 
 The paper trains 1,000,000 steps of 256 rows, nine tenths of them of 128 tokens and then of 512: 4
@@ -24,7 +25,7 @@ from . import arguments, common
 CORPUS_ARGS = dict(
     # A source of jtx/data/sources/registry.py: documents:FOLDER, blank_lines:FILE, jsonl:FILE.
     corpus="",
-    val="",  # another, to evaluate on
+    val="",  # another, to evaluate on; beside a corpus without it, nothing is evaluated
     vocab="",  # a tokenizer or vocab.txt; without one, a tokenizer is trained on the corpus
     language="en",  # whose rules split sentences
     position="",  # another kind than the architecture's (rope, alibi, t5, ...)
@@ -86,11 +87,12 @@ def pretrain(c, args, preset: str, architecture: str, form, phases, tokenizer) -
   c.tokenizer.kind = tokenizer
   if args.vocab:
     c.tokenizer.kind = common.tokenizer("file", path=args.vocab)
-  c.data.train = (args.corpus or "tfds:wikipedia/20230601.en:train[1%:]",)
+  train, val = arguments.or_wikipedia(args)
+  c.data.train = (train,)
   c.data.ops = ops(form, phases[0][1], args.language)
   c.data.window = 8192  # documents
-  val = args.val or "tfds:wikipedia/20230601.en:train[:1%]"
-  c.evals.val = common.evaluator("loss", source=(val,), every=10_000)
+  if val:
+    c.evals.val = common.evaluator("loss", source=(val,), every=10_000)
 
 
 def ops(form, length: int = 128, language: str = "en", last=None):

@@ -5,8 +5,9 @@
 
 Arguments: a size, of SIZES; `corpus` and `val`, sources of documents (docs/data.md); `vocab`, a
 tokenizer, without which one is trained on the corpus; tiny. Without a corpus it is the English
-Wikipedia of TFDS, as WebText and GPT-3's mixture are not distributed. Documents run on behind one
-another, each with an end token; `--config.data.ops[1].running=False` keeps them apart.
+Wikipedia of TFDS, as WebText and GPT-3's mixture are not distributed; a corpus without `val` is not
+evaluated. Documents run on behind one another, each with an end token;
+`--config.data.ops[1].running=False` keeps them apart.
 
 Learning rates and batches of GPT-2 and GPT-3 are those of Brown et al. 2020, table 2.1, those of
 GPT-1 its own (section 4.1). 300 billion tokens are 600,000 steps of gpt2. Not reproduced here.
@@ -74,13 +75,14 @@ def pretrain(c, args, name: str, length: int, tokenizer) -> None:
   c.tokenizer.kind = tokenizer
   if args.vocab:
     c.tokenizer.kind = common.tokenizer("file", path=args.vocab)
-  c.data.train = (args.corpus or "tfds:wikipedia/20230601.en:train[1%:]",)
+  train, val = arguments.or_wikipedia(args)
+  c.data.train = (train,)
   c.data.ops = (common.op("tokenize", fields=("text",)), common.op("documents", running=True),
                 common.op("pack", fields=("text",), lengths=(length,)))
   c.data.window = 8192  # documents
-  val = args.val or "tfds:wikipedia/20230601.en:train[:1%]"
-  c.evals.val = common.evaluator("perplexity", source=(val,), context=length, stride=length // 2,
-                                 every=10_000)
+  if val:
+    c.evals.val = common.evaluator("perplexity", source=(val,), context=length, stride=length // 2,
+                                   every=10_000)
 
 
 def shrink(c) -> None:

@@ -3,7 +3,8 @@
   python -m experiments.train --workdir=runs/smollm \
     --config=configs/llama.py:smollm_135m,corpus=jsonl:train.jsonl,val=jsonl:val.jsonl
 
-Arguments: a size, of SIZES; those of gpt.py. Without a corpus it is the English Wikipedia of TFDS.
+Arguments: a size, of SIZES; those of gpt.py. Without a corpus it is the English Wikipedia of TFDS;
+a corpus without val is not evaluated.
 Learning rate, batch and steps are those of Touvron et al. 2023, table 2: 3e-4 with 4 million tokens
 a batch, 1.5e-4 for the large ones, 10 % of it at the end, and a trillion tokens. A 7B of these took
 82,432 hours of A100 GPUs. Not reproduced here.

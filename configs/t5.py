@@ -5,7 +5,7 @@
 
 Arguments: a size, of SIZES; `corpus` and `val`, sources of documents (docs/data.md); `vocab`, a
 tokenizer with sentinels, without which one is trained on the corpus; tiny. Without a corpus it is
-the English Wikipedia of TFDS, as C4 is large.
+the English Wikipedia of TFDS, as C4 is large; a corpus without `val` is not evaluated.
 
 Raffel et al. 2020, section 3.1: 128 rows of 512 tokens, 2^19 steps, Adafactor with steps relative
 to the size of a parameter and 1/sqrt(max(n, 10^4)). Versions from 1.1 on have no dropout here and a
@@ -63,14 +63,15 @@ def pretrain(c, args, name: str) -> None:
   if args.vocab:
     c.tokenizer.kind = common.tokenizer("file", path=args.vocab)
   inputs, spans = (1024, 20.0) if in_bytes else (512, 3.0)
-  c.data.train = (args.corpus or "tfds:wikipedia/20230601.en:train[1%:]",)
+  train, val = arguments.or_wikipedia(args)
+  c.data.train = (train,)
   c.data.ops = (
       common.op("tokenize", fields=("text",), end=False),
       common.op("text_pairs", mean_length=spans),
       common.op("pack", lengths=(inputs, span_lengths(inputs, 0.15, spans)[1])))
   c.data.window = 8192  # documents
-  val = args.val or "tfds:wikipedia/20230601.en:train[:1%]"
-  c.evals.val = common.evaluator("loss", source=(val,), every=10_000)
+  if val:
+    c.evals.val = common.evaluator("loss", source=(val,), every=10_000)
 
 
 def shrink(c) -> None:

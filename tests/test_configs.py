@@ -386,6 +386,14 @@ def test_the_last_authors_are_held_out(name):
     config_of(name, "corpus=jsonl:a")
 
 
+def test_a_corpus_of_ones_own_is_not_evaluated_on_wikipedia():
+  for name in ("bert", "electra", "adapt", "gpt", "t5", "bart"):
+    config = config_of(name, "corpus=jsonl:a")
+    assert (config.data.train, dict(config.evals)) == (("jsonl:a",), {})
+    assert config_of(name, "val=jsonl:b").evals.val.source == ("jsonl:b",)
+    assert config_of(name).evals.val.source == ("tfds:wikipedia/20230601.en:train[:1%]",)
+
+
 def test_books_have_other_objectives_at_the_same_size():
   mlm, electra, plm = (config_of("bert_books", f"objective={o}") for o in ("mlm", "electra", "plm"))
   assert electra.model.stack == mlm.model.stack and electra.model.generator.width == 64
