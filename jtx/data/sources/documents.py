@@ -42,7 +42,12 @@ class FilesSource:
     if not self._files:
       raise DataError(f"{path}: has no file that ends in {' or '.join(ENDINGS)}")
     if folders is not None:
-      kept = set(folders.of(sorted({os.path.dirname(file) for file in self._files})))
+      names = sorted({os.path.dirname(file) for file in self._files})
+      if not (kept := set(folders.of(names))):
+        have = f"{len(names)} folders have" if len(names) > 1 else "one folder has"
+        raise DataError(f"{name}: this part of the folders is empty, since {have} all of the files"
+                        f" of {path}; put them into more folders, such as one for each author, or"
+                        " name other documents to evaluate on, as configs do by val=SOURCE")
       self._files = [file for file in self._files if os.path.dirname(file) in kept]
 
   @functools.cached_property

@@ -97,6 +97,14 @@ def test_a_part_is_of_whole_folders(corpus, tmp_path, part, kept):
   assert [e["file"] for e in all_of(source)] == kept
 
 
+def test_a_part_without_folders(corpus, tmp_path):
+  name = corpus({"a.txt": b"t", "b.txt": b"t"})
+  with pytest.raises(DataError, match=r"folders\[:95%\]: this part of the folders is empty, since"
+                                      " one folder has all of the files of .*; put them into more"):
+    open_source(f"documents:{name}:folders[:95%]", str(tmp_path))
+  assert len(open_source(f"documents:{name}:folders[95%:]", str(tmp_path))) == 2
+
+
 def test_bad_parts(corpus, tmp_path):
   name = corpus({"a/1.txt": b"x", "b/1.txt": b"x"})
   for part in ("folders", "folders[80%]", "folders[%:]", "folders[-1:]", "titles[:1]", "",
@@ -107,7 +115,8 @@ def test_bad_parts(corpus, tmp_path):
         " folders[80%:] or folders[3:5]")
   for part in ("[2:]", "[:0]", "[:49%]"):
     spec = f"documents:{name}:folders{part}"
-    assert fails(DataError, spec, tmp_path) == f"{spec}: empty split"
+    assert fails(DataError, spec, tmp_path).startswith(
+        f"{spec}: this part of the folders is empty, since 2 folders have all of the files")
 
 
 @pytest.mark.parametrize("part, texts", [
