@@ -10,6 +10,8 @@ import numpy as np
 from jtx.data.sources import files
 from jtx.errors import DataError
 
+SHORT = 4  # bytes of an empty line at most, its end and a space or two counted
+
 
 class Lines:
   """The lines of a UTF-8 file, memory-mapped; a line ends at \\n or \\r\\n only.
@@ -56,6 +58,24 @@ class Lines:
   def start(self, i: int) -> int:
     """The place of an item's first byte."""
     return int(self._ends[i - 1]) if i else self._skip
+
+
+class Rows(Lines):
+  """The lines of a file, of which a row is none that is empty: those at its end are left out."""
+
+  def __init__(self, file: str):
+    super().__init__(file)
+    number = len(self._ends)
+    # Longer lines are not looked at: of a file in a bucket they would have to be fetched.
+    while number and self._ends[number - 1] - self.start(number - 1) <= SHORT and (
+        not self[number - 1].strip(" ")):
+      number -= 1
+    self._ends = self._ends[:number]
+
+  def check(self, i: int) -> None:
+    """Raises DataError where a line is empty."""
+    if not self[i].strip():
+      raise DataError(f"{self.file}:{i + 1}: is empty; only lines at the end of the file may be")
 
 
 def text_lines(file: str) -> Iterator[str]:

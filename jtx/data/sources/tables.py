@@ -6,7 +6,7 @@ from typing import Iterable, Iterator, Sequence
 from absl import logging
 
 from jtx.data.sources.files import BLOCK
-from jtx.data.sources.lines import Lines
+from jtx.data.sources.lines import Lines, Rows
 from jtx.data.sources.specs import Options
 from jtx.errors import DataError
 
@@ -14,7 +14,7 @@ FIRST = 20  # lines in which quotes are looked for
 
 
 class TsvSource:
-  """Tab-separated columns; every line has as many as the first.
+  """Tab-separated columns; every line has as many as the first, but for empty ones at the end.
 
   Args:
     name: the spec.
@@ -24,7 +24,7 @@ class TsvSource:
 
   def __init__(self, name: str, file: str, header: bool = False):
     self.name = name
-    self._lines = Lines(file)
+    self._lines = Rows(file)
     self._header = int(header)
     first = self._lines[0].split("\t") if len(self._lines) else []
     self.columns = named(file, first, header)
@@ -37,6 +37,7 @@ class TsvSource:
     line = range(len(self))[i] + self._header
     columns = self._lines[line].split("\t")
     if len(columns) != len(self.columns):
+      self._lines.check(line)
       raise DataError(f"{self._lines.file}:{line + 1}: {len(columns)} columns, "
                       f"but line 1 has {len(self.columns)}")
     return dict(zip(self.columns, columns))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jtx import storage
-from jtx.data.sources.lines import Lines
+from jtx.data.sources.lines import Lines, Rows
 from jtx.errors import ConfigError, DataError
 
 
@@ -28,11 +28,11 @@ class TextSource:
 
 
 class JsonlSource:
-  """A JSON object a line."""
+  """A JSON object a line; empty lines at the end of the file are left out."""
 
   def __init__(self, name: str, file: str):
     self.name = name
-    self._lines = Lines(file)
+    self._lines = Rows(file)
 
   def __len__(self) -> int:
     return len(self._lines)
@@ -41,6 +41,7 @@ class JsonlSource:
     try:
       example = storage.parse_json(self._lines[i])
     except ValueError as e:
+      self._lines.check(i)
       raise DataError(f"{self._lines.file}:{i + 1}: not valid JSON ({e})") from e
     if not isinstance(example, dict):
       raise DataError(f"{self._lines.file}:{i + 1}: a line must be a JSON object")

@@ -69,10 +69,10 @@ def test_jsonl(tmp_path):
   write(tmp_path, "a.jsonl", '{"a": {"b": 1}}\n{"a": "ü\\n"}\n')
   source = open_source("jsonl:a.jsonl", str(tmp_path))
   assert all_of(source) == [{"a": {"b": 1}}, {"a": "ü\n"}]
-  write(tmp_path, "bad.jsonl", '{"a": 1}\n{"a": \n[1]\n\n')
+  write(tmp_path, "bad.jsonl", '{"a": 1}\n{"a": \n[1]\n\n{}\n')
   source = open_source("jsonl:bad.jsonl", str(tmp_path))
   for i, message in ((1, "2: not valid JSON"), (2, "3: a line must be a JSON object"),
-                     (3, "4: not valid JSON")):
+                     (3, "4: is empty; only lines at the end")):
     with pytest.raises(DataError, match=rf"bad\.jsonl:{message}"):
       source[i]
 
@@ -84,6 +84,20 @@ def test_tsv(tmp_path):
   assert source[1] == {"0": "", "1": '"', "2": '""'}
   with pytest.raises(DataError, match=r"a\.tsv:3: 2 columns, but line 1 has 3"):
     source[2]
+
+
+def test_rows_have_no_empty_lines_at_their_end(tmp_path):
+  for kind, row, middle in (("tsv", "a\tb", "2: is empty; only lines at the end"),
+                            ("table", "a\tb", "2: is empty"), ("jsonl", "{}", "2: is empty")):
+    write(tmp_path, "a", f"{row}\r\n{row}\r\n\r\n \r\n\r\n")
+    source = open_source(f"{kind}:a", str(tmp_path))
+    assert len(all_of(source)) == 2 - (kind == "table")
+    write(tmp_path, "a", f"{row}\n\n{row}\n")
+    with pytest.raises(DataError, match=f"a:{middle}"):
+      all_of(open_source(f"{kind}:a", str(tmp_path)))
+  for kind, row in (("tsv", "\t"), ("tsv", "a\n\nb"), ("text", "\n")):
+    write(tmp_path, "a", f"{row}\n")
+    assert len(all_of(open_source(f"{kind}:a", str(tmp_path)))) == row.count("\n") + 1
 
 
 def test_table_has_columns_by_name(tmp_path):
