@@ -1,6 +1,7 @@
 """Examples: dicts that ops work on, whose "id" is a number."""
 
 import contextlib
+import reprlib
 from typing import Any, Iterator, Mapping, Sequence
 
 from jtx.errors import DataError, ExampleError
@@ -13,8 +14,9 @@ def check_text(op: str, fields: Sequence[str], examples: Sequence[Example]) -> N
   for e in examples:
     for f in fields:
       if not isinstance(e.get(f), str):
+        has = f"{f}={reprlib.repr(e[f])}, which is not a text" if f in e else f"no text {f!r}"
         texts = ", ".join(k for k, v in e.items() if isinstance(v, str)) or "none"
-        raise ExampleError(op, e["id"], f"has no text {f!r}; its texts are: {texts}")
+        raise ExampleError(op, e["id"], f"has {has}; its texts are: {texts}")
 
 
 def follow(op: str, example: Example, path: str) -> Any:

@@ -7,6 +7,7 @@ An input is a dict whose keys `ExampleOp.inputs` names, such as `text` and `seco
 import dataclasses
 import os
 import re
+import reprlib
 import tempfile
 from typing import Any, Mapping, Sequence
 
@@ -85,7 +86,7 @@ class Reader:
     for i in range(len(source)):
       example = source[i]
       try:
-        results.append(read(example))
+        results.append(checked(read(example), self.inputs))
       except DataError as e:
         number = line(i)
         where = f"{spec}: example {i}" if number is None else f"{join(path, file)}:{number}"
@@ -167,6 +168,26 @@ class Reader:
         old = dict(entry.split("=") for entry in op.keep)
         keys = [old[key].partition(".")[0] if key in old else key for key in keys]
     return list(keys)
+
+
+def checked(given: Input, keys: Mapping[str, Any]) -> Input:
+  """An input, all of whose values are texts or lists of texts.
+
+  Args:
+    given: by the names of `keys`.
+    keys: of the example that it is made of.
+
+  Raises:
+    DataError: a value is something else.
+  """
+  for name, value in given.items():
+    several = name in ("words", "choices")
+    texts = value if several else [value]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+      key = keys[name] if isinstance(keys[name], str) else name
+      raise DataError(f"{key!r} is {reprlib.repr(value)}, which is not"
+                      f" {'a list of texts' if several else 'a text'}")
+  return given
 
 
 def of_plain_lines(lines: Sequence[str], file: str, labels: Sequence[str],

@@ -5,6 +5,7 @@ An input is a dict. Which keys it needs depends on the head: `text`, and `second
 `prompt` and `choices` (multiple choice); `image`, a path, bytes of a file or an array (boxes).
 """
 
+import reprlib
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import flax.linen as nn
@@ -57,8 +58,9 @@ def predict(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
     for key, kind in needs.items():
       if key not in x or not isinstance(x[key], kind):
         what = {str: "a text", list: "a list of texts"}.get(kind, "an image")
+        has = f"{key}={reprlib.repr(x[key])}" if key in x else ", ".join(x) or "nothing"
         raise DataError(f"input {number}: a model whose head is for {task!r} needs {key!r}, {what};"
-                        f" the input has {', '.join(x) or 'nothing'}")
+                        f" the input has {has}")
   return function(trained, inputs) if inputs else []
 
 

@@ -102,6 +102,19 @@ def test_objects_have_the_runs_keys_or_those_of_inputs(tmp_path):
       read(r, written(tmp_path, "a.jsonl", lines([objects[0], x])))
 
 
+def test_a_value_that_is_no_text_is_named(tmp_path):
+  r = classes("jsonl:t.jsonl", ("text",), "label")
+  for text, told in (("null", "None"), ("5", "5"), ('["a"]', r"\['a'\]")):
+    path = written(tmp_path, "a.jsonl", '{"text": "a"}\n{"text": %s}\n' % text)
+    with pytest.raises(DataError, match=f"a.jsonl:2: 'text' is {told}, which is not a text$"):
+      read(r, path)
+  r = reader("jsonl:t.jsonl", common.op("encode_words", names=("O",)))
+  for words in ('"a b"', "[1, 2]"):
+    path = written(tmp_path, "a.jsonl", '{"words": %s}\n' % words)
+    with pytest.raises(DataError, match="a.jsonl:1: 'words' is .*, which is not a list of texts$"):
+      read(r, path)
+
+
 def test_words_and_questions(tmp_path):
   tags = reader("conll:train.conll:2", common.op("encode_words", names=("O", "B-x")))
   path = written(tmp_path, "dev.conll", "Ann\tNN\tB-x\nsat\tVB\tO\n\nBob\tNN\tB-x\n")

@@ -194,7 +194,7 @@ def test_masked_tokens():
      "input 2 has no 'second', which others have"),
     (HeadConfig(task="tags", outputs=2, pool="none"), [{"words": "a b"}],
      "input 1: a model whose head is for 'tags' needs 'words', a list of texts; the input has"
-     " words"),
+     " words='a b'"),
     (HeadConfig(task="next_sentence"), [{"text": "a"}],
      "input 1: a model whose head is for 'next_sentence' needs 'second', a text; the input has"
      " text"),

@@ -42,7 +42,7 @@ def test_split_sentences_says_what_is_wrong():
         f"op split_sentences: language={language!r} is not one that the library has rules for; try"
         " 'en'")
   assert message(DataError, SplitSentences(), [{"id": 7, "title": "x", "text": 3}], None) == (
-      "op split_sentences: example 7 has no text 'text'; its texts are: title")
+      "op split_sentences: example 7 has text=3, which is not a text; its texts are: title")
 
 
 def test_encode_sentences_marks_words_and_sentences(bert):

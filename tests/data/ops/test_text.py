@@ -96,9 +96,9 @@ def test_tokenize_uses_the_tokenizer_of_the_field_and_appends_its_end_token():
     ("clean", {"id": 3, "text": "x"},
      "op clean: example 3 has no text 'src'; its texts are: text"),
     ("lowercase", {"id": 3, "src": "x", "tgt": None},
-     "op lowercase: example 3 has no text 'tgt'; its texts are: src"),
+     "op lowercase: example 3 has tgt=None, which is not a text; its texts are: src"),
     ("tokenize", {"id": 3, "src": 5},
-     "op tokenize: example 3 has no text 'src'; its texts are: none"),
+     "op tokenize: example 3 has src=5, which is not a text; its texts are: none"),
 ])
 def test_a_field_that_is_no_text_is_named(name, example, message):
   with pytest.raises(DataError) as e:
