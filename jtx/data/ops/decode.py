@@ -177,7 +177,8 @@ class DecodeImage(ImageOp):
       DataError: it is none of the names.
     """
     if self.multi_label:
-      return multi_hot(items_of(label, self.names), self.names, f"op decode_image: {path}")
+      return multi_hot(items_of(label, self.names), self.names,
+                       lambda reason: DataError(f"op decode_image: {path} {reason}"))
     return np.int32(self._number(label, path))
 
   def _number(self, label: Any, path: str) -> int:

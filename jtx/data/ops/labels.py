@@ -41,13 +41,18 @@ class Label(ExampleOp):
 
   def misfit(self, example: Example) -> str:
     value = example.get(self.key)
-    if value in UNKNOWN or index_of(value, self.names) is not None:
+    if is_unknown(value) or index_of(value, self.names) is not None:
       return ""
     return (f"{self.key!r} is {value!r}, but in the data of the run it is a label, one of"
             f" {', '.join(self.names)}")
 
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
     return collected_names("label", self.key, sources, ops)
+
+
+def is_unknown(value: Any) -> bool:
+  """Whether a label stands for none: that of an example that is yet to be predicted."""
+  return not isinstance(value, (list, tuple, np.ndarray)) and value in UNKNOWN
 
 
 def check_names(op: str, names: Sequence[str]) -> None:
@@ -230,7 +235,7 @@ class Number(ExampleOp):
 
   def misfit(self, example: Example) -> str:
     value = example.get(self.key)
-    if value in UNKNOWN or math.isfinite(number_of(value)):
+    if is_unknown(value) or math.isfinite(number_of(value)):
       return ""
     return f"{self.key!r} is {value!r}, but in the data of the run it is a number"
 

@@ -1,14 +1,16 @@
 """The op that makes labels of which an example may have any number, as rows of 0 and 1."""
 
 import dataclasses
-from typing import Any, Sequence
+import functools
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
 from jtx.data.example import Example
 from jtx.data.op import Column, ExampleOp
-from jtx.data.ops.labels import check_names, collected_names, index_of, known_names, value_of
-from jtx.errors import ConfigError, DataError
+from jtx.data.ops.labels import (
+    check_names, collected_names, index_of, is_unknown, known_names, value_of)
+from jtx.errors import ConfigError, DataError, ExampleError
 
 SEPARATOR = ","
 
@@ -38,8 +40,19 @@ class MultiLabel(ExampleOp):
   def __call__(self, examples: list[Example], tokenizers) -> list[Example]:
     for e in examples:
       items = items_of(value_of("multi_label", e, self.key), self.names, self.separator)
-      e["label"] = multi_hot(items, self.names, f"op multi_label: example {e['id']}")
+      e["label"] = multi_hot(items, self.names,
+                             functools.partial(ExampleError, "multi_label", e["id"]))
     return examples
+
+  def misfit(self, example: Example) -> str:
+    value = example.get(self.key)
+    if is_unknown(value):
+      return ""
+    try:
+      multi_hot(items_of(value, self.names, self.separator), self.names, DataError)
+    except DataError as e:
+      return str(e)
+    return ""
 
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
     if not ops and (names := known_names("multi_label", self.key, sources)):
@@ -69,31 +82,34 @@ def items_of(value: Any, names: Sequence[str], separator: str = SEPARATOR) -> An
   return list(value) if isinstance(value, tuple) else value
 
 
-def multi_hot(items: Any, names: Sequence[str], where: str) -> np.ndarray:
+def multi_hot(items: Any, names: Sequence[str],
+              wrong: Callable[[str], DataError]) -> np.ndarray:
   """[C] int8: 1 for the labels among `items`.
 
   Args:
     items: as `items_of` gives them: a list, or an array [C] of 0 and 1.
     names: of the C labels.
-    where: the example, for errors.
+    wrong: makes the error of what is wrong with the example, "has the label ...".
 
   Raises:
+    ConfigError: there are no names.
     DataError: a label that is not among the names, or twice.
   """
   if not names:
-    raise ConfigError(f"{where}: there are no names of labels; write them in order into `names`")
+    raise ConfigError("op multi_label: there are no names of labels; write them in order into"
+                      " `names`")
   valid = f"valid are {', '.join(names)}, in a list or in one text"
   is_row = isinstance(items, np.ndarray) and items.shape == (len(names),)
   if is_row and set(items.tolist()) <= {0, 1}:
     return items.astype(np.int8)
   if not isinstance(items, list):
-    raise DataError(f"{where} has the labels {items!r}; {valid}")
+    raise wrong(f"has the labels {items!r}; {valid}")
   row = np.zeros(len(names), np.int8)
   for item in items:
     place = index_of(item, names)
     if place is None:
-      raise DataError(f"{where} has the label {item!r}; {valid}")
+      raise wrong(f"has the label {item!r}; {valid}")
     if row[place]:
-      raise DataError(f"{where} has the label {item!r} more than once")
+      raise wrong(f"has the label {item!r} more than once")
     row[place] = 1
   return row

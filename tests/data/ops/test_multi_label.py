@@ -5,6 +5,7 @@ import pytest
 
 from jtx.data import packing, prepared
 from jtx.data.corpus.files import Format
+from jtx.data.example import placed
 from jtx.data.op import Column
 from jtx.data.ops.decode import DecodeImage
 from jtx.data.ops.multi_label import MultiLabel
@@ -38,6 +39,18 @@ def test_lists_texts_and_numbers():
 def test_labels_that_can_not_be(value, message):
   with pytest.raises(DataError, match=message):
     rows(value)
+
+
+def test_labels_that_can_not_be_are_placed():
+  op, source = MultiLabel(names=NAMES), Source([{"label": "art"}, {"label": ["lwa"]}])
+  source.line = lambda i: i + 1
+  told = "has the label 'lwa'; valid are art, law, war, peace, in a list or in one text"
+  with pytest.raises(DataError) as e, placed(source):
+    op([{**source[i], "id": i} for i in range(2)], None)
+  assert str(e.value) == f"mine: line 2: op multi_label: example 1 {told}"
+  assert op.misfit(source[1]) == told
+  assert {op.misfit(x) for x in (source[0], {}, {"label": None}, {"label": []}, {"label": ""},
+                                 {"label": np.array([0, 1, 1])})} == {""}
 
 
 class Source(list):
