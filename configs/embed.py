@@ -59,7 +59,8 @@ def get_config(arg: str = ""):
   source = lambda file: (spec_of(file, "table" if args.header else "tsv"),)
   first, second = columns(args, *source(args.train))
   texts = (first, first if args.simcse else second, *filter(None, args.negatives.split("+")))
-  to_label = (common.op("number", key=args.score, scale=args.scale),) if args.score else ()
+  number = common.op("number", key=args.score, scale=args.scale, limit=1.0)  # as cosines are
+  to_label = (number,) if args.score else ()
   c.data.train = source(args.train)
   c.data.ops = (
       common.op("encode_each", texts=texts, max_length=args.max_length,

@@ -12,6 +12,7 @@ import numpy as np
 from jtx.data.example import Example, placed
 from jtx.data.op import Column, ExampleOp
 from jtx.errors import ConfigError, DataError, ExampleError
+from jtx.ranges import NotNegative
 
 UNKNOWN = (None, "", "?", "-1", -1)  # labels of examples that are yet to be predicted
 
@@ -219,6 +220,7 @@ class Number(ExampleOp):
   """A number to be predicted, as `label`, float32: example[key] times `scale`."""
   key: str  # of the number in an example
   scale: float = 1.0  # that the number is multiplied by
+  limit: NotNegative = 0.0  # how far from 0 the product may be, 1 of cosines; 0 is any
 
   @property
   def columns(self) -> dict[str, Column]:
@@ -230,14 +232,26 @@ class Number(ExampleOp):
       if not math.isfinite(number):
         raise ExampleError("number", e["id"], f"has {self.key}={value!r}, which is not a"
                            " finite number")
+      if self._beyond(number):
+        raise ExampleError("number", e["id"], f"has {self.key}={value!r}, which times"
+                           f" scale={self.scale:g} is {number * self.scale:g}, and must be from"
+                           f" {-self.limit:g} to {self.limit:g}; set scale so that all numbers are,"
+                           " such as 0.2 for scores from 0 to 5")
       e["label"] = np.float32(number * self.scale)
     return examples
 
+  def _beyond(self, number: float) -> bool:
+    """Whether a number is too large; what rounding adds does not count."""
+    return 0 < self.limit * (1 + 1e-6) < abs(number * self.scale)
+
   def misfit(self, example: Example) -> str:
     value = example.get(self.key)
-    if is_unknown(value) or math.isfinite(number_of(value)):
+    number = number_of(value)
+    if is_unknown(value) or math.isfinite(number) and not self._beyond(number):
       return ""
-    return f"{self.key!r} is {value!r}, but in the data of the run it is a number"
+    limited = f", which times {self.scale:g} is from {-self.limit:g} to {self.limit:g}"
+    return (f"{self.key!r} is {value!r}, but in the data of the run it is a number"
+            + limited * bool(self.limit))
 
 
 def number_of(value: Any) -> float:

@@ -122,3 +122,15 @@ def test_number():
   for value in ("high", "nan", "inf", None, ""):
     assert fails(DataError, op, {"id": 4, "score": value}) == (
         f"op number: example 4 has score={value!r}, which is not a finite number")
+
+
+def test_a_number_beyond_the_limit():
+  op = Number(key="score", scale=0.2, limit=1.0)
+  rows = [{"id": i, "score": v} for i, v in enumerate(["-5", 5.000001, 0])]
+  np.testing.assert_allclose([e["label"] for e in op(rows, None)], [-1, 1, 0], atol=1e-6)
+  assert fails(DataError, op, {"id": 4, "score": "7.5"}) == (
+      "op number: example 4 has score='7.5', which times scale=0.2 is 1.5, and must be from -1 to 1;"
+      " set scale so that all numbers are, such as 0.2 for scores from 0 to 5")
+  assert op.misfit({"score": 7}) == ("'score' is 7, but in the data of the run it is a number, which"
+                                     " times 0.2 is from -1 to 1")
+  assert op.misfit({"score": 5}) == op.misfit({}) == Number(key="score").misfit({"score": 7}) == ""
