@@ -61,8 +61,8 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     return _bert(path)
   if path.endswith((".model", ".spm")):
     return _sentencepiece(path)
+  text = _read(path)
   try:
-    text = _read(path)
     state = storage.parse_json(text)
   except ValueError as e:
     raise DataError(f"{path}: not a tokenizer, not valid JSON ({e})") from e

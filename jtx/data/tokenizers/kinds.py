@@ -6,7 +6,7 @@ from typing import Any, Callable, Iterator
 
 import tokenizers as hf
 
-from jtx import storage
+from jtx import hub, storage
 from jtx.data.tokenizers.characters import Characters
 from jtx.data.tokenizers.encodings import MASKS
 from jtx.data.tokenizers.files import read_tokenizer
@@ -247,8 +247,15 @@ def from_file(texts: Iterator[str], *, path: str) -> Tokenizer:
     texts: not looked at.
     path: what `read_tokenizer` reads: a saved tokenizer, a tokenizer.json of Hugging Face, a
       vocab.txt of BERT, or the folder of one of these.
+
+  Raises:
+    ConfigError: there is no such file.
   """
   del texts
+  if not (storage.exists(path) or hub.is_name(path)):
+    raise ConfigError(f"config.tokenizer.kind.path={path!r}, which the argument vocab of a config"
+                      " sets, is no file or folder of a tokenizer; leave vocab out for one that is"
+                      " trained, whose size is --config.tokenizer.kind.vocab_size")
   return read_tokenizer(path)
 
 

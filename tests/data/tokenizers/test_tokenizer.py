@@ -13,7 +13,7 @@ from jtx import config
 from jtx.data.tokenizers.files import from_json, read_tokenizer
 from jtx.data.tokenizers.kinds import TOKENIZERS
 from jtx.data.tokenizers.tokenizer import SPECIALS
-from jtx.errors import DataError
+from jtx.errors import ConfigError, DataError
 from tests.data.tokenizers.trained import HOSTILE, TRAINED
 
 UNSEEN = ["日本語 😀", "e\u0301 \u200d ﬁ", "\x00\x7f", "", " ", "\t\n"]
@@ -217,16 +217,23 @@ def test_hugging_face_file_whose_model_knows_special_names(tmp_path):
 def test_file_errors(tmp_path):
   for content, message in ((None, "No such file"), ("{", "not valid JSON"), ("[]", "neither"),
                            ('{"kind": "x"}', "neither"), ('{"model": {}}', "not a tokenizer"),
-                           (b"\xff\xfe", "not valid JSON")):
+                           (b"\xff\xfe", "not a tokenizer, not valid UTF-8")):
     path = tmp_path / "t.json"
     if content is not None:
       path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(DataError, match=f"t.json: .*{message}"):
+    with pytest.raises(DataError, match=rf"^{path}: [^(]*{message}"):
       read_tokenizer(path)
   backend = hf.Tokenizer(hf.models.WordLevel({"a": 0}, unk_token="a"))
   path.write_text(backend.to_str())
   with pytest.raises(DataError, match=r"none of the special tokens <pad>, \[PAD\]"):
     read_tokenizer(path)
+
+
+def test_a_size_in_place_of_a_file():
+  kind = config.section(TOKENIZERS, "file", path="200")
+  with pytest.raises(ConfigError, match="config.tokenizer.kind.path='200', .* argument vocab .* is no"
+                                        " file .* whose size is --config.tokenizer.kind.vocab_size$"):
+    config.build(TOKENIZERS, kind, iter(()), what="tokenizer.kind")
 
 
 def test_json_is_plain(trained):
