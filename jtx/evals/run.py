@@ -2,19 +2,23 @@
 
 import os
 import time
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from absl import logging
 import jax
 
 from jtx.build import check_heads, check_keys
 from jtx.config import ConfigDict, build
+from jtx.data.inputs import FILES
+from jtx.data.sources.registry import open_source
 from jtx.errors import DataError
 from jtx.evals import EVALS
 from jtx.evals.table import Table
 from jtx.evals.task import Record, Task
 from jtx.figures.figure import save_figure
 from jtx.parallel import processes
+
+QUICK = ("text", "documents", *FILES)  # kinds of sources that are quick to open
 
 
 def make_evaluators(config: ConfigDict, model: Any = None,
@@ -39,6 +43,28 @@ def make_evaluators(config: ConfigDict, model: Any = None,
     if example is not None:
       check_keys(example, evaluator.keys, what)
   return made
+
+
+def check_early(config: ConfigDict) -> None:
+  """Makes the evaluators of a config and opens their files, before any data is prepared.
+
+  Raises:
+    ConfigError: an evaluator can't be made.
+    DataError: a file is missing, empty or broken.
+  """
+  for name, evaluator in make_evaluators(config).items():
+    try:
+      open_quick(getattr(evaluator, "source", ()), config.data.path)
+    except DataError as e:
+      open_quick(config.data.train, config.data.path)  # what is missing there is told first
+      raise DataError(f"config.evals.{name}: {e}") from e
+
+
+def open_quick(specs: Sequence[str], path: str) -> None:
+  """Opens those of the sources for which it takes little time; see `open_source`."""
+  for spec in specs:
+    if spec.partition(":")[0] in QUICK:
+      open_source(spec, path)
 
 
 def checked(evaluators: dict[str, Any], data: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from jtx import build, imports
 from jtx.config import ConfigDict
 from jtx.data import pipeline
 from jtx.data.tokenizers.files import save_tokenizers
-from jtx.evals.run import checked, evaluate, make_evaluators
+from jtx.evals.run import check_early, checked, evaluate, make_evaluators
 from jtx.evals.task import Task
 from jtx.objectives.sums import summarize
 from jtx.parallel import preemption, processes, sharding
@@ -69,6 +69,8 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
          + " x ".join(f"{a} {n}" for a, n in mesh.shape.items() if n > 1 or mesh.size == 1))
 
   # --------------------------------------------------------------------- data
+  if checkpoints.latest_step() is None:  # a run that ends may do without
+    check_early(config)
   data = workdirs.open_data(config, workdir, checkpoints)
   config = phases.with_steps(config, data)
 

@@ -286,6 +286,21 @@ def test_data_of_an_evaluation_is_looked_at_before_training(lines, message, tmp_
   assert not (tmp_path / "run" / "config.json").exists()
 
 
+@pytest.mark.parametrize("arg, error, message", [
+    ("scores=acuracy", ConfigError, "scores=('acuracy',) has 'acuracy'; did you mean 'accuracy'?"),
+    ("dev=gone.tsv", DataError, "gone.tsv: No such file or directory"),
+])
+def test_evaluations_are_looked_at_before_data_is_prepared(arg, error, message, tmp_path,
+                                                           monkeypatch):
+  write_files(tmp_path)
+  monkeypatch.delattr(loop.workdirs, "open_data")
+  c = classify.get_config(f"train=train.tsv,{arg}")
+  c.data.path = str(tmp_path)
+  with pytest.raises(error) as e:
+    loop.run(c.lock(), str(tmp_path / "run"), jax.devices()[:1])
+  assert message in str(e.value)
+
+
 def test_fresh_parameters_are_told_by_modules():
   every = ("embed/embedding", "head/bias", "head/kernel", "encoder/norm/scale", "encoder/norm/bias")
   assert modules({"head/bias", "head/kernel", "encoder/norm/bias"}, every) == [
