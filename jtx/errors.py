@@ -4,7 +4,7 @@
 """
 
 import difflib
-from typing import Iterable
+from typing import Iterable, Sequence
 
 RESTART = 75  # EX_TEMPFAIL of sysexits.h; launchers take it for "start me again"
 
@@ -75,3 +75,9 @@ def nearest(word: str, choices: Iterable[str]) -> str:
   if close:
     return f"did you mean {close[0]!r}?"
   return "valid are: " + ", ".join(choices)
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+  """Names for a message, the first of them where they are many."""
+  more = f" and {len(names) - most} more" if len(names) > most else ""
+  return ", ".join(names[:most]) + more

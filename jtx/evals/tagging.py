@@ -5,7 +5,7 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from jtx.errors import DataError
+from jtx.errors import DataError, listed
 from jtx.evals import scores
 from jtx.evals.task import Record, Task
 from jtx.inference.texts import Predictor
@@ -46,7 +46,7 @@ class Tagging:
     """Scores of the outputs [T, tags] of each example."""
     if self.entities and "O" not in names:
       raise DataError(f"{', '.join(self.source)}: entities are scored of IOB tags, and the tags"
-                      f" have no 'O': {', '.join(names)}")
+                      f" have no 'O': {listed(names)}")
     predictions = [tags_of(e, logits, names) for e, logits in zip(examples, outputs)]
     references = [e["word_tags"] for e in examples]
     flat = lambda rows: [tag or "" for row in rows for tag in row]

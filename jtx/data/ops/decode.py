@@ -14,8 +14,8 @@ from jtx.data.op import Column, ImageOp
 from jtx.data.ops import boxes
 from jtx.data.ops.labels import are_numbers, check_names, collected_names, name_of
 from jtx.data.ops.multi_label import items_of, multi_hot
-from jtx.data.sources.images import class_names, listed
-from jtx.errors import BadExample, ConfigError, DataError
+from jtx.data.sources.images import class_names
+from jtx.errors import BadExample, ConfigError, DataError, listed
 from jtx.ranges import CountOrNone, Share
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")

@@ -12,9 +12,9 @@ import numpy as np
 
 from jtx.data.example import Example, check_text, place
 from jtx.data.op import TOKENIZER, Column, ExampleOp
-from jtx.data.ops.labels import check_names, class_of, index_of, known_names, value_of
+from jtx.data.ops.labels import SHOWN, check_names, class_of, index_of, known_names, value_of
 from jtx.data.tokenizers.tokenizer import Tokenizer
-from jtx.errors import ConfigError, DataError, ExampleError
+from jtx.errors import ConfigError, DataError, ExampleError, listed
 from jtx.ranges import Size, SizeOrNone
 
 MAX_SPECIALS = 4  # of a pair: RoBERTa's, the most of all
@@ -213,7 +213,7 @@ class EncodeWords(ExampleOp):
   def misfit(self, example: Example) -> str:
     for word, tag in zip(example.get("words", ()), example.get("tags", ())):
       if index_of(tag, self.names) is None:
-        return f"has the tag {tag!r} at word {word!r}; valid are {', '.join(self.names)}"
+        return f"has the tag {tag!r} at word {word!r}; valid are {listed(self.names, SHOWN)}"
     return ""
 
 

@@ -11,9 +11,12 @@ import numpy as np
 
 from jtx.data.example import Example, placed
 from jtx.data.op import Column, ExampleOp
-from jtx.errors import ConfigError, DataError, ExampleError
+from jtx.errors import ConfigError, DataError, ExampleError, listed
 from jtx.ranges import NotNegative
 
+SHOWN = 20  # names that a message has at most
+TO_PREDICT = ("; for a number that is to be predicted take the op 'number', as the config classify.py"
+              " does with names=")
 UNKNOWN = (None, "", "?", "-1", -1)  # labels of examples that are yet to be predicted
 
 
@@ -45,7 +48,7 @@ class Label(ExampleOp):
     if is_unknown(value) or index_of(value, self.names) is not None:
       return ""
     return (f"{self.key!r} is {value!r}, but in the data of the run it is a label, one of"
-            f" {', '.join(self.names)}")
+            f" {listed(self.names, SHOWN)}{hint(self.names)}")
 
   def collect_names(self, sources: Sequence[Any], ops: Sequence[Any]) -> tuple[str, ...]:
     return collected_names("label", self.key, sources, ops)
@@ -77,10 +80,17 @@ def class_of(op: str, example: Example, key: str, names: Sequence[str]) -> int:
   if index is None:
     counted = list(names) == [str(i) for i in range(len(names))] or not are_numbers(tuple(names))
     raise ExampleError(op, example["id"], f"has {key}={example[key]!r}; valid are"
-                       f" {', '.join(names)}"
+                       f" {listed(names, SHOWN)}"
                        + (f", or their numbers 0 to {len(names) - 1}" if counted else "")
-                       + (" (-1 stands for an unknown label)" if str(example[key]) == "-1" else ""))
+                       + (" (-1 stands for an unknown label)" if str(example[key]) == "-1" else "")
+                       + hint(names))
   return index
+
+
+def hint(names: Sequence[str]) -> str:
+  """How numbers are predicted, where classes are many and most of them are numbers."""
+  numbers = sum(math.isfinite(number_of(name)) for name in names)
+  return TO_PREDICT if len(names) > SHOWN and 2 * numbers > len(names) else ""
 
 
 def index_of(value: Any, names: Sequence[str]) -> int | None:
@@ -150,8 +160,7 @@ def collected_names(op: str, key: str, sources: Sequence[Any],
                       " class; is another column that of the classes?")
     numbers = are_numbers(tuple(counts))
     names = tuple(sorted(counts, key=int if numbers else None))
-  more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-  logging.info("%d classes: %s%s", len(names), ", ".join(names[:20]), more)
+  logging.info("%d classes: %s", len(names), listed(names, SHOWN))
   return names
 
 
@@ -211,7 +220,7 @@ def _counted(op: str, key: str, source: Any, ops: Sequence[Any]) -> collections.
 
 def _cure(value: Any) -> str:
   if isinstance(value, (float, np.floating)) and math.isfinite(value):
-    return "; for a number that is to be predicted take the op 'number'"
+    return TO_PREDICT
   return ", but empty" if value is None or value == "" or value != value else ""
 
 

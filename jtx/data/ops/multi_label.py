@@ -9,8 +9,8 @@ import numpy as np
 from jtx.data.example import Example
 from jtx.data.op import Column, ExampleOp
 from jtx.data.ops.labels import (
-    check_names, collected_names, index_of, is_unknown, known_names, value_of)
-from jtx.errors import ConfigError, DataError, ExampleError
+    SHOWN, check_names, collected_names, index_of, is_unknown, known_names, value_of)
+from jtx.errors import ConfigError, DataError, ExampleError, listed
 
 SEPARATOR = ","
 
@@ -98,7 +98,7 @@ def multi_hot(items: Any, names: Sequence[str],
   if not names:
     raise ConfigError("op multi_label: there are no names of labels; write them in order into"
                       " `names`")
-  valid = f"valid are {', '.join(names)}, in a list or in one text"
+  valid = f"valid are {listed(names, SHOWN)}, in a list or in one text"
   is_row = isinstance(items, np.ndarray) and items.shape == (len(names),)
   if is_row and set(items.tolist()) <= {0, 1}:
     return items.astype(np.int8)

@@ -17,7 +17,7 @@ import numpy as np
 from jtx import config
 from jtx.data.sources import files
 from jtx.data.sources.parts import Part
-from jtx.errors import BadExample, DataError
+from jtx.errors import BadExample, DataError, listed
 
 MOST_CLASSES = 1_000_000  # of numbers, whose largest says how many there are
 HEAD = 512  # bytes in front of a file in an archive, usually far fewer: read with it in one go
@@ -331,9 +331,3 @@ def check_classes(source: Any, names: Sequence[str]) -> None:
     # Whose labels are numbers; those of the others are names.
     raise DataError(f"{source.name}: has the classes of the run in another order, {listed(classes)}"
                     f" and not {listed(names)}")
-
-
-def listed(names: Sequence[str], most: int = 10) -> str:
-  """Names for a message, the first of them where they are many."""
-  more = f" and {len(names) - most} more" if len(names) > most else ""
-  return ", ".join(names[:most]) + more

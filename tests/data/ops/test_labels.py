@@ -1,5 +1,7 @@
 """Labels of examples: classes and numbers."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,19 @@ def test_label_by_name_and_by_number():
 def test_label_outside_of_its_names(value, said):
   op = Label(key="gold", names=("no", "yes"))
   assert fails(DataError, op, {"id": 7, "gold": value}) == f"op label: example 7 has {said}"
+
+
+def test_many_names_are_not_all_listed():
+  shown = ", ".join(f"n{i}" for i in range(20))
+  op = Label(names=tuple(f"n{i}" for i in range(190)))
+  assert fails(DataError, op, {"id": 7, "label": "x"}) == (
+      f"op label: example 7 has label='x'; valid are {shown} and 170 more, or their numbers 0 to 189")
+  assert op.misfit({"label": "x"}) == (
+      f"'label' is 'x', but in the data of the run it is a label, one of {shown} and 170 more")
+  numbers = Label(names=("none", *(f"{i / 100}" for i in range(20))))
+  hinted = r" and 1 more.*; for a number that is to be predicted take the op 'number', .* names=$"
+  assert re.search(hinted, numbers.misfit({"label": "7.5"}))
+  assert re.search(hinted, fails(DataError, numbers, {"id": 7, "label": "7.5"}))
 
 
 def test_label_without_key_or_names():
@@ -96,7 +111,8 @@ def test_names_are_those_that_a_source_knows():
     ((1, None), "rows: op label: example 1 has label=None, which is no class, but empty"),
     (("", "a"), "rows: op label: example 0 has label='', which is no class, but empty"),
     ((1.5, 2.0), "rows: op label: example 0 has label=1.5, which is no class; for a number that"
-                 " is to be predicted take the op 'number'"),
+                 " is to be predicted take the op 'number', as the config classify.py does with"
+                 " names="),
     (tuple(f"text {i}" for i in range(51)), "op label: all 51 examples have another 'label', so it"
                                             " is no class; is another column that of the classes?"),
 ])
