@@ -37,7 +37,9 @@ class EncodeWindows(ExampleOp):
     if self.max_length <= least:
       raise ConfigError(f"op encode_windows: max_length={self.max_length} must be more than"
                         f" {least}, the sum of max_question={self.max_question},"
-                        f" stride={self.stride} and {MAX_SPECIALS} special tokens")
+                        f" stride={self.stride} and {MAX_SPECIALS} special tokens; make it longer,"
+                        " or these shorter, by keys of the op such as"
+                        " --config.data.ops[0].max_question")
 
   @property
   def columns(self) -> dict[str, Column]:
