@@ -586,6 +586,8 @@ CHANGES = {
         "cross": ({}, True),
         "below": (dict(config=SKIPPING), 1),
         "of": (dict(config=SKIPPING), 5),
+        "kept_as": (dict(config=StackConfig(**STACK, remat="cheap"), dtype=jnp.bfloat16),
+                    jnp.uint16),
         "dtype": ({}, jnp.bfloat16),
     },
     Position: {},
