@@ -9,10 +9,11 @@
 W may be a Hugging Face folder, too, such as T5's or BART's, whose settings of generation
 are kept. Several are an ensemble, which takes the mean of their probabilities. Empty lines
 stay empty. A line longer than the model's limit is cut, with a warning that names it. With
---n_best above 1 a line is followed by tab and score, and each input line gives that many;
-with --mbr it gives the one of them that is most like the others. With --targets the lines
-are the log-probabilities of a file's translations. The last is of a folder with many
-languages, such as mBART's.
+--n_best above 1 a line is followed by tab and score, which beam search makes of the
+log-probability divided by the length penalty, and each input line gives that many; with --mbr
+it gives the one of them that is most like the others. With --targets the lines are the
+log-probabilities of a file's translations. The last is of a folder with many languages, such
+as mBART's.
 """
 
 from absl import flags, logging

@@ -53,7 +53,8 @@ class Texts:
       yield f"sample_{i}", f"{examples[place]['src']} -> {texts[place]}{wrong}"
     yield "predictions", (
         {"id": e["id"], "source": e["src"], "gold": rs[0] if len(rs) == 1 else rs,
-         "prediction": h.text, "correct": h.text in rs, "scores": {"log_probability": h.score}}
+         "prediction": h.text, "correct": h.text in rs,
+         "scores": {"log_probability": h.log_probability}}
         for e, h, rs in zip(examples, best, references))
 
   def right(self, example: Mapping[str, Any]) -> list[str]:

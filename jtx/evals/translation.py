@@ -38,7 +38,7 @@ class Translation:
       yield f"sample_{i}", f"{sources[place]} -> {outputs[place]}{wrong}"
     yield "predictions", (
         {"id": e["id"], "source": e["src"], "gold": e["tgt"], "prediction": h.text,
-         "correct": h.text == e["tgt"], "scores": {"log_probability": h.score}}
+         "correct": h.text == e["tgt"], "scores": {"log_probability": h.log_probability}}
         for e, h in zip(examples, best))
     if self.picture:
       place = max(shown, key=lambda i: len(sources[i]), default=0)

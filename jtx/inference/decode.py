@@ -123,6 +123,10 @@ class Beam:
   def length_penalty(self, length: int | jax.Array) -> jax.Array:
     return PENALTIES[self.penalty](length) ** self.alpha
 
+  def log_probability(self, score: float, length: int) -> float:
+    """That of a target of so many tokens, its end included, which scores so much."""
+    return score * self.length_penalty(length)
+
   @property
   def rows(self) -> int:
     return self.beam
@@ -267,6 +271,10 @@ class Sample:
 
   def result(self, s: Draws) -> Decoded:
     return Decoded(s.tokens, s.log_probs.sum(-1))
+
+  def log_probability(self, score: float, length: int) -> float:
+    """That of a target of so many tokens, which is its score."""
+    return score
 
 
 METHODS = {"beam": Beam, "sample": Sample}

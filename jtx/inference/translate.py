@@ -19,8 +19,9 @@ from jtx.parallel import processes, sharding
 
 class Hypothesis(NamedTuple):
   text: str
-  score: float  # see `jtx.inference.decode.Decoded`
+  score: float  # what the method orders by; see `jtx.inference.decode.Decoded`
   tokens: tuple[int, ...]  # without the end token
+  log_probability: float  # of the tokens and, where it has one, of the end
 
 
 class Writing(NamedTuple):
@@ -102,7 +103,7 @@ class Translator:
     """
     found = self.encoded("src", texts, self.options.max_source_length)
     tokens, some = [ids for ids, _ in found], [i for i, (_, real) in enumerate(found) if real]
-    results = [[Hypothesis("", 0.0, ())] * self.method.n_best for _ in texts]
+    results = [[Hypothesis("", 0.0, (), 0.0)] * self.method.n_best for _ in texts]
     for group in batching.groups([len(tokens[i]) for i in some], self.batch_size):
       numbers = [some[i] for i in group]
       for i, hypotheses in zip(numbers, self.batch([tokens[i] for i in numbers], numbers)):
@@ -168,8 +169,10 @@ class Translator:
 
   def hypothesis(self, ids: np.ndarray, score: np.ndarray) -> Hypothesis:
     ends = np.flatnonzero(np.isin(ids, self.writing.ends.ids))
+    length = int(ends[0]) + 1 if len(ends) else len(ids)
     ids = ids[:ends[0]] if len(ends) else ids
-    return Hypothesis(self.tokenizers["tgt"].decode(ids), float(score), tuple(ids.tolist()))
+    return Hypothesis(self.tokenizers["tgt"].decode(ids), float(score), tuple(ids.tolist()),
+                      self.method.log_probability(float(score), length))
 
 
 @functools.partial(jax.jit, static_argnums=0)

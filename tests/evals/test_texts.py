@@ -1,5 +1,7 @@
 """Texts that were written for a split, and their scores."""
 
+import types
+
 import numpy as np
 import pytest
 import sacrebleu
@@ -8,6 +10,8 @@ from jtx.config import ConfigError
 from jtx.errors import DataError
 from jtx.evals import text_scores
 from jtx.evals.texts import Texts
+from jtx.evals.translation import Translation
+from jtx.inference.translate import Hypothesis
 
 GOLD = [["the cat sat on the mat"], ["a dog barked", "the dog was barking"]]
 SAID = ["the cat sat on a mat ", "the dogs bark"]
@@ -65,6 +69,16 @@ def test_classes_by_their_texts():
                  labels=("a", "b", "c"))
   assert three["accuracy"] == pytest.approx(2 / 3)  # "?" for c counts as a
   assert three["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+
+
+def test_records_have_the_log_probability_and_not_the_score(monkeypatch):
+  examples = [{"id": 3, "src": "ein", "tgt": "one"}]
+  best = [Hypothesis("one", -1.0, (5,), -1.5)]
+  task = types.SimpleNamespace(data=types.SimpleNamespace(examples=lambda *args: examples))
+  for module, evaluator in (("texts", Texts(("x",))), ("translation", Translation(("x",)))):
+    monkeypatch.setattr(f"jtx.evals.{module}.best_texts", lambda *args: best)
+    record, = dict(evaluator(task, None))["predictions"]
+    assert record["scores"] == {"log_probability": -1.5} and record["correct"]
 
 
 def test_what_can_not_be_scored():

@@ -75,23 +75,24 @@ def test_targets_have_the_mean_of_probabilities(members):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [dict(beam=3, n_best=2), dict(beam=1)])
+@pytest.mark.parametrize("method", [dict(beam=3, n_best=2, alpha=0.6), dict(beam=1, alpha=0.0)])
 def test_an_ensemble_scores_what_it_writes(members, method):
   models, params = zip(*members)
-  write = translator(Ensemble(models), params, alpha=0.0, **method)
+  write = translator(Ensemble(models), params, **method)
   found = write(TEXTS)
   assert [h.text for h in found[1]] == [""] * len(found[1])
   checked = 0
   for text, best in zip(TEXTS, found):
     for h in best if text else ():
       if len(h.tokens) < 6:  # it has its end
-        np.testing.assert_allclose(write.scores([text], [h.text])[0], h.score, rtol=1e-4)
+        np.testing.assert_allclose(write.scores([text], [h.text])[0], h.log_probability,
+                                   rtol=1e-4)
         checked += 1
   assert checked >= 3
   # Two of a kind are as one, and the order does not matter.
-  alone = translator(*members[0], alpha=0.0, **method)(TEXTS)
-  twice = translator(Ensemble(models[:1] * 2), params[:1] * 2, alpha=0.0, **method)(TEXTS)
-  other = translator(Ensemble(models[::-1]), params[::-1], alpha=0.0, **method)(TEXTS)
+  alone = translator(*members[0], **method)(TEXTS)
+  twice = translator(Ensemble(models[:1] * 2), params[:1] * 2, **method)(TEXTS)
+  other = translator(Ensemble(models[::-1]), params[::-1], **method)(TEXTS)
   texts = lambda results: [[h.text for h in best] for best in results]
   assert texts(alone) == texts(twice) and texts(found) == texts(other)
   assert texts(alone) != texts(found)

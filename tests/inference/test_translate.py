@@ -67,6 +67,24 @@ def test_draws_are_of_the_text_and_only_texts_are_searched(monkeypatch):
     assert key == jax.random.fold_in(jax.random.key(7), number)
 
 
+@pytest.mark.parametrize("name,options,penalties", [
+    ("beam", {"alpha": 0.6}, ((7 / 6) ** 0.6, (9 / 6) ** 0.6)),
+    ("beam", {"alpha": 1.0, "penalty": "power"}, (2, 4)), ("sample", {}, (1, 1))])
+def test_log_probabilities_are_without_the_length_penalty(monkeypatch, name, options, penalties):
+  """One text of a letter and its end, and one that ran out of length without an end."""
+  tokens = np.array([[98, 1, 0, 0], [98, 99, 98, 99], [0] * 4, [0] * 4])[:, None]
+  scores = -np.arange(1.0, 5.0)[:, None]
+  monkeypatch.setattr("jtx.inference.translate.generate",
+                      lambda *args, **inputs: Decoded(tokens, scores))
+  decode = tiny_config(**{"decode.batch_size": 4}).decode.copy_and_resolve_references()
+  decode.method = section(METHODS, name, **options)
+  found = Translator(None, None, {"src": Letters(), "tgt": Letters()}, decode)(["a", "b", ""])
+  assert [best.text for best, in found] == ["b", "bcbc", ""]
+  assert [best.score for best, in found] == [-1, -2, 0]
+  assert [best.log_probability for best, in found] == pytest.approx(
+      [-penalties[0], -2 * penalties[1], 0])
+
+
 @pytest.mark.slow
 def test_texts_have_the_tokens_that_a_runs_data_put_around_them(tmp_path):
   config = tiny_config(**{"data.ops": (
