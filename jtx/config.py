@@ -234,11 +234,9 @@ def kwargs_of(constructor: Callable[..., Any], cfg: ConfigDict, what: str) -> di
   """The keywords for `constructor` from `cfg`; nested dataclass fields are built."""
   known = fields(constructor)
   kwargs = {}
-  for key in cfg:
+  for key in known_keys(cfg, known, what):
     if key == "name":
       continue
-    if key not in known:
-      raise ConfigError(f"{what}.{key}: unknown key; {nearest(key, known)}")
     value = cfg[key]
     check_value(known[key].type, value, f"{what}.{key}")
     kind = _plain_type(known[key].type)
@@ -257,6 +255,21 @@ def kwargs_of(constructor: Callable[..., Any], cfg: ConfigDict, what: str) -> di
   return kwargs
 
 
+def known_keys(cfg: ConfigDict, known: Mapping[str, Field], what: str) -> list[str]:
+  """The keys of a section in the order of its constructor's fields.
+
+  Where a section's keys follow another's, as a decoder's follow the encoder's, that one's field
+  comes first, and so does an error that names the key which was given.
+
+  Raises:
+    ConfigError: an unknown key.
+  """
+  for key in cfg:
+    if key != "name" and key not in known:
+      raise ConfigError(f"{what}.{key}: unknown key; {nearest(key, known)}")
+  return [key for key in known if key in cfg]
+
+
 def check(constructor: Callable[..., Any], cfg: ConfigDict, what: str) -> None:
   """Checks a section, and all inside it, as `build` would, but calls no constructor.
 
@@ -271,11 +284,7 @@ def check(constructor: Callable[..., Any], cfg: ConfigDict, what: str) -> None:
     ConfigError: an unknown key or name, or a number that is out of its field's range.
   """
   known = fields(constructor)
-  for key in cfg:
-    if key == "name" and key not in known:
-      continue
-    if key not in known:
-      raise ConfigError(f"{what}.{key}: unknown key; {nearest(key, known)}")
+  for key in known_keys(cfg, known, what):
     hint, value, place = known[key].type, cfg[key], f"{what}.{key}"
     kind = _plain_type(hint)
     if isinstance(value, ConfigDict) and hasattr(kind, "registry"):

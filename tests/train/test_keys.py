@@ -125,6 +125,16 @@ def test_a_section_of_any_name_is_checked(key, section, place, valid):
       f"config.{key}{dot}{place}: must be {valid}")
 
 
+@pytest.mark.parametrize("name", ["nmt_base", "nmt_multi30k"])
+def test_of_keys_that_follow_others_that_is_named_which_was_given(name):
+  for edits in ({"model.encoder.block.dropout": 1.5}, {"model.encoder.width": 0},
+                {"model.decoder.block.dropout": 1.5}):
+    c = load_config(f"configs/{name}.py")
+    common.apply(c, edits)
+    (key, value), = edits.items()
+    assert refusal(lambda c=c: check_config(c)).startswith(f"config.{key}={value}: must be ")
+
+
 def test_it_is_told_before_anything_is_read_or_written(tmp_path):
   c = run_config({"data.train": ("text:nowhere",), "optim.ema": 2.0})
   assert "config.optim.ema" in refusal(lambda: loop.run(c, str(tmp_path / "w")))
