@@ -3,11 +3,12 @@
   python -m experiments.evaluate --workdir=W [--step=best|newest|N] [--average=N]
     [--source=test.tsv] [--scores=macro_f1,accuracy] [--output=predictions.jsonl]
 
---source is the name of one of the config's evaluations, a file that is read as the run's own data
-is, or a source such as csv:test.csv; given several times, files are evaluated together. --scores
-are what classification is scored by. --output gets an object of JSON for each example: the number
-`id` of the example, what it was predicted of, `gold`, `prediction`, `scores` and, where it is
-defined, whether it is `correct`. Nothing of the run is changed.
+--source is the name of one of the config's evaluations, a source such as csv:test.csv, or of
+translations text:test.en,test.de, or the name of a file alone, where the run is of labels, answers
+or choices of texts: it is read as the run's own data is. Given several times, files are evaluated
+together. --scores are what classification is scored by. --output gets an object of JSON for each
+example: the number `id` of the example, what it was predicted of, `gold`, `prediction`, `scores`
+and, where it is defined, whether it is `correct`. Nothing of the run is changed.
 """
 
 import json

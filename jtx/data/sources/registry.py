@@ -8,7 +8,7 @@ pickled, and opening it again gives the same examples in the same order. One of 
 import os
 from typing import Any, Callable, Protocol
 
-from jtx import config
+from jtx import config, storage
 from jtx.data.sources import (
     boxes,
     captions,
@@ -97,6 +97,11 @@ def open_source(spec: str, path: str = "") -> Source:
     DataError: a file or dataset that is missing, empty or broken.
   """
   kind, colon, rest = spec.partition(":")
+  if kind not in KINDS and all(is_there(file, path) for file in spec.split(",")):
+    parallel = "" if "," in spec else f", and of parallel texts text:{spec},FILE"
+    raise config.ConfigError(f"source: {spec!r} lacks the kind of file that it is; write"
+                             f" KIND:{spec}, such as text:{spec}{parallel}; kinds are:"
+                             f" {', '.join(KINDS)}")
   opener = config.lookup(KINDS, kind, "source")
   if not colon or not rest:
     raise config.ConfigError(f"source: {spec!r} names no data; write {kind}:NAME")
@@ -104,6 +109,11 @@ def open_source(spec: str, path: str = "") -> Source:
   if len(source) == 0:
     raise DataError(f"{spec}: empty split")
   return source
+
+
+def is_there(file: str, path: str) -> bool:
+  """Whether a file is in the folder of the data, or in the working directory."""
+  return bool(file) and any(storage.exists(name) for name in (join(path, file), file))
 
 
 # Openers: (spec, what follows "KIND:" in it, path) -> Source

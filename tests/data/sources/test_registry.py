@@ -152,6 +152,21 @@ wikipedia wmt13_translate wmt14_translate wmt15_translate wmt16_translate wmt17_
 wmt18_translate wmt19_translate wmt_t2t_translate xnli xsum""".split()
 
 
+def test_a_file_without_its_kind(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "a.en").write_text("a\n")
+  (tmp_path / "data").mkdir()
+  (tmp_path / "data" / "b.en").write_text("b\n")
+  for spec, told in (("a.en", "text:a.en, and of parallel texts text:a.en,FILE; kinds are: text,"),
+                     ("a.en,b.en", "text:a.en,b.en; kinds are: text,")):
+    with pytest.raises(ConfigError) as found:
+      open_source(spec, "data")
+    assert str(found.value).startswith(
+        f"source: {spec!r} lacks the kind of file that it is; write KIND:{spec}, such as {told}")
+  with pytest.raises(ConfigError, match="unknown name 'c.en'"):
+    open_source("c.en", "data")
+
+
 def test_modules_of_tfds_are_looked_up():
   import importlib
 
