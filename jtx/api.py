@@ -82,10 +82,14 @@ class Opened:
     """Raises ConfigError where the model is not for this class."""
     task = "seq2seq" if self.translates else self.model.head.task
     if task not in self.heads and not set(self.heads) & self.model.heads:
+      # One without a task's head may have that of a language model, say.
+      own = sorted(self.model.heads) if task == "none" and self.model.heads else [task]
       # Embedder, the first, takes any head of texts; another is made for it.
-      takers = [c.__name__ for c in Opened.__subclasses__() if task in c.heads]
+      takers = [c.__name__ for c in Opened.__subclasses__()
+                if {task, *own} & set(c.heads) and (c.of_images or not self.takes_images)]
       better = f"; jtx.{takers[-1]} takes it" if takers else ""
-      raise ConfigError(f"{self.directory}: its head is for {task!r}, not for {self.told}{better}")
+      raise ConfigError(f"{self.directory}: its head is for {' and '.join(map(repr, own))}, not for"
+                        f" {self.told}{better}")
     if self.takes_images and not self.of_images:
       raise ConfigError(f"{self.directory} is of images, jtx.{type(self).__name__} is for texts")
 

@@ -1,6 +1,7 @@
 """The classes and functions that `import jtx` gives."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -167,6 +168,25 @@ def test_inputs_are_lists_and_heads_fit(saved):
     classify("a cat")
   with pytest.raises(DataError, match="2 inputs and 1 second ones"):
     classify(["a", "b"], ["c"])
+
+
+@pytest.mark.parametrize("task, heads, images, told", [
+    ("none", {"lm"}, False, "'lm', not for translations; jtx.Generator takes it"),
+    ("none", {"mlm"}, False, "'mlm', not for translations; jtx.FillMask takes it"),
+    ("none", set(), False, "'none', not for translations; jtx.Embedder takes it"),
+    ("classes", {"classes", "lm"}, False, "'classes', not for translations; jtx.Classifier takes"),
+    ("none", {"mae"}, True, "'mae', not for translations"),
+])
+def test_a_model_for_something_else_names_the_class_that_takes_it(
+    monkeypatch, task, heads, images, told):
+  model = types.SimpleNamespace(heads=frozenset(heads), head=types.SimpleNamespace(task=task))
+  monkeypatch.setattr(api, "takes_images", lambda model: images)
+  monkeypatch.setattr(api, "open_saved", lambda directory: types.SimpleNamespace(
+      load=lambda step: (model, {})))
+  with pytest.raises(ConfigError) as found:
+    jtx.Translator("w")
+  assert str(found.value).startswith(f"w: its head is for {told}")
+  assert ("takes it" in str(found.value)) != images
 
 
 def test_a_figure_of_heads_of_a_language_model(tmp_path):
