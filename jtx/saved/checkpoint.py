@@ -30,8 +30,6 @@ from jtx.saved.checksums import crc, digests
 from jtx.saved.damage import Damaged, problem_of, raise_together, reason_of
 from jtx.saved.manifest import Manifest, flatten, scores_of
 
-_MANIFEST = "manifest"
-
 # Arrays that are waiting for the rest of a file are in memory a second time.
 _FILE_BYTES = 64 << 20
 
@@ -137,7 +135,7 @@ class Checkpointer:
     content = manifests.content_of(step, items, json.loads(json.dumps(meta)), self.scores)
     args = {name: ocp.args.PyTreeSave(item, ocdbt_target_data_file_size=_FILE_BYTES)
             for name, item in items.items() if item}
-    args[_MANIFEST] = ocp.args.JsonSave({"crc32": crc(content), "content": content})
+    args[manifests.ITEM] = ocp.args.JsonSave({"crc32": crc(content), "content": content})
     self.wait()  # for the one before
     self._saving = step
     # Forced: Orbax skips a step older than its newest, without a word.
@@ -300,14 +298,8 @@ class Checkpointer:
 
   def _read_manifest(self, step: int) -> dict[str, Any]:
     ocp = _orbax()
-    args = ocp.args.Composite(**{_MANIFEST: ocp.args.JsonRestore()})
-    manifest = self._manager.restore(step, args=args)[_MANIFEST]
-    if crc(manifest["content"]) != manifest["crc32"]:
-      raise Damaged("the checksum of its manifest is wrong")
-    content = manifest["content"]
-    if content.get("step", step) != step:  # older ones have none
-      raise Damaged(f"it is of step {content['step']}")
-    return content
+    args = ocp.args.Composite(**{manifests.ITEM: ocp.args.JsonRestore()})
+    return manifests.checked(self._manager.restore(step, args=args)[manifests.ITEM], step)
 
   def _read_arrays(
       self, step: int, wanted: Mapping[str, dict[str, Any]], saved: Mapping[str, Any]

@@ -23,7 +23,7 @@ from jtx.models.global_tokens import global_fields
 from jtx.models.heads import TASKS
 from jtx.nn import lora
 from jtx.saved import base, card, texts, workdir
-from jtx.saved.checkpoint import Checkpointer
+from jtx.saved.manifest import Manifests
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spiece.model")  # of a Hugging Face folder
 SIDES = {"src": "source.spm", "tgt": "target.spm"}  # of Marian's
@@ -243,10 +243,8 @@ class Run(Workdir):
   @functools.cached_property
   def data(self) -> Dataset:
     """The data of the run, with its tokenizers and labels."""
-    checkpoints = Checkpointer(os.path.join(self.directory, "checkpoints"))
-    data = workdir.open_data(self.config, self.directory, checkpoints)
-    checkpoints.close()
-    return data
+    checkpoints = Manifests(os.path.join(self.directory, "checkpoints"))
+    return workdir.open_data(self.config, self.directory, checkpoints)
 
   def _load(self, step, average, merge=True):
     task, params, self.step = workdir.load_run(self.directory, step, average, merge=merge)

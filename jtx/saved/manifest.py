@@ -1,12 +1,19 @@
 """The manifest of a checkpoint: its meta data, and shape, dtype and checksum of each array."""
 
+import os
 from typing import Any, Mapping, NamedTuple
 
+from absl import logging
 import jax
 import jax.numpy as jnp
 
+from jtx import storage
 from jtx.errors import CheckpointError
-from jtx.saved.checksums import digests
+from jtx.saved.checksums import crc, digests
+from jtx.saved.damage import Damaged, problem_of
+
+ITEM = "manifest"  # of a checkpoint, by Orbax's word
+FILE = "metadata"  # of the item
 
 
 class Manifest(NamedTuple):
@@ -74,3 +81,53 @@ def check_structure(where: str, wanted: Mapping[str, Mapping[str, Any]],
         raise CheckpointError(
             f"checkpoint {where} isn't of this model: {path} is {theirs} in"
             f" the checkpoint and {ours} in the model")
+
+
+def checked(manifest: Mapping[str, Any], step: int) -> dict[str, Any]:
+  """The content of a manifest; raises Damaged where it is not what was written for the step."""
+  if crc(manifest["content"]) != manifest["crc32"]:
+    raise Damaged("the checksum of its manifest is wrong")
+  content = manifest["content"]
+  if content.get("step", step) != step:  # older ones have none
+    raise Damaged(f"it is of step {content['step']}")
+  return content
+
+
+class Manifests:
+  """The manifests of a folder of checkpoints, read as files, for which no device is asked.
+
+  Orbax asks for them, and then this process can't join others any more. So a config that begins
+  with a run's tokenizers is made without it. What is damaged stays where it is.
+
+  Args:
+    directory: of the checkpoints.
+  """
+
+  def __init__(self, directory: str):
+    self._directory = directory
+
+  def all_steps(self) -> list[int]:
+    """The steps in increasing order."""
+    with storage.opened(self._directory) as path:
+      names = [p.name for p in path.iterdir()] if path.exists() else []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+  def latest_step(self) -> int | None:
+    """The newest step, or None."""
+    return max(self.all_steps(), default=None)
+
+  def read_meta(self, step: int | None = None) -> dict[str, Any]:
+    """The `meta` of the newest checkpoint whose manifest is whole, or of that of `step`.
+
+    Raises:
+      CheckpointError: there is none.
+    """
+    for s in reversed(self.all_steps()):
+      if step in (None, s):
+        folder = os.path.join(self._directory, str(s))
+        try:
+          text = storage.read_text(os.path.join(folder, ITEM, FILE))
+          return checked(storage.parse_json(text), s)["meta"]
+        except Exception as e:  # of a damaged file there may be any
+          logging.warning("checkpoint %s is damaged: %s", folder, problem_of(e))
+    raise CheckpointError(f"{self._directory} has no good checkpoint")

@@ -16,7 +16,7 @@ from jtx.evals.task import Task
 from jtx.interop import files, huggingface
 from jtx.nn import lora
 from jtx.parallel import processes, sharding
-from jtx.saved import base, older
+from jtx.saved import base, manifest, older
 from jtx.saved.checkpoint import Checkpointer
 
 CONFIG_FILE = "config.json"
@@ -236,7 +236,7 @@ def rate(config: ConfigDict, checkpoints: Checkpointer, step: int,
     raise ConfigError(f"config.checkpoint.best={config.checkpoint.best!r}: {nearest(name, valid)}")
 
 
-def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
+def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer | manifest.Manifests,
               step: int | None = None) -> Dataset:
   """The run's data, with the tokenizers and labels that its checkpoint or workdir has.
 
@@ -265,7 +265,7 @@ def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer,
                         " were trained with another vocabulary; restore or remove tokenizer.json")
     saved = trained_with
   make = functools.partial(Dataset, config.data, config.tokenizer)
-  if jax.process_count() == 1 or saved is not None:
+  if saved is not None or jax.process_count() == 1:  # which is not asked without need
     return make(saved, labels, shares)
   # Trained once, since not every kind of tokenizer comes out the same twice.
   data = make(None, labels) if processes.is_main() else None

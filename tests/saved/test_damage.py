@@ -16,6 +16,7 @@ import pytest
 
 from jtx.errors import CheckpointError
 from jtx.saved.checkpoint import Checkpointer
+from jtx.saved.manifest import Manifests
 from tests.saved.states import abstract, assert_same_bits, make_state, restore
 
 # Reading a damaged file, Orbax leaves failed coroutines behind, reported when collected.
@@ -86,6 +87,22 @@ def test_damaged_manifest(run, caplog):
   assert checkpoints.read_meta() == {"saved": 1}
   assert "the checksum of its manifest is wrong" in caplog.text
   checkpoints.close()
+
+
+def test_manifests_are_read_without_what_is_damaged(run, caplog):
+  """Which stays where it is, for those who restore to set it aside."""
+  manifests, path = Manifests(str(run / "checkpoints")), run / "checkpoints" / "2"
+  (run / "checkpoints" / "3.orbax-checkpoint-tmp").mkdir()  # of a run that was killed
+  assert (manifests.all_steps(), manifests.latest_step()) == ([1, 2], 2)
+  assert manifests.read_meta() == {"saved": 2} and manifests.read_meta(1) == {"saved": 1}
+  flip(path / "manifest" / "metadata")
+  assert manifests.read_meta() == {"saved": 1} and path.is_dir()
+  assert f"checkpoint {path} is damaged: " in caplog.text
+  shutil.move(run / "checkpoints" / "1", run / "checkpoints" / "7")
+  with pytest.raises(CheckpointError, match=f"{run}/checkpoints has no good checkpoint"):
+    manifests.read_meta()
+  assert "it is of step 1" in caplog.text
+  assert Manifests(str(run / "nothing")).latest_step() is None
 
 
 def test_damaged_step_asked_for_by_number(run):

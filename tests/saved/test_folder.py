@@ -1,11 +1,16 @@
 """Folders with trained models: their kinds, tokenizers and stacks, and weights for others."""
 
 import dataclasses
+import json
+import subprocess
+import sys
 
 import jax
 import numpy as np
 import pytest
 
+from experiments.config_files import load_config
+from jtx import config_files
 from jtx.data.tokenizers import kinds
 from jtx.errors import ConfigError, DataError
 from jtx.models.encdec import EmbeddingConfig, EncDec
@@ -16,9 +21,9 @@ from jtx.nn.positions import Learned
 from jtx.nn.stack import StackConfig
 from jtx.saved.folder import Converted, HuggingFace, Run, open_saved
 from jtx.saved.pretrained import load_pretrained, load_tokenizer, save_pretrained
-from jtx.saved.workdir import load_run
+from jtx.saved.workdir import load_run, make_checkpoints, open_data
 from jtx.train import loop
-from tests.helpers import tiny_config
+from tests.helpers import ROOT, one_device, tiny_config
 
 WORDS = {"src": "one two three four five", "tgt": "eins zwei drei vier sechs"}
 STACK = StackConfig(
@@ -125,3 +130,35 @@ def test_a_translator_is_fine_tuned_from_the_workdir_of_another(tmp_path):
   assert isinstance(open_saved(first), Run)
   loop.run(tiny_config(**{"steps": 1, "init_from": first, "optim.lr": 0.0, "seed": 7}), second)
   jax.tree.map(np.testing.assert_array_equal, load_run(second)[1], load_run(first)[1])
+
+
+BEGUN = """
+import sys
+from jax._src import xla_bridge
+from experiments.config_files import load_config
+for spec in sys.argv[1:]:
+  c = load_config(spec)
+  print(c.tokenizer.kind.path, xla_bridge.backends_are_initialized())
+"""
+
+
+def test_a_config_that_begins_from_a_run_leaves_the_devices_alone(tmp_path):
+  """So processes of several can still meet when it is made."""
+  folders = []
+  for name, config in (("pairs", tiny_config()), ("decoder", load_config(
+      "configs/instruct.py:tiny").lock())):
+    folders.append(folder := str(tmp_path / name))
+    (tmp_path / name).mkdir()
+    config_files.save(config, f"{folder}/config.json")
+    checkpoints = make_checkpoints(config, folder)
+    texts = open_data(config, folder, checkpoints).tokenizer_texts()
+    checkpoints.save(5, {"params": {"x": jax.numpy.zeros(1)}},
+                     {"tokenizers": texts, "config": json.loads(config.to_json())})
+    checkpoints.close()
+  pairs, decoder = folders
+  done = subprocess.run(
+      [sys.executable, "-c", BEGUN, f"configs/instruct.py:init={decoder},train=jsonl:a",
+       f"configs/dpo.py:init={decoder},train=jsonl:a", f"configs/classify.py:init={pairs}"],
+      cwd=ROOT, env=one_device(), capture_output=True, text=True, check=False)
+  assert done.stdout.split("\n")[:-1] == [
+      f"{decoder} False", f"{decoder} False", f"{pairs} False"], done.stderr
