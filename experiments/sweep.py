@@ -55,7 +55,7 @@ TRAIN = (sys.executable, "-m", f"{__package__}.train")
 
 def main() -> int:
   from jtx.errors import ConfigError
-  from jtx.sweeps import jobs, report
+  from jtx.sweeps import jobs
   try:  # all that can be wrong with the command line, before anything is written
     check_flags()
     items = make_items() if SEARCH.value is None else search_ends()
@@ -72,7 +72,7 @@ def main() -> int:
   if stopped:
     return 128 + stopped  # as a shell has it
   tell(failed)
-  print(report.report(WORKDIR.value, METRICS.value), end="")
+  print_table()
   return 1 if failed else 0
 
 
@@ -114,9 +114,25 @@ def tell(failed) -> None:
     print(f"failed: {name}: {reason}", file=sys.stderr)
 
 
+def print_table() -> None:
+  """Prints the table of --metrics, or of all where one is in no result.
+
+  Raises:
+    ConfigError: one is in no result, which only results tell.
+  """
+  from jtx.errors import ConfigError
+  from jtx.sweeps import report
+  try:
+    print(report.report(WORKDIR.value, METRICS.value), end="")
+  except ConfigError as error:
+    print(report.report(WORKDIR.value, ["all"]), end="", flush=True)
+    raise ConfigError(f"{error}; all are in the table that was made, and experiments.report"
+                      f" --workdir={WORKDIR.value} --metrics=NAME,NAME makes another") from error
+
+
 def submit(items) -> int:
   """Submits what is neither finished nor in Slurm's queue; prints the table of what is finished."""
-  from jtx.sweeps import arrays, report
+  from jtx.sweeps import arrays
   workdir, left = WORKDIR.value, arrays.unfinished(items, WORKDIR.value)
   queued = arrays.in_queue(workdir)
   names = [name for name in left if name not in queued]
@@ -133,7 +149,7 @@ def submit(items) -> int:
   elif left:
     print(f"{len(items) - len(left)} of {len(items)} runs are finished, the others in the queue")
   else:
-    print(report.report(workdir, METRICS.value), end="")
+    print_table()
   return 0
 
 

@@ -410,6 +410,22 @@ def test_mistakes_write_nothing(tmp_path, case, capsys):
   assert not (tmp_path / "w").exists()
 
 
+def test_a_metric_that_no_result_has_leaves_the_table_of_all(tmp_path, monkeypatch, capsys):
+  """What it is called shows when all are trained, which must not be for nothing."""
+  make_sweep(tmp_path, SETTINGS, RESULTS)
+  monkeypatch.setattr("jtx.sweeps.jobs.run", lambda items, workdir, parts: ({}, 0))
+  monkeypatch.setattr("jtx.launch.shares.shares", lambda jobs: ())
+  status, told = refused("sweep", f"--config={BASE}:tiny", f"--workdir={tmp_path}",
+                         "--grid=seed=0,1", "--metrics=newstest2014/bleuu")
+  assert status == 1
+  assert told.startswith(
+      "--metrics: there is no 'newstest2014/bleuu'; there are: val/bleu, val/loss; all are"
+      f" in the table that was made, and experiments.report --workdir={tmp_path} --metrics=NAME,")
+  table = (tmp_path / "sweep.md").read_text()
+  assert table.startswith("| lr | norm | n | val/bleu | val/loss |")
+  assert capsys.readouterr().out == table
+
+
 @pytest.mark.slow
 def test_dry_run_prints_commands(tmp_path, capsys):
   workdir = tmp_path / "it's a dir"
