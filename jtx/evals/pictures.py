@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jtx.errors import ConfigError
 from jtx.evals.task import Task
 from jtx.figures.attention import attention_rollout
 from jtx.figures.images import grid_similarity, looked_at, reconstructions
 from jtx.models.two_towers import of_images
+from jtx.models.vit import Vit
 from jtx.nn.grid_positions import LearnedGrid
 from jtx.objectives.mae import Mae
 from jtx.parallel import processes
@@ -55,8 +57,17 @@ def attention(model: Any, params: Any, images: np.ndarray) -> Any:
 
 
 def rolled_out(model: Any, params: Any, images: np.ndarray) -> np.ndarray:
-  """Attention rolled out over the places of images, [B, h, w] of [B, H, W, C] bytes."""
+  """Attention rolled out over the places of images, [B, h, w] of [B, H, W, C] bytes.
+
+  Raises:
+    ConfigError: the layers are not all of the same places.
+  """
   model, params = of_images(model, params)
+  if not isinstance(model, Vit):
+    better = ("; what its queries attend to is drawn by the evaluator 'detection' with pictures"
+              if "boxes" in model.heads else "")
+    raise ConfigError("the attention of an image is rolled out over the layers of a Vit, and this"
+                      f" model is a {type(model).__name__}{better}")
   weights = model.apply({"params": params}, {"image": jnp.asarray(images)},
                         method="attention_weights")["encoder"]
   rolled = attention_rollout(weights)  # [B, T, T]

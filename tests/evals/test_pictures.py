@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 
 from jtx.build import init_params
+from jtx.errors import ConfigError
 from jtx.evals import pictures
+from jtx.models.coatnet import CoAtNet
+from jtx.models.detr import Detr
 from jtx.models.mae_decoder import DecoderConfig
 from jtx.models.patches import ImageConfig
 from jtx.objectives.classify import Classify
@@ -48,3 +51,11 @@ def test_a_model_that_learns_classes_has_no_reconstruction():
   params = unbox(init_params(model, Classify(), {"image": IMAGES}, jax.random.key(0)))
   figures = pictures.Pictures(source=()).draw(model, Classify(), params, IMAGES)
   assert [name for name, _ in figures] == ["attention", "positions"]
+
+
+@pytest.mark.parametrize("model, told", [
+    (CoAtNet(), "is a CoAtNet$"),
+    (Detr(), "is a Detr; what its queries attend to is drawn by the evaluator 'detection' with")])
+def test_attention_is_rolled_out_of_a_vision_transformer_only(model, told):
+  with pytest.raises(ConfigError, match=f"over the layers of a Vit, and this model {told}"):
+    pictures.attention(model, {}, IMAGES)
