@@ -78,7 +78,7 @@ CASES = [
           "--config.model.image.size=16"),
     train("patches that do not divide", "patch_size", {}, "embedded:digits:train",
           "embedded:digits:test", "--config.model.patch_size=3"),
-    pairs("captions without a column", "no text 'text' but image, told",
+    pairs("captions without a column", "no text 'text' and no 'label' but image, told",
           {"c.tsv": "image\ttold\na.png\tx\n", "a.png": lambda path, _: path.write_bytes(png())}),
     pairs("captions of no image", "none.png", {"c.tsv": "image\ttext\nnone.png\tx\n"}),
     pairs("captions in no table", "it is a table in a file that ends in .tsv", {"c.txt": "x"},

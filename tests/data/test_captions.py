@@ -28,6 +28,8 @@ def folder(tmp_path):
     Image.new("RGB", (6, 5), colour).save(tmp_path / "pictures" / f"{name}.png")
   rows = list(zip((f"pictures/{name}.png" for name in "rgb"), TEXTS))
   (tmp_path / "c.tsv").write_text("image\ttext\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
+  (tmp_path / "l.csv").write_text("file;kind\n" + "".join(
+      f"{a};{kind}\n" for (a, _), kind in zip(rows, ("warm", "cold", "cold"))))
   (tmp_path / "c.jsonl").write_text("".join(
       json.dumps({"file_name": a, "told": b}) + "\n" for a, b in rows))
   return tmp_path
@@ -60,11 +62,56 @@ def test_tables_name_images_and_their_texts(spec, folder):
 @pytest.mark.parametrize("spec, message", [
     ("captions:c.jsonl", "example 0 has no text 'image' but file_name, told; image is the file"),
     ("captions:c.txt", "it is a table in a file that ends in .tsv, .csv, .jsonl, beside the"),
+    ("captions:c.tsv:columns[image]", "example 0 has no text 'text' and no 'label' but image;"),
+    ("captions:c.tsv:delimiter[;]", "has the option delimiter[;]; valid are rows[:90%], columns["),
+    ("captions:l.csv", "is one column by commas, 'file;kind'; where another character parts the"
+     " columns, write captions:FILE:delimiter[;]"),
 ])
 def test_tables_that_lack_a_column_or_are_none(spec, message, folder):
   with pytest.raises((ConfigError, DataError)) as e:
     open_source(spec, str(folder))
   assert message in str(e.value)
+
+
+def test_a_table_of_labels_is_of_classes(folder):
+  spec = "captions:l.csv:delimiter[;]:columns[image=file+label=kind]"
+  c = config(spec, folder)
+  c.data.ops = (common.op("decode_image"), common.op("resize", size=4), common.op("images", size=4))
+  data = Dataset(c.data, c.tokenizer)
+  assert data.labels == ("cold", "warm") and data.label_shares() == pytest.approx((2 / 3, 1 / 3))
+  batch, = data.eval_batches((spec,), 3, range(3))
+  assert batch["label"].tolist() == [[1], [0], [0]] and batch["image"][1, 0, 0, 1] == 255
+  source = open_source(spec, str(folder))
+  assert "text" not in source[0] and source.labels == ["warm", "cold", "cold"]
+  assert source.path(2) == str(folder / "pictures/b.png")
+  (folder / "l.csv").write_text("file;kind\npictures/r.png;warm\npictures/g.png;\n")
+  with pytest.raises(DataError, match=r"l.csv.*: line 3: .* has label='', which is no class, but"):
+    Dataset(c.data, c.tokenizer)
+
+
+def test_of_many_labels_and_beside_texts(folder):
+  (folder / "m.jsonl").write_text("".join(
+      json.dumps({"image": f"pictures/{name}.png", "text": "x", "label": label}) + "\n"
+      for name, label in (("r", ["a", "b"]), ("g", []), ("b", ["b"]))))
+  c = config("captions:m.jsonl", folder)
+  c.data.ops = (common.op("decode_image", multi_label=True), common.op("resize", size=4),
+                common.op("images", size=4))
+  data = Dataset(c.data, c.tokenizer)
+  batch, = data.eval_batches(("captions:m.jsonl",), 3, range(3))
+  assert data.labels == ("a", "b") and batch["label"][:, 0].tolist() == [[1, 1], [0, 0], [0, 1]]
+  assert open_source("captions:m.jsonl", str(folder))[0]["text"] == "x"
+
+
+def test_tables_that_other_sources_read_name_this_one(folder):
+  (folder / "k.csv").write_text("file,label\npictures/r.png,a\npictures/g.png,b\n")
+  for spec, told in (("csv:k.csv", "csv:k.csv: is no source of images; a table that"),
+                     ("csv:k.csv:columns[image=file+label]", "example 0 is neither bytes nor a"
+                      " uint8 array, but a text; a table that")):
+    c = config(spec, folder)
+    c.data.ops = (common.op("decode_image"), common.op("images", size=4))
+    with pytest.raises(DataError) as e:
+      Dataset(c.data, c.tokenizer).check((spec,))
+    assert f"{told} names files of images and their labels is read by captions:" in str(e.value)
 
 
 def test_rows_have_pixels_and_tokens(folder):

@@ -14,7 +14,7 @@ from jtx.data.op import Column, ImageOp
 from jtx.data.ops import boxes
 from jtx.data.ops.labels import are_numbers, check_names, collected_names, name_of
 from jtx.data.ops.multi_label import items_of, multi_hot
-from jtx.data.sources.images import class_names
+from jtx.data.sources.images import TABLE, class_names
 from jtx.errors import BadExample, ConfigError, DataError, listed
 from jtx.ranges import CountOrNone, Share
 
@@ -152,7 +152,9 @@ class DecodeImage(ImageOp):
 
   def _of_array(self, image: Any, path: str) -> Image.Image:
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
-      raise DataError(f"op decode_image: the image of {path} is neither bytes nor a uint8 array")
+      told = f", but a text; {TABLE}" if isinstance(image, str) else ""
+      raise DataError(f"op decode_image: the image of {path} is neither bytes nor a uint8 array"
+                      f"{told}")
     if self.channels == 1 and image.ndim == 3 and image.shape[2] == 1:
       image = image[..., 0]
     if not (image.ndim == 2 if self.channels == 1 else image.shape[2:] == (3,)):

@@ -1,4 +1,4 @@
-"""Sources of images with texts: files that a table lists, and scenes of handwritten digits."""
+"""Sources of images with texts or labels: files that a table lists, and scenes of digits."""
 
 import functools
 import os
@@ -11,11 +11,14 @@ from jtx.data.sources.images import Digits
 from jtx.data.sources.views import View, value_of
 from jtx.errors import ConfigError, DataError
 
-KEYS = "image", "text"
+TOLD = "text", "label"  # what a row tells of an image: one of them, or both
 
 
 class CaptionsSource:
-  """Files of images and their texts: a row of a table has an "image", its file, and a "text".
+  """Files of images, and what they show: a row of a table has an "image", its file, and more.
+
+  That is a "text", or the "label" of a classifier, or both. Classes are known when all labels are
+  read, for which no image is.
 
   Args:
     name: the spec.
@@ -25,19 +28,21 @@ class CaptionsSource:
   Raises:
     DataError: a row has other columns.
   """
-  columns, classes = KEYS, None
+  classes = None
 
   def __init__(self, name: str, rows: Any, folder: str):
     self.name, self._rows, self._folder = name, rows, folder
-    if len(rows):
-      self._check(0)
+    self.columns = ("image", *(key for key in TOLD if len(rows) and key in self._check(0)))
 
-  def _check(self, i: int) -> dict[str, str]:
+  def _check(self, i: int) -> dict[str, Any]:
     row = self._rows[i]
-    if missing := [key for key in KEYS if not isinstance(row.get(key), str)]:
-      raise DataError(f"{self.name}: example {i} has no text {missing[0]!r} but {', '.join(row)};"
-                      " image is the file and text what it shows, which"
-                      " :columns[image=NAME+text=NAME] takes from columns of other names")
+    told = "label" in row or isinstance(row.get("text"), str)
+    if not told or not isinstance(row.get("image"), str):
+      missing = "'text' and no 'label'" if isinstance(row.get("image"), str) else "'image'"
+      raise DataError(f"{self.name}: example {i} has no text {missing} but {', '.join(row)};"
+                      " image is the file, text what it shows and label its class, which"
+                      " :columns[image=NAME+text=NAME] and :columns[image=NAME+label=NAME] take"
+                      " from columns of other names")
     return row
 
   def __len__(self) -> int:
@@ -50,10 +55,23 @@ class CaptionsSource:
       image = files.read(path)
     except DataError as e:
       raise DataError(f"{self.name}: the image of example {i}: {e}") from None
-    return {"image": image, "text": row["text"], "path": path}
+    return {"image": image, **{key: row[key] for key in TOLD if key in row}, "path": path}
 
-  def column(self, key: str) -> Iterator[str]:
-    """The texts in order, for which no image is read; or the names of the files."""
+  def path(self, i: int) -> str:
+    """The file of an example's image."""
+    return os.path.join(self._folder, self._check(i)["image"])
+
+  def line(self, i: int) -> int | None:
+    """The number of an example's line in the table, from 1, where that is known."""
+    line = getattr(self._rows, "line", None)
+    return line(i) if line else None
+
+  @property
+  def labels(self) -> list[Any]:
+    return list(self.column("label"))
+
+  def column(self, key: str) -> Iterator[Any]:
+    """The texts or labels in order, for which no image is read; or the names of the files."""
     yield from (value_of(self._rows, i, key) for i in range(len(self)))
 
 

@@ -20,6 +20,9 @@ from jtx.data.sources.parts import Part
 from jtx.errors import BadExample, DataError, listed
 
 MOST_CLASSES = 1_000_000  # of numbers, whose largest says how many there are
+# What an error says to those who have named files of images in a table.
+TABLE = ("a table that names files of images and their labels is read by"
+         " captions:FILE:columns[image=NAME+label=NAME], with the names of its columns")
 HEAD = 512  # bytes in front of a file in an archive, usually far fewer: read with it in one go
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
 
@@ -299,7 +302,9 @@ def class_names(sources: Sequence[Any]) -> tuple[str, ...]:
     DataError: a source does not tell them.
   """
   for source in sources:
-    if getattr(source, "classes", None) is None:
+    if not hasattr(source, "classes"):
+      raise DataError(f"{source.name}: is no source of images; {TABLE}")
+    if source.classes is None:
       raise DataError(f"{source.name}: does not tell its classes; write them in order into the"
                       " names of 'decode_image'")
   return max((source.classes for source in sources), key=len)

@@ -70,8 +70,8 @@ def open_source(spec: str, path: str = "") -> Source:
       blank_lines:corpus.txt             one file, blank lines between its documents
       images:FOLDER[:each[:90%]]         a folder a class, in a folder or a zip archive: "image",
                                          "label"; here, of the first 90 % of each class
-      captions:train.tsv                 files of images and their texts, by columns "image" and
-                                         "text" of a TSV or CSV with a header, or of JSONL
+      captions:train.tsv                 files of images, by the column "image" of a TSV or CSV
+                                         with a header, or of JSONL, and "text", "label" or both
       wds:train-{00..99}.tar             WebDataset: KEY.jpg and KEY.cls in tar archives
       npz:train.npz[:rows[:90%]]         arrays "images" and "labels"; here, of their first 90 %
       coco:instances.json[:images[F]]    boxes in COCO's format; the images are in the folder F, or
@@ -97,11 +97,7 @@ def open_source(spec: str, path: str = "") -> Source:
     DataError: a file or dataset that is missing, empty or broken.
   """
   kind, colon, rest = spec.partition(":")
-  if kind not in KINDS and all(is_there(file, path) for file in spec.split(",")):
-    parallel = "" if "," in spec else f", and of parallel texts text:{spec},FILE"
-    raise config.ConfigError(f"source: {spec!r} lacks the kind of file that it is; write"
-                             f" KIND:{spec}, such as text:{spec}{parallel}; kinds are:"
-                             f" {', '.join(KINDS)}")
+  _check_kind(spec, kind, path)
   opener = config.lookup(KINDS, kind, "source")
   if not colon or not rest:
     raise config.ConfigError(f"source: {spec!r} names no data; write {kind}:NAME")
@@ -111,9 +107,14 @@ def open_source(spec: str, path: str = "") -> Source:
   return source
 
 
-def is_there(file: str, path: str) -> bool:
-  """Whether a file is in the folder of the data, or in the working directory."""
-  return bool(file) and any(storage.exists(name) for name in (join(path, file), file))
+def _check_kind(spec: str, kind: str, path: str) -> None:
+  """Raises ConfigError for a file alone, in the folder of the data or the working directory."""
+  there = lambda file: any(storage.exists(name) for name in (join(path, file), file))
+  if kind not in KINDS and all(file and there(file) for file in spec.split(",")):
+    parallel = "" if "," in spec else f", and of parallel texts text:{spec},FILE"
+    raise config.ConfigError(f"source: {spec!r} lacks the kind of file that it is; write"
+                             f" KIND:{spec}, such as text:{spec}{parallel}; kinds are:"
+                             f" {', '.join(KINDS)}")
 
 
 # Openers: (spec, what follows "KIND:" in it, path) -> Source
@@ -193,12 +194,13 @@ def _open_images(spec: str, rest: str, path: str) -> Source:
 
 
 def _open_captions(spec: str, rest: str, path: str) -> Source:
-  file, options = specs.options(spec, rest, path, ("rows", "columns"))
-  ending = os.path.splitext(file)[1].lower()
+  ending = os.path.splitext(specs.without_options(rest))[1].lower()
+  more = ("delimiter", "header") if ending == ".csv" else ()
+  file, options = specs.options(spec, rest, path, ("rows", "columns", *more))
   if ending not in TABLES:
     raise config.ConfigError(f"source: {spec!r} names {file}; it is a table in a file that ends in"
                              f" {', '.join(TABLES)}, beside the images that it lists")
-  rows = captions.rows_of(TABLES[ending](spec, file), options.columns, options.rows)
+  rows = captions.rows_of(TABLES[ending](spec, file, options), options.columns, options.rows)
   return captions.CaptionsSource(spec, rows, os.path.dirname(file))
 
 
@@ -243,8 +245,8 @@ def _open_embedded(spec: str, rest: str, path: str) -> Source:
 
 
 # Tables of `captions`, by the endings of their files.
-TABLES = {".tsv": lambda spec, file: TsvSource(spec, file, header=True),
-          ".csv": lambda spec, file: CsvSource(spec, file, specs.Options()), ".jsonl": JsonlSource}
+TABLES = {".tsv": lambda spec, file, options: TsvSource(spec, file, header=True),
+          ".csv": CsvSource, ".jsonl": lambda spec, file, options: JsonlSource(spec, file)}
 
 KINDS: dict[str, Callable[[str, str, str], Source]] = {
     "text": _open_text,

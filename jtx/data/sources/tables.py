@@ -186,7 +186,8 @@ class CsvSource:
       for other, told in ((";", ";"), ("\t", "tab"), ("|", "|")):
         if other in first[0]:
           raise DataError(f"{file}:1: is one column by commas, {first[0]!r}; where another"
-                          f" character parts the columns, write csv:FILE:delimiter[{told}]")
+                          f" character parts the columns, write {name.partition(':')[0]}:FILE"
+                          f":delimiter[{told}]")
     if options.header:
       first = [column or str(number) for number, column in enumerate(first)]
     self.columns = named(file, first, options.header)

@@ -9,6 +9,7 @@ import pytest
 
 from jtx.data.ops.augment import RandomErasing
 from jtx.data.ops.decode import DecodeImage
+from jtx.data.sources.images import TABLE
 from jtx.errors import BadExample, ConfigError, DataError
 from tests.data.ops.pictures import TEN, array, bytes_of, grey_of, noise, same, smooth
 
@@ -98,7 +99,8 @@ def test_ops_do_not_write_into_the_arrays_of_a_source():
    "op decode_image: the image of p.x is an array [5], and channels=1 needs [H, W] or [H, W, 1]"),
   (3, np.zeros((5, 4, 3)),
    "op decode_image: the image of p.x is neither bytes nor a uint8 array"),
-  (3, "p.x", "op decode_image: the image of p.x is neither bytes nor a uint8 array"),
+  (3, "p.x", f"op decode_image: the image of p.x is neither bytes nor a uint8 array, but a text;"
+   f" {TABLE}"),
 ])
 def test_arrays_of_another_kind_are_refused(channels, value, message):
   with pytest.raises(DataError) as e:
