@@ -1,8 +1,9 @@
 """The arguments of a config file, as in `--config=configs/bert.py:large,seq=512`."""
 
-from typing import Any
+from typing import Any, Mapping, Sequence
 
 from ml_collections import ConfigDict
+from ml_collections.config_flags import config_path
 
 from jtx.errors import ConfigError, nearest
 
@@ -13,12 +14,13 @@ DATA = ("corpus", "train", "val", "dev", "others")
 def parse_args(arg: str, **defaults: Any) -> ConfigDict:
   """The arguments of `--config=file.py:arg`: "large,seq=512,tiny", typed by `defaults`.
 
-  A bare word sets the bool of that name, or else the first argument.
+  A bare word sets the bool of that name, or else the first argument. `given` is added, the names of
+  those that are not left as they are.
 
   Raises:
     ConfigError: an unknown argument, a value of another type, or data beside `tiny`.
   """
-  args = ConfigDict(defaults)
+  args, given = ConfigDict(defaults), []
   first = next(iter(defaults))
   for word in filter(None, (arg or "").split(",")):
     key, equals, value = word.partition("=")
@@ -26,6 +28,7 @@ def parse_args(arg: str, **defaults: Any) -> ConfigDict:
       key, value = (key, "true") if isinstance(defaults.get(key), bool) else (first, key)
     if key not in defaults:
       raise ConfigError(f"config argument {word!r}: {nearest(key, defaults)}")
+    given.append(key)
     kind = type(defaults[key])
     try:
       args[key] = {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
@@ -34,6 +37,7 @@ def parse_args(arg: str, **defaults: Any) -> ConfigDict:
   for key in DATA:
     if key in defaults and args[key] != defaults[key]:
       refuse_beside_tiny(args, key)
+  args.given = tuple(given)
   return args
 
 
@@ -76,6 +80,24 @@ def choose(table: dict[str, Any], name: str, what: str) -> Any:
   if name not in table:
     raise ConfigError(f"config argument {what}={name!r}: {nearest(name, table)}")
   return table[name]
+
+
+def check_brought(args: ConfigDict, asked: ConfigDict, brought: ConfigDict,
+                  keys: Mapping[str, Sequence[str]]) -> None:
+  """Raises ConfigError where an argument that was given is not what the model of `init` has.
+
+  Args:
+    args: with `init`.
+    asked: the config's model as the arguments alone would have it.
+    brought: that which `init` brings.
+    keys: of the model, that an argument is for.
+  """
+  for name, paths in keys.items():
+    for path in paths if name in args.given else ():
+      ours, theirs = (config_path.get_value(path, model) for model in (asked, brought))
+      if ours != theirs:
+        raise ConfigError(f"config argument {name}={args[name]}: the model that init={args.init}"
+                          f" brings has {path}={theirs}, not {ours}; leave out {name}")
 
 
 def check_range(key: str, value: int, least: int, most: int | None = None, of: str = "") -> None:

@@ -145,12 +145,13 @@ def ops(res: int, most: int, moves: tuple) -> tuple:
 
 def from_trained(c, args) -> None:
   """The model of a Hugging Face folder or a workdir; its classes are those of the data."""
-  path = hub.place(args.init)
+  path, asked = hub.place(args.init), c.model
   fields = open_saved(path).trunk_fields("detr")
   if fields["num_queries"] < c.data.ops[-1].max_boxes:
     raise ConfigError(f"config argument init={args.init!r}: its {fields['num_queries']} queries are"
                       f" fewer than the {c.data.ops[-1].max_boxes} boxes that an image may have")
   c.model, c.init_from = common.model("detr", **fields), path
+  arguments.check_brought(args, asked, c.model, {"queries": ("num_queries",)})
   if not c.model.backbone.groups:
     c.optim.lr_mults = (("^backbone/(stem|stage_0)", 0.0), ("^backbone/", 0.1))
 

@@ -1,5 +1,8 @@
 """Images for vision transformers: sources, augmentation, and encoders that are trained before."""
 
+from typing import Any
+
+from jtx import hub
 from jtx.errors import ConfigError
 from jtx.saved.folder import open_saved
 
@@ -7,16 +10,38 @@ from . import arguments, common
 
 IMAGENET = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 CROPS = ("inception", "pad", "none")
+# What arguments of a model's size are for, by keys of the model.
+SIZED_BY = {"size": ("stack.width", "stack.num_layers", "stack.block.attention.num_heads"),
+            "patch": ("patch_size",), "channels": ("image.channels",)}
 
 
-def from_trained(c, path: str) -> None:
-  """The encoder of a Hugging Face folder or a workdir, at the config's size of images."""
-  fields = open_saved(path).trunk_fields("vit")
+def from_trained(c, args) -> None:
+  """The encoder of a Hugging Face folder or a workdir, at the config's size of images.
+
+  Where a `pool` may be given and is not, it is that of the folder's own classifier.
+
+  Raises:
+    ConfigError: arguments that were given are for another model.
+  """
+  saved, asked = open_saved(args.init), c.model.copy_and_resolve_references()
+  fields = saved.trunk_fields("vit")
   fields["image"] = {**fields["image"], "size": c.model.image.size}
   common.apply(c, {"model": fields})
+  arguments.check_brought(args, asked, c.model, SIZED_BY)
   if "trained" in c.model.stack.position:
     c.model.stack.position.trained = True  # MAE's are not, while it pretrains
-  c.init_from = path
+  if "pool" in args and "pool" not in args.given:
+    common.apply(c, {"model.head": classifier_of(saved)})
+  c.init_from = hub.place(args.init)
+
+
+def classifier_of(saved) -> dict[str, Any]:
+  """How a folder's own classifier pools; nothing where it has none, as MAE."""
+  try:
+    head = saved.finetuned_fields("classes")[1]["head"]
+  except ConfigError:
+    return {}
+  return {key: head[key] for key in ("pool", "norm") if key in head}
 
 
 def add_data(c, args) -> None:

@@ -7,14 +7,14 @@ A source is a folder or zip archive with a folder for each class (images:PATH), 
 or a dataset of TFDS (tfds:cifar10:train); parts are written images:photos.zip:each[:90%]. With
 `init` the encoder is a trained one, of Hugging Face or a workdir; its positions are interpolated to
 `res` and its head is new (section 3.2). Arguments: size (ti, s, b, l, h), patch and res in pixels,
-channels (1 for grey), crop (inception, pad: for small images, or none), scores of `val`, joined by
-"+" (docs/classification.md has all), multi, for any number of labels an image, and those of ARGS.
+channels (1 for grey), crop (inception, pad: for small images, or none), pool (first, mean,
+first_mean or attention; if not given that of the classifier that `init` has, and else first),
+scores of `val`, joined by "+" (docs/classification.md has all), multi, for any number of labels an
+image, and those of ARGS.
 
 `sweep_positions` is the ablation of appendix D.4: no positions, 1-D, 2-D and relative ones; at the
 stem, or in every layer, each its own or shared. Here it also has sines, and 2-D RoPE.
 """
-
-from jtx import hub
 
 from . import arguments, common, images
 
@@ -66,7 +66,7 @@ def build(c, args, size: str, patch: int, res: int, channels: int = 3, pool: str
     common.apply(c, {"model.image": dict(mean=(0.5,), std=(0.5,))})
   c.objective = common.objective("classify")
   if args.init:
-    images.from_trained(c, hub.place(args.init))
+    images.from_trained(c, args)
   images.add_data(c, args)
 
 

@@ -342,6 +342,46 @@ def test_wrong_arguments(arg, message):
     module("nmt_base").get_config(arg)
 
 
+@pytest.fixture
+def trained_images(tmp_path):
+  """Folders of models of images, of which no weight is read: by Hugging Face, and of a run."""
+  for name in ("dinov2", "vit", "vit_mae"):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "config.json").write_text(json.dumps({
+        "model_type": name, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "patch_size": 4, "image_size": 16}))
+  for name, c in (("run", module("vit").get_config("s,patch=4,res=16,pool=mean,train=npz:a.npz")),
+                  ("detector", module("detr").get_config("digits,queries=12"))):
+    (tmp_path / name).mkdir()
+    config_files.save(c, str(tmp_path / name / "config.json"))
+  return tmp_path
+
+
+@pytest.mark.parametrize("name, args, message", [
+    ("vit", "ti,init=vit", "size=ti: the model that init=.*vit brings has stack.width=32, not 192;"
+     " leave out size"),
+    ("vit", "patch=8,init=vit", "patch=8: .* brings has patch_size=4, not 8; leave out patch"),
+    ("vit", "patch=16,init=run", "patch=16: .* brings has patch_size=4, not 16"),  # the default
+    ("vit", "channels=1,init=vit", "channels=1: .* brings has image.channels=3, not 1"),
+    ("deit", "b,init=run", "size=b: .* brings has stack.width=384, not 768"),
+    ("mae", "l,init=run", "size=l: .* brings has stack.width=384, not 1024"),
+    ("detr", "digits,queries=11,init=detector", "queries=11: .* brings has num_queries=12, not 11"),
+    ("vit_digits", "patch=2,init=vit", "patch=2: .* brings has patch_size=4, not 2"),
+])
+def test_arguments_for_another_model_than_that_of_init(name, args, message, trained_images):
+  args = args.replace("init=", f"init={trained_images}/")
+  with pytest.raises(ConfigError, match=f"^config argument {message}"):
+    module(name).get_config(args)
+
+
+@pytest.mark.parametrize("args, pool", [
+    ("init=dinov2", "first_mean"), ("init=dinov2,pool=first", "first"), ("init=vit", "first"),
+    ("init=vit_mae", "first"), ("init=run", "mean"), ("s,patch=4,init=run,pool=first", "first")])
+def test_a_head_pools_as_the_classifier_of_init(args, pool, trained_images):
+  c = module("vit").get_config(args.replace("init=", f"init={trained_images}/"))
+  assert (c.model.head.pool, c.model.patch_size, c.model.head.task) == (pool, 4, "classes")
+
+
 @pytest.mark.slow
 def test_the_decoded_length_fits_learned_positions():
   """A learned table must hold every position that training and decoding can ask for."""

@@ -223,6 +223,9 @@ class Workdir(Saved):
     name, fields = self.fields()
     if name == "decoder":
       return name, {**fields, "lm": lm, "head": trunks.decoder_head(task)}
+    if "image" in fields:  # pooled as the head that it has
+      own = {k: v for k, v in self.config.model.head.items() if k in ("pool", "norm")}
+      return name, {**fields, "head": {"task": task, **own}}
     if name == "encdec":  # whose head is as T5's and BART's, behind the begin token
       tokenizer, = set(self.tokenizers().values())
       own = {"task": task, "pool": "none"} if TASKS[task].by_token else {
