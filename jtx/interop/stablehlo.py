@@ -77,11 +77,11 @@ def save(directory: str, model: Any, params: Any, *, length: int = 128,
   inputs, function, outputs = _images(model) if "image" in model.example() else _texts(
       model, length)
   exported = _exported(function, params, inputs)
+  batch, *row = exported.out_avals[0].shape
   signature = {
       "inputs": {name: {"shape": ["batch", *shape], "dtype": kind, "is": what}
                  for name, (shape, kind, what) in inputs.items()},
-      "outputs": {"shape": [str(n) for n in exported.out_avals[0].shape], "dtype": "float32",
-                  "is": outputs},
+      "outputs": {"shape": [str(batch), *row], "dtype": "float32", "is": outputs},
       "labels": labels and list(labels), "platforms": list(exported.platforms),
       "jax": jax.__version__}
   texts = {"signature.json": signature}

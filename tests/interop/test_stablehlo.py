@@ -46,7 +46,7 @@ def test_texts(tmp_path):
   stablehlo.save(folder, BERT, params, length=9, labels=tuple("abcd"), tokenizer=TOKENIZER)
   signature = json.loads((tmp_path / "program" / "signature.json").read_text())
   assert signature["platforms"] == ["cpu", "cuda", "tpu"] and signature["labels"] == list("abcd")
-  assert signature["outputs"]["shape"] == ["batch", "4"]
+  assert signature["outputs"]["shape"] == ["batch", 4]
   assert signature["inputs"]["ids"]["shape"] == ["batch", 9]
   draw = np.random.default_rng(0)
   ids = draw.integers(BERT.vocab_size, size=(3, 9), dtype=np.int32)
