@@ -1,7 +1,8 @@
 """The source of images with boxes of PASCAL VOC, whose annotations are XML."""
 
 import os
-from typing import Any
+import re
+from typing import Any, Iterator
 import xml.etree.ElementTree as ET
 
 from jtx.data.sources import files
@@ -18,6 +19,7 @@ from jtx.data.sources.images import Archive
 from jtx.errors import BadExample, DataError
 
 IMAGES, ANNOTATIONS, SETS = "JPEGImages/", "Annotations/", "ImageSets/Main/"
+FLAGGED = re.compile(r"(.*\S)\s+-?[01]")  # 1 where an image has the class, -1 where not, else 0
 LEVELS = 5  # of folders that are listed: VOCdevkit/VOC2012/ImageSets/Main, and what is in it
 
 
@@ -47,25 +49,33 @@ def voc(name: str, path: str, split: str) -> BoxesSource:
   stems = {os.path.splitext(n)[0].removeprefix(root + IMAGES): n for n in sorted(names)
            if n.startswith(root + IMAGES) and not n.endswith("/")}
   images = []
-  for identity in _identities(path, place, names, root, split):
+  for identity, where in _identities(path, place, names, root, split):
     file = f"{root}{ANNOTATIONS}{identity}.xml"
     for missing in [file] * (file not in names) + [f"{root}{IMAGES}{identity}.jpg"] * (
         identity not in stems):
-      raise DataError(f"{path}: has no {missing}, and {split or 'Annotations'} has {identity}")
+      raise DataError(f"{where}: names {identity!r}, and there is no {missing}")
     images.append(Annotated(stems[identity], voc_objects(place, file)))
   return BoxesSource(name, place, images)
 
 
-def _identities(path: str, place: Place, names: set[str], root: str, split: str) -> list[str]:
-  """The images of a split by their names, in the order of its list."""
+def _identities(path: str, place: Place, names: set[str], root: str,
+                split: str) -> Iterator[tuple[str, str]]:
+  """The images of a split by their names, in the order of its list, and where each is named."""
   if not split:
     own = (n.removeprefix(root + ANNOTATIONS) for n in names
            if n.startswith(root + ANNOTATIONS) and n.endswith(".xml"))
-    return sorted(n.removesuffix(".xml") for n in own)
+    where = os.path.join(place.path, root, ANNOTATIONS)
+    yield from ((identity, where) for identity in sorted(n.removesuffix(".xml") for n in own))
+    return
   for folder in (SETS, ""):
-    if f"{root}{folder}{split}.txt" in names:
-      lines = place.read(f"{root}{folder}{split}.txt").decode("utf-8", "replace").splitlines()
-      return [line.split()[0] for line in lines if line.strip()]
+    if (file := f"{root}{folder}{split}.txt") in names:
+      lines = map(str.strip, place.read(file).decode("utf-8", "replace").splitlines())
+      for number, line in enumerate(lines, 1):
+        # Lists of a class have a flag behind the name, in which there may be spaces, too.
+        flagged = FLAGGED.fullmatch(line) if f"{root}{ANNOTATIONS}{line}.xml" not in names else None
+        if line:
+          yield (flagged[1] if flagged else line), f"{os.path.join(place.path, file)}:{number}"
+      return
   known = sorted({os.path.basename(n).removesuffix(".txt") for n in names if n.endswith(".txt")
                   and os.path.dirname(n) + "/" in (root + SETS, root or "/")})
   raise DataError(f"{path}: has no list {split}.txt of images, in {SETS} or beside it; it has"

@@ -159,14 +159,28 @@ def test_pascal_voc(tmp_path, caplog, archive, root, lists):
      " name"),
     ("Annotations/b.xml", xml(("cat", 1, "x", 3, 4)).encode(), "{}/Annotations/b.xml: object 0 has"
      " the bndbox ['1', 'x', '3', '4']; it needs the numbers xmin, ymin, xmax and ymax"),
-    ("Annotations/b.xml", None, "{}: has no Annotations/b.xml, and val has b"),
-    ("JPEGImages/b.png", None, "{}: has no JPEGImages/b.jpg, and val has b"),
+    ("Annotations/b.xml", None, "{}/val.txt:2: names 'b', and there is no"
+     " Annotations/b.xml"),
+    ("JPEGImages/b.png", None, "{}/val.txt:2: names 'b', and there is no JPEGImages/b.jpg"),
+    ("val.txt", b"a\n\nb c  -1\n", "{}/val.txt:3: names 'b c', and there is no"
+     " Annotations/b c.xml"),
 ])
 def test_what_is_not_voc(tmp_path, name, data, message):
   named = voc_files("") | {name: data}
   write_tree(tmp_path / "voc", **{"": {n: d for n, d in named.items() if d is not None}})
   assert error_of(DataError, open_source, "voc:voc:val", str(tmp_path)) == (
       message.format(tmp_path / "voc"))
+
+
+def test_names_of_images_may_have_spaces(tmp_path):
+  """What looks like a flag is of the name where an annotation has it."""
+  image, note = png(1), xml(("dog", 1, 1, 2, 2)).encode()
+  write_tree(tmp_path / "voc", **{"": {"val.txt": b"train 1\ntrain 2  1\r\nc -1\n"} | {
+      f"{folder}{name}.{kind}": data for name in ("train 1", "train 2", "c", "train")
+      for folder, kind, data in (("JPEGImages/", "png", image), ("Annotations/", "xml", note))}})
+  source = open_source("voc:voc:val", str(tmp_path))
+  assert [os.path.basename(source[i]["path"]) for i in range(len(source))] == [
+      "train 1.png", "train 2.png", "c.png"]
 
 
 def test_a_folder_without_annotations(tmp_path):
