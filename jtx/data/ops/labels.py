@@ -15,8 +15,8 @@ from jtx.errors import ConfigError, DataError, ExampleError, listed
 from jtx.ranges import NotNegative
 
 SHOWN = 20  # names that a message has at most
-TO_PREDICT = ("; for a number that is to be predicted take the op 'number', as the config classify.py"
-              " does with names=")
+TO_PREDICT = ("; for a number that is to be predicted take the op 'number', as the config"
+              " classify.py does with names=")
 UNKNOWN = (None, "", "?", "-1", -1)  # labels of examples that are yet to be predicted
 
 

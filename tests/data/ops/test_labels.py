@@ -38,7 +38,8 @@ def test_many_names_are_not_all_listed():
   shown = ", ".join(f"n{i}" for i in range(20))
   op = Label(names=tuple(f"n{i}" for i in range(190)))
   assert fails(DataError, op, {"id": 7, "label": "x"}) == (
-      f"op label: example 7 has label='x'; valid are {shown} and 170 more, or their numbers 0 to 189")
+      f"op label: example 7 has label='x'; valid are {shown} and 170 more, or their"
+      " numbers 0 to 189")
   assert op.misfit({"label": "x"}) == (
       f"'label' is 'x', but in the data of the run it is a label, one of {shown} and 170 more")
   numbers = Label(names=("none", *(f"{i / 100}" for i in range(20))))
@@ -145,8 +146,8 @@ def test_a_number_beyond_the_limit():
   rows = [{"id": i, "score": v} for i, v in enumerate(["-5", 5.000001, 0])]
   np.testing.assert_allclose([e["label"] for e in op(rows, None)], [-1, 1, 0], atol=1e-6)
   assert fails(DataError, op, {"id": 4, "score": "7.5"}) == (
-      "op number: example 4 has score='7.5', which times scale=0.2 is 1.5, and must be from -1 to 1;"
-      " set scale so that all numbers are, such as 0.2 for scores from 0 to 5")
-  assert op.misfit({"score": 7}) == ("'score' is 7, but in the data of the run it is a number, which"
-                                     " times 0.2 is from -1 to 1")
+      "op number: example 4 has score='7.5', which times scale=0.2 is 1.5, and must be from -1 to"
+      " 1; set scale so that all numbers are, such as 0.2 for scores from 0 to 5")
+  assert op.misfit({"score": 7}) == ("'score' is 7, but in the data of the run it is a number,"
+                                     " which times 0.2 is from -1 to 1")
   assert op.misfit({"score": 5}) == op.misfit({}) == Number(key="score").misfit({"score": 7}) == ""
