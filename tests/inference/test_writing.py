@@ -53,7 +53,7 @@ def test_settings_become_a_search(folder):
 def test_texts_are_written_by_the_rules(folder, tmp_path):
   translate = jtx.Translator(str(folder), batch_size=2)
   found = [best[0] for best in translate.hypotheses(TEXTS)]
-  assert found[1] == ("", 0.0, ())
+  assert found[1] == ("", 0.0, (), 0.0)
   for text in (found[0], found[2]):
     assert text.tokens[0] == 7 and len(text.tokens) <= 7 and 5 not in text.tokens
     assert len(set(text.tokens)) == len(text.tokens)
