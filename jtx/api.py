@@ -30,7 +30,7 @@ from jtx.inference import boxes, tasks
 from jtx.inference.continuations import Continuation, Limits, TextGenerator
 from jtx.inference.decode import METHODS
 from jtx.inference.images import ImageClassifier, ImagePredictor, takes_images
-from jtx.inference.predictions import Answered, Labels, Prediction, Tagged, listed
+from jtx.inference.predictions import Answered, Labels, Prediction, Tagged, listed, texts_of
 from jtx.inference.texts import TextClassifier, TextEmbedder
 from jtx.inference.translate import Hypothesis
 from jtx.inference.translate import Translator as TextTranslator
@@ -39,7 +39,7 @@ from jtx.saved import speaking
 from jtx.saved.folder import open_saved
 from jtx.saved.languages import between
 from jtx.saved.pretrained import load_pretrained, load_tokenizer, push_to_hub, save_pretrained
-from jtx.saved.trained import MAX_LENGTH, trained
+from jtx.saved.trained import MAX_LENGTH, Cleaner, trained
 
 __all__ = ("Answerer", "Classifier", "Detector", "Embedder", "FillMask", "Generator", "Tagger",
            "Translator", "attention", "load_pretrained", "load_tokenizer", "push_to_hub",
@@ -77,6 +77,7 @@ class Opened:
       self._check()
     if not self.takes_images and not self.translates:
       self.trained = trained(self.saved, self.model, self.params, max_length, batch_size)
+      self.cleaned = Cleaner(self.saved)
 
   def _check(self) -> None:
     """Raises ConfigError where the model is not for this class."""
@@ -98,7 +99,7 @@ class Opened:
     return self.trained.max_length
 
   def predict(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return tasks.predict(self.trained, inputs)
+    return tasks.predict(self.trained, self.cleaned(inputs))
 
 
 class Embedder(Opened):
@@ -121,7 +122,7 @@ class Embedder(Opened):
 
   def __call__(self, texts: Sequence[str]) -> Any:
     """[N] texts to float32 [N, D]."""
-    return self.embed(listed(texts))
+    return self.embed(*self.cleaned.columns(text=texts_of(texts)))
 
 
 class Classifier(Opened):
@@ -147,7 +148,9 @@ class Classifier(Opened):
 
     An image is a path, the bytes of a file, or a uint8 array [H, W, C].
     """
-    return self.classify(listed(inputs, second), *([] if second is None else [second]))
+    if self.takes_images:
+      return self.classify(listed(inputs))
+    return self.classify(*self.cleaned.columns(text=texts_of(inputs, second), second=second))
 
 
 class Detector(Opened):
@@ -156,8 +159,7 @@ class Detector(Opened):
 
   def __init__(self, directory: str, *, batch_size: int = boxes.BATCH_SIZE, **options: Any):
     super().__init__(directory, batch_size=batch_size, **options)
-    self.labels = self.saved.labels() or tuple(
-        f"LABEL_{i}" for i in range(self.model.head.outputs))
+    self.labels = self.saved.labels() or tuple(f"LABEL_{i}" for i in range(self.model.head.outputs))
     self.detect = boxes.Detector(self.model, self.params, self.saved.image_ops(self.model),
                                  self.labels, batch_size=self.batch_size)
 
@@ -198,7 +200,7 @@ class FillMask(Opened):
 
   def __call__(self, texts: Sequence[str]) -> list[list[dict[str, float]]]:
     """For each mask of each text, written by its name, such as [MASK]: tokens by probability."""
-    return [found["masks"] for found in self.predict([{"text": text} for text in listed(texts)])]
+    return [found["masks"] for found in self.predict([{"text": t} for t in texts_of(texts)])]
 
 
 class Translator(Opened):
@@ -328,8 +330,7 @@ def attention(model: Any, text: Any, second: str | None = None, *,
   Raises:
     ConfigError: there is no such layer or head, or the model has nothing of the kind.
   """
-  if isinstance(model, str):
-    model = Opened(model)
+  model = Opened(model) if isinstance(model, str) else model
   if kind is not None and not model.translates:
     raise ConfigError(f"kind={kind!r} is of a translator, which {model.directory} is not")
   if model.translates:

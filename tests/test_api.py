@@ -6,9 +6,14 @@ import types
 import numpy as np
 import pytest
 
+from configs import common
 import jtx
 from jtx import api
 from jtx.api import Classifier, Embedder
+from jtx.config import build
+from jtx.data.inputs import Reader
+from jtx.data.ops.registry import OPS
+from jtx.data.ops.text import Lowercase
 from jtx.data.tokenizers import kinds
 from jtx.data.tokenizers.files import read_tokenizer, save_tokenizers
 from jtx.errors import ConfigError, DataError
@@ -16,7 +21,7 @@ from jtx.figures.figure import COLUMN, PAGE
 from jtx.inference import attention
 from jtx.models.text_head import HeadConfig
 from jtx.nn.positions import Learned
-from jtx.saved import pretrained
+from jtx.saved import pretrained, trained
 from tests.helpers import encoder, run_command
 from tests.inference.test_continuations import (
     MODEL as LM, PARAMS as LM_PARAMS, TOKENIZER as LM_TOKENIZER)
@@ -48,6 +53,47 @@ def test_the_classifier_of_a_folder(saved):
       assert found.label == ("no", "yes")[logits.argmax()]
       np.testing.assert_allclose([found.scores["no"], found.scores["yes"]], p, atol=1e-5)
   assert classify([]) == []
+
+
+class Reverse(Lowercase):
+  """An op on texts whose effect no tokenizer hides."""
+
+  def __call__(self, examples, tokenizers):
+    return [{**e, **{field: backwards(e[field]) for field in self.fields}} for e in examples]
+
+
+def backwards(text):
+  return " ".join(reversed(text.split()))
+
+
+def test_texts_are_changed_as_the_run_s_data_is(saved, monkeypatch, caplog):
+  run = Reader(("tsv:t.tsv",), [Reverse(fields=("0", "1")),
+                                build(OPS, common.op("encode", texts=("0", "1")))])
+  texts = TEXTS[:2]
+  given = list(map(backwards, texts))
+  classify, embed, opened = Classifier(saved[0]), Embedder(saved[0]), api.Opened(saved[0])
+  expected = classify(texts, texts[::-1]), embed(texts), opened.predict([{"text": texts[1]}])
+  assert classify(given, given[::-1]) != expected[0]
+  monkeypatch.setattr("jtx.saved.trained.reader", lambda saved: run)
+  classify, embed, opened = Classifier(saved[0]), Embedder(saved[0]), api.Opened(saved[0])
+  assert classify(given, given[::-1]) == expected[0]
+  np.testing.assert_array_equal(embed(given), expected[1])
+  assert opened.predict([{"text": given[1]}]) == expected[2]
+  trained.warn_of_changes(api.open_saved(saved[0]))
+  assert "changes texts before they become tokens (Reverse), which what is" in caplog.text
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda folder: Classifier(folder)(["a", 3]), "input 2 is 3, which is not a text"),
+    (lambda folder: Classifier(folder)(["a"], [None]), "input 1 is None, which is not a text"),
+    (lambda folder: Embedder(folder)([float("nan")]), "input 1 is nan, which is not a text"),
+    (lambda folder: Embedder(folder, batch_size=-1), "batch_size=-1: valid are whole numbers"),
+    (lambda folder: Classifier(folder, max_length=2.5), "max_length=2.5: valid are whole numbers"),
+])
+def test_arguments_that_can_not_be(saved, call, message):
+  with pytest.raises((ConfigError, DataError)) as error:
+    call(saved[0])
+  assert str(error.value).startswith(message)
 
 
 def test_a_model_that_is_opened_is_not_loaded_again(saved):

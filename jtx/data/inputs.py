@@ -46,6 +46,11 @@ class Reader:
     self._ops = [narrowed(op, self.keys) for op in recipes.text_ops(ops) if not op.columns]
     self._specs = [spec for spec in sources if spec.partition(":")[0] in FILES]
 
+  @property
+  def changes(self) -> list[str]:
+    """The ops that change texts before they become tokens, by their classes."""
+    return [type(op).__name__ for op in self._ops if not op.renames]
+
   def spec_of(self, file: str, whole: bool = False) -> str | None:
     """The spec of a file that is read as one of the run's with this ending; None for plain lines.
 
@@ -143,7 +148,29 @@ class Reader:
                       f" {', '.join(self.inputs)}")
     if less := [name for name in self.inputs if name not in example]:
       raise DataError(f"has no {', '.join(less)}; it has {', '.join(example)}")
-    return {name: example[name] for name in self.inputs}
+    return self.cleaned({name: example[name] for name in self.inputs})
+
+  def cleaned(self, given: Input) -> Input:
+    """An input whose texts the run's ops have changed as those of its data; words stay.
+
+    What is no text, or is not as many texts as the run has, is left for others to refuse.
+    """
+    keys = {name: key for name, key in self.inputs.items() if name in given and name != "words"}
+    example: dict[str, Any] = {"id": 0}
+    for name, key in keys.items():
+      texts = [given[name]] if isinstance(key, str) else given[name]
+      names = flat([key])
+      if not isinstance(texts, list | tuple) or len(texts) != len(names) or not all(
+          isinstance(text, str) for text in texts):
+        return given
+      example |= zip(names, texts)
+    examples = [example]
+    for op in self._ops:
+      if not op.renames:
+        examples = narrowed(op, flat(keys.values()))(examples, None)
+    if not examples:  # an op drops empty texts
+      examples = [dict.fromkeys(flat(keys.values()), "")]
+    return {**given, **_picked(examples[0], keys)}
 
   def _of_example(self, example: Mapping[str, Any], renamed: bool = False) -> Input:
     """The input of an example with the keys of the run's data; `renamed` where an op has done."""
@@ -158,8 +185,7 @@ class Reader:
     if missing := [key for key in self.keys if key not in found]:
       raise DataError(f"has no {', '.join(map(repr, missing))}, of which the run makes its"
                       f" texts; it has {', '.join(example)}")
-    return {name: found[key] if isinstance(key, str) else [found[k] for k in key]
-            for name, key in self.inputs.items()}
+    return _picked(found, self.inputs)
 
   def _sources_of(self, keys: Sequence[str]) -> list[str]:
     """The keys of a raw example that become `keys` by the ops."""
@@ -168,6 +194,12 @@ class Reader:
         old = dict(entry.split("=") for entry in op.keep)
         keys = [old[key].partition(".")[0] if key in old else key for key in keys]
     return list(keys)
+
+
+def _picked(example: Mapping[str, Any], keys: Mapping[str, Any]) -> Input:
+  """The texts of an example by the names of inputs: one, or a list of several keys'."""
+  return {name: example[key] if isinstance(key, str) else [example[k] for k in key]
+          for name, key in keys.items()}
 
 
 def checked(given: Input, keys: Mapping[str, Any]) -> Input:

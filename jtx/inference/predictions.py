@@ -1,10 +1,11 @@
 """Predictions as values: probabilities of classes and labels, tags, answers; lists of inputs."""
 
+import reprlib
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
-from jtx.errors import DataError
+from jtx.errors import ConfigError, DataError
 
 
 class Prediction(NamedTuple):
@@ -42,6 +43,22 @@ def listed(inputs: Sequence[Any], second: Sequence[Any] | None = None) -> list[A
   inputs = list(inputs)
   if second is not None and len(second) != len(inputs):
     raise DataError(f"{len(inputs)} inputs and {len(second)} second ones, of which each has one")
+  return inputs
+
+
+def check_counts(**counts: int | None) -> None:
+  """Raises ConfigError where a size is neither None nor a whole number above 0."""
+  for name, x in counts.items():
+    if x is not None and (isinstance(x, bool) or not isinstance(x, int) or x < 1):
+      raise ConfigError(f"{name}={x!r}: valid are whole numbers from 1")
+
+
+def texts_of(inputs: Sequence[str], second: Sequence[str] | None = None) -> list[str]:
+  """Texts as a list; raises DataError as `listed`, and for one that is no text."""
+  for given in (inputs := listed(inputs, second), second or ()):
+    for number, text in enumerate(given, 1):
+      if not isinstance(text, str):
+        raise DataError(f"input {number} is {reprlib.repr(text)}, which is not a text")
   return inputs
 
 

@@ -199,7 +199,7 @@ def load(directory: str, architecture: str | None = None,
   heads = source.family.architectures[name]
   tensors = Tensors(source.directory, names, ties_embeddings(source))
   head = None
-  if architecture is None and source.family.model in ("encoder", "decoder"):
+  if architecture is None and source.family.model in ("encoder", "decoder", "xlnet"):
     head = sentences.read_head(directory)
   if head is not None:
     heads = frozenset()  # pooling has no parameters

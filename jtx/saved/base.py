@@ -50,8 +50,11 @@ def fitted(directory: str, model: Any, theirs: Any, params: Any,
   trunks.check_trunk(model, theirs, directory)
   flat = trunks.resized(model, flatten_dict(jax.tree.map(np.asarray, params), sep="/"), theirs)
   shapes = trunks.param_shapes(model)
+  # What another task's outputs mean is nothing to this one's, be there as many of them.
+  other = getattr(model, "head", None) and model.head.task != theirs.head.task
   found = {path: np.asarray(x) for path, x in flat.items()
-           if path in shapes and x.shape == shapes[path]}
+           if path in shapes and x.shape == shapes[path]
+           and not (other and path.startswith("task_head/output"))}
   return unflatten_dict(found, sep="/"), [path for path in shapes if path not in found]
 
 

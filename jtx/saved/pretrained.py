@@ -26,7 +26,7 @@ from jtx.nn import lora
 from jtx.nn.layers import compute_dtype
 from jtx.saved import card, converted
 from jtx.saved.folder import HuggingFace, Run, Saved, open_saved
-from jtx.saved.trained import MAX_LENGTH, lengths
+from jtx.saved.trained import MAX_LENGTH, lengths, warn_of_changes
 
 FORMATS = ("hf", "jtx", "peft")
 
@@ -169,9 +169,10 @@ def save_program(directory: str, model: Any, params: Any, like: Saved, *,
 
 def _opened(like: str | Saved, params: Any) -> tuple[Saved, card.Told | None]:
   """A folder, and what it tells of parameters if they are its own."""
-  if isinstance(like, Saved):
-    return like, like.told()
-  saved = open_saved(like)
+  saved = like if isinstance(like, Saved) else open_saved(like)
+  warn_of_changes(saved)
+  if saved is like:
+    return saved, saved.told()
   if not isinstance(saved, Run):
     return saved, None
   theirs = saved.load()[1]

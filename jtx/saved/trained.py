@@ -1,7 +1,8 @@
 """Trained models of folders with what predictions of texts need: tokenizer, labels, lengths."""
 
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
+from absl import logging
 import numpy as np
 
 from jtx.config import ConfigDict
@@ -11,7 +12,8 @@ from jtx.data.inputs import Reader
 from jtx.data.op import TOKENIZER
 from jtx.data.ops.captions import Caption
 from jtx.inference import texts
-from jtx.inference.tasks import Trained
+from jtx.inference.predictions import check_counts
+from jtx.inference.tasks import Input, Trained
 from jtx.saved.folder import Run, Saved, Workdir
 
 MAX_LENGTH = 256  # tokens, of a model that is not known to be trained with fewer or more
@@ -29,9 +31,10 @@ def trained(saved: Saved, model: Any, params: Any, max_length: int | None = None
     batch_size: texts at a time.
 
   Raises:
-    ConfigError: the tokenizer is not of the model's size.
+    ConfigError: the tokenizer is not of the model's size, or a number can't be.
     DataError: there is none.
   """
+  check_counts(max_length=max_length, batch_size=batch_size)
   found = lengths(saved) if max_length is None else {"max_length": max_length}
   found["max_length"] = texts.longest(model, found.get("max_length", MAX_LENGTH))
   if isinstance(saved, Workdir) and saved.texts is not None:
@@ -65,6 +68,34 @@ def caption_encoder(saved: Saved, model: Any) -> Callable[[str], np.ndarray]:
 def reader(saved: Saved) -> Reader | None:
   """How inputs are read as a run's own data is; None of another folder, and of runs of images."""
   return reader_of(saved.config, saved.data) if isinstance(saved, Run) else None
+
+
+def warn_of_changes(saved: Saved) -> None:
+  """Warns where a run's ops change texts before they become tokens, which no copy of it does."""
+  if (found := reader(saved)) is not None and found.changes:
+    logging.warning("%s changes texts before they become tokens (%s), which what is written of it"
+                    " does not: give that texts that are changed so", saved.directory,
+                    ", ".join(found.changes))
+
+
+class Cleaner:
+  """Makes inputs as a run's data are before they become tokens; those of others stay as they are.
+
+  Args:
+    saved: the folder of the model.
+  """
+
+  def __init__(self, saved: Saved):
+    self._reader = reader(saved)
+
+  def __call__(self, inputs: Sequence[Input]) -> list[Input]:
+    return [x if self._reader is None else self._reader.cleaned(x) for x in inputs]
+
+  def columns(self, **texts: Sequence[str] | None) -> list[list[str]]:
+    """The same of lists of texts by the names of inputs, such as `text`; None is left out."""
+    given = {name: x for name, x in texts.items() if x is not None}
+    found = self([dict(zip(given, row)) for row in zip(*given.values(), strict=True)])
+    return [[x[name] for x in found] for name in given]
 
 
 def reader_of(config: ConfigDict, data: Dataset) -> Reader | None:

@@ -92,7 +92,7 @@ def predictions(opened: api.Opened, task: str, max_batch: int) -> Kind:
 
   def call(inputs):
     trained = opened.trained._replace(batch_size=rows(len(inputs), max_batch))
-    return tasks.predict(trained, inputs)
+    return tasks.predict(trained, opened.cleaned(inputs))
 
   return Kind(name="predict", does=f"The prediction of the head for {task!r}.", call=call,
               fields=fields_of(task, both_orders=bool(opened.model.head.both_orders)))

@@ -44,6 +44,25 @@ def test_a_label_is_no_text(tmp_path):
       {"text": "a", "second": "b"}]
 
 
+def test_inputs_of_other_names_are_changed_as_the_data_is(tmp_path):
+  """As by jtx.Classifier, a server, and the lines of a .jsonl with the keys of inputs."""
+  r = reader("jsonl:t.jsonl", common.op("fields", keep=("a=x", "b", "label")),
+             common.op("lowercase", fields=("a", "b")), common.op("encode", texts=("a", "b")),
+             common.op("label", key="label", names=("no", "yes")))
+  assert r.changes == ["Lowercase"]
+  assert r.cleaned({"text": "A B", "second": "C"}) == {"text": "a b", "second": "c"}
+  assert r.cleaned({"text": "A B", "more": "D"}) == {"text": "a b", "more": "D"}
+  for other in ({"words": ["A"]}, {"text": 3}, {}):
+    assert r.cleaned(other) == other
+  path = written(tmp_path, "t.jsonl", '{"x": "A", "b": "B"}\n{"text": "A", "second": "B"}\n')
+  assert read(r, path) == 2 * [{"text": "a", "second": "b"}]
+  choices = reader("jsonl:t.jsonl", common.op("lowercase", fields=("p", "b")),
+                   common.op("encode_choices", prompt="p", choices=("a", "b")))
+  assert choices.cleaned({"prompt": "P", "choices": ["A", "B"]}) == {
+      "prompt": "p", "choices": ["A", "b"]}
+  assert choices.cleaned({"prompt": "P", "choices": ["A"]}) == {"prompt": "P", "choices": ["A"]}
+
+
 @pytest.mark.parametrize("r, lines, message", [
     (classes(), ["a film\tyes", "a\tb"], "F:2: '1' is 'b', but in the data of the run it is a label"
      ", one of no, yes"),

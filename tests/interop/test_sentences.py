@@ -11,7 +11,7 @@ from jtx.models.text_head import HeadConfig
 from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 from jtx.saved.trained import lengths
-from tests.interop.samples import BERT, POOLER, TOKENIZER, equal, random_params
+from tests.interop.samples import BERT, POOLER, TOKENIZER, XLNET, equal, random_params
 
 MEAN = HeadConfig(task="embedding", pool="mean", normalize=True)
 MODEL = BERT.clone(head=MEAN)
@@ -55,6 +55,12 @@ def test_the_files_of_a_pooled_model_and_back(folder, tmp_path):
   assert read(again, sentences.SETTINGS)["prompts"] == {"query": "q: "}
   assert read(again, sentences.LENGTH)["max_seq_length"] == 9
   equal(params, load_pretrained(again)[1])
+
+
+def test_xlnet_pools_as_its_files_say(tmp_path):
+  model = XLNET.clone(head=HeadConfig(task="embedding", pool="last", normalize=True))
+  save_pretrained(str(tmp_path / "new"), model, random_params(model))
+  assert load_pretrained(str(tmp_path / "new"))[0].head == model.head
 
 
 def test_the_embedder_does_as_the_model_was_trained(folder):

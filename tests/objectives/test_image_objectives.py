@@ -13,7 +13,7 @@ from jtx.models.image_head import PrefixConfig
 from jtx.models.patches import ImageConfig
 from jtx.objectives.classify import Classify
 from jtx.objectives.distill_classes import DistillClasses
-from jtx.objectives.mae import Mae, normalized
+from jtx.objectives.mae import Mae, normalized, own_noise
 from jtx.objectives.mixing import boxes, mixed
 from tests.helpers import one_fast
 from tests.models.test_vit import CLASSES, MAE, PIXELS, SMALL, drawn
@@ -176,7 +176,7 @@ def test_the_loss_is_of_hidden_patches(normalize):
   params = drawn(model, std=0.2)
   batch = {"image": PIXELS, "real": np.array([[1], [0], [1]])}
   out = Mae()(model, params, batch, train=False)
-  noise = jax.random.uniform(jax.random.key(0), (3, 9))
+  noise = own_noise(jnp.asarray(PIXELS), 9)
   predicted, hidden = map(np.asarray, MAE.apply({"params": params}, batch, noise,
                                                 method="reconstruct"))
   assert (hidden.sum(1) == 6).all()  # of 9 patches, 0.6 of them masked
@@ -192,6 +192,17 @@ def test_the_loss_is_of_hidden_patches(normalize):
   drawn_anew = [float(Mae()(model, params, batch, train=True, rngs={
       "dropout": jax.random.key(seed)})["loss"][0]) for seed in range(2)]
   assert drawn_anew[0] != drawn_anew[1]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+def test_what_is_masked_in_an_evaluation_follows_from_the_image(kind):
+  """So that a split's loss depends neither on the batch nor on the devices."""
+  images = np.random.default_rng(0).integers(256, size=(40, 6, 6, 3)).astype(kind)
+  noise = np.asarray(own_noise(jnp.asarray(images), 9))
+  assert len(np.unique(noise)) == noise.size and abs(noise.mean() - 0.5) < 0.05
+  order = np.random.default_rng(1).permutation(40)
+  for rows in (order, order[:7], order[-1:]):
+    np.testing.assert_array_equal(own_noise(jnp.asarray(images[rows]), 9), noise[rows])
 
 
 def test_a_model_that_hides_nothing_has_nothing_to_learn():

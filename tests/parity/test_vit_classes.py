@@ -4,6 +4,7 @@ import itertools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -11,7 +12,7 @@ import safetensors.numpy
 from jtx.interop import configs, huggingface, tables
 from jtx.interop.families import FAMILIES
 from jtx.interop.trunks import param_shapes
-from jtx.objectives.mae import Mae
+from jtx.objectives.mae import Mae, own_noise
 from jtx.saved.folder import open_saved
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 
@@ -148,7 +149,7 @@ def test_the_loss_of_mae(normalize, tmp_path):
   image = make_image(peer.config)
   batch = {"image": image, "real": np.ones((3, 1), np.float32)}
   total, number = Mae()(model, params, batch, train=False)["loss"]
-  noise = np.array(jax.random.uniform(jax.random.key(0), (3, 9)))  # which the objective draws
+  noise = np.array(own_noise(jnp.asarray(image), 9))  # which the objective draws
   with torch.no_grad():
     theirs = peer(torch.from_numpy(np.ascontiguousarray(image.transpose(0, 3, 1, 2))),
                   noise=torch.from_numpy(noise)).loss.item()

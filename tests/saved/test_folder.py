@@ -14,6 +14,8 @@ from jtx import config_files
 from jtx.data.tokenizers import kinds
 from jtx.errors import ConfigError, DataError
 from jtx.models.encdec import EmbeddingConfig, EncDec
+from jtx.models.encoder import Encoder
+from jtx.models.text_head import HeadConfig
 from jtx.nn.attention import AttentionConfig
 from jtx.nn.block import BlockConfig
 from jtx.nn.layers import FfnConfig
@@ -68,6 +70,21 @@ def test_another_encoder_decoder_starts_from_it(translator):
   found, missing = open_saved(folder).params_for(MODEL.clone(dtype="float32"))
   assert missing == []
   jax.tree.map(np.testing.assert_array_equal, found, params)
+
+
+def test_the_outputs_of_another_task_are_fresh(tmp_path):
+  """Be they as many: those of two sentences in order are no classes, and no ends of a span."""
+  head = HeadConfig(task="next_sentence", transform="tanh")
+  model = Encoder(30, stack=STACK, head=head)
+  params = loop.sharding.unbox(model.init(jax.random.key(0), model.example())["params"])
+  save_pretrained(str(tmp_path / "w"), model, params, format="jtx")
+  saved = open_saved(str(tmp_path / "w"))
+  assert saved.params_for(model)[1] == []
+  for task, pool, transform in (("classes", "first", "tanh"), ("span", "none", "none")):
+    other = model.clone(head=HeadConfig(task=task, outputs=2, pool=pool, transform=transform))
+    found, missing = saved.params_for(other)
+    assert sorted(missing) == ["task_head/output/bias", "task_head/output/kernel"]
+    assert ("transform" in found.get("task_head", {})) == (transform == "tanh")
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
