@@ -64,9 +64,9 @@ def main() -> int | None:
     hint = f"valid are: {launchers} behind it" if name == "launch" else nearest(name, known)
     print(f"error: unknown command {name!r}; {hint}", file=sys.stderr)
     return 2
-  # As `python -m` does, and so that worker processes find the same modules.
+  # So that worker processes find the same modules; last, so that a file here hides no package.
   if os.getcwd() not in sys.path:
-    sys.path.insert(0, os.getcwd())
+    sys.path.append(os.getcwd())
   sys.argv[:] = [f"jtx {name}", *words[count:]]
   runpy.run_module(f"{__package__}.{name.replace(' ', '.')}", run_name="__main__", alter_sys=True)
   return None

@@ -108,6 +108,16 @@ def test_a_config_file_named_as_a_package_does_not_hide_it(tmp_path, monkeypatch
   assert "site-packages" in config_files.load_config(f"{tmp_path}/six.py").file
 
 
+def test_a_file_in_the_working_directory_hides_no_package(tmp_path):
+  (tmp_path / "calendar.py").write_text("raise SystemExit('hidden')\n")
+  (tmp_path / "absl.py").write_text("raise SystemExit('hidden')\n")
+  result = subprocess.run(
+      [sys.executable, "-P", "-c", "import sys; from experiments.__main__ import main;"
+       " sys.argv = ['jtx', 'inspect', '--workdir=none']; sys.exit(main())"],
+      cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+  assert "hidden" not in result.stderr and "none" in result.stderr
+
+
 def test_a_config_file_of_a_package_imports_its_neighbours(tmp_path, monkeypatch):
   monkeypatch.setattr(sys, "path", list(sys.path))
   package = tmp_path / "package_of_configs"
