@@ -46,7 +46,7 @@ def test_a_label_is_no_text(tmp_path):
 
 def test_inputs_of_other_names_are_changed_as_the_data_is(tmp_path):
   """As by jtx.Classifier, a server, and the lines of a .jsonl with the keys of inputs."""
-  r = reader("jsonl:t.jsonl", common.op("fields", keep=("a=x", "b", "label")),
+  r = reader("jsonl:t.jsonl", common.op("fields", keep=("a=x", "b=b", "label=label")),
              common.op("lowercase", fields=("a", "b")), common.op("encode", texts=("a", "b")),
              common.op("label", key="label", names=("no", "yes")))
   assert r.changes == ["Lowercase"]
