@@ -308,9 +308,11 @@ class Dataset:
     recipe = self.recipe._replace(augment=[decode, *others, layout], layout=layout)
     return recipe, prepared.lazy(sources, recipe, self._warned)
 
-  def eval_batches(self, specs: Sequence[str], batch_size: int,
-                   rows: Sequence[int]) -> Iterator[pipeline.Batch]:
-    return pipeline.eval_batches(self.prepare(specs), self.recipe, batch_size, rows,
+  def eval_batches(self, specs: Sequence[str], batch_size: int, rows: Sequence[int],
+                   length: int | None = None) -> Iterator[pipeline.Batch]:
+    """The batches of a split; arguments are as for `train_stream`."""
+    recipe = self.recipe.with_length(length)
+    return pipeline.eval_batches(self.prepare(specs), recipe, batch_size, rows,
                                  threads=self.data.threads if self.recipe.augment else 0)
 
 

@@ -195,12 +195,13 @@ def read(recipe: Recipe, plan: Sequence[PlannedRow], rows: Sequence[int], seed: 
   Args:
     recipe: how rows are made.
     plan: `fold` rows of it for each row of the batch.
-    rows: which ones to read.
+    rows: which ones to read; those that there are none of are padding.
     seed: of what is drawn anew for every row.
     first_row: number of the first row of the plan in its stream.
     train: whether images are augmented at random.
   """
-  layout, plan = recipe.layout, laid(recipe.layout, plan)
+  layout, plan = recipe.layout, list(laid(recipe.layout, plan))
+  plan += [(plan[0][0], np.zeros(0, np.int64))] * (max(rows, default=0) + 1 - len(plan))
   longest = max(examples.lengths(row, layout.fields).sum(0).max(initial=1)
                 for examples, row in plan)
   if recipe.augment:
@@ -265,7 +266,8 @@ def eval_batches(prepared: Prepared | LazyExamples, recipe: Recipe, batch_size: 
     prepared: the examples, or documents that examples are formed of.
     recipe: how they become rows.
     batch_size: rows of a global batch.
-    rows: which rows of a batch this process reads; None is all.
+    rows: which rows of a batch this process reads; None is all. Those from `batch_size` on are
+      padding.
     threads: that read ahead; 0 is for what is in memory.
 
   Raises:

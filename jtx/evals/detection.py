@@ -15,7 +15,7 @@ from jtx.evals.task import Record, Task
 from jtx.figures.boxes import Drawn, boxed
 from jtx.figures.curves import curve
 from jtx.inference.boxes import KEYS, Queries, corners, detect, objects, with_sides
-from jtx.parallel import processes, sharding
+from jtx.parallel import processes
 from jtx.ranges import CountOrNone, Share
 
 TRUE = ("boxes", "box_classes", "box_areas", "crowd", "original_size")  # keys of a batch
@@ -147,13 +147,11 @@ def reported(curves: coco.Curves, truths: Sequence[coco.Truth]) -> Iterator[tupl
 
 def detected(task: Task, params: Any, source: Sequence[str], pictures: int = 0) -> Split:
   """What a model says of the images of a split; one that can't be decoded is left out."""
-  size = sharding.padded_batch(task.config.batch_size, task.mesh)
-  rows = sharding.batch_sharding(task.mesh)
   split = Split(ids=[], queries=[], truths=[], sizes=[], pictures=[])
-  for batch in task.data.eval_batches(tuple(source), size, sharding.local_rows(size, rows)):
+  for batch in task.batches(tuple(source)):
     arrays = {key: batch[key] for key in (*KEYS, *TRUE, "real")}
     arrays["ids"] = batch["ids"].astype(np.int32)  # there are no others on devices
-    batch = sharding.to_device(arrays, size, rows)
+    batch = task.to_device(arrays)
     queries = detect(task.model, params, {key: batch[key] for key in KEYS})
     wanted = len(split.pictures) < pictures
     images = processes.to_host(batch["image"]) if wanted else None

@@ -9,7 +9,7 @@ import numpy as np
 from jtx.errors import ConfigError
 from jtx.evals.images import run
 from jtx.evals.task import Task
-from jtx.parallel import processes, sharding
+from jtx.parallel import processes
 from jtx.ranges import CountOrNone, Size
 
 KEYS = ("image", "text", "text_segment_ids", "text_positions", "real")
@@ -48,14 +48,12 @@ class ImageText:
 def pairs(task: Task, params: Any, source: tuple[str, ...],
           ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Vectors of a split's images [I, W] and texts [T, W], and which belong together, bool [I, T]."""
-  size = sharding.padded_batch(task.config.batch_size, task.mesh)
-  rows = sharding.batch_sharding(task.mesh)
   found = []
-  for batch in task.data.eval_batches(source, size, sharding.local_rows(size, rows)):
+  for batch in task.batches(source):
     marks = {"image_mark": marked(batch["image"].reshape(-1, *batch["image"].shape[-3:])),
              "text_mark": marked(texts_of(batch))}
     marks = {key: mark.reshape(*batch["real"].shape, -1) for key, mark in marks.items()}
-    batch = sharding.to_device({k: batch[k] for k in KEYS} | marks, size, rows)
+    batch = task.to_device({k: batch[k] for k in KEYS} | marks)
     vectors = run("vectors", task.model, params, {k: batch[k] for k in KEYS})
     *parts, real = processes.to_host((*vectors, *(batch[k] for k in marks), batch["real"]))
     found.append([part.reshape(real.size, -1)[real.reshape(-1) > 0] for part in parts])

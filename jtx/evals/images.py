@@ -13,7 +13,7 @@ from jtx.errors import ConfigError
 from jtx.evals import scores
 from jtx.evals.class_records import records
 from jtx.evals.task import Task
-from jtx.parallel import processes, sharding
+from jtx.parallel import processes
 from jtx.ranges import Count, CountOrNone, NotNegative, Positive, Seed, Size, SizeOrNone
 
 
@@ -25,13 +25,11 @@ def run(method: str, model: nn.Module, params: Any, batch: dict[str, jax.Array])
 def values(task: Task, params: Any, source: tuple[str, ...],
            method: str) -> tuple[np.ndarray, np.ndarray]:
   """The outputs of a method of the model for each image [N, D], and the classes [N]."""
-  size = sharding.padded_batch(task.config.batch_size, task.mesh)
-  rows = sharding.batch_sharding(task.mesh)
   found, labels, ids = [], [], []
-  for batch in task.data.eval_batches(source, size, sharding.local_rows(size, rows)):
+  for batch in task.batches(source):
     inputs = [k for k in task.model.example() if k in batch]  # towers can do without texts
     batch = {k: batch[k] for k in (*inputs, "label", "real")} | {"ids": np.int32(batch["ids"])}
-    batch = sharding.to_device(batch, size, rows)
+    batch = task.to_device(batch)
     outputs = run(method, task.model, params, {k: batch[k] for k in inputs})
     outputs, *told = processes.to_host((outputs, batch["label"], batch["ids"], batch["real"]))
     label, number, real = told
@@ -123,14 +121,11 @@ class Throughput:
   keys = ("image",)  # of a batch
 
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
-    size = sharding.padded_batch(task.config.batch_size, task.mesh)
-    rows = sharding.batch_sharding(task.mesh)
-    example = task.data.example_batch(size)["image"]
-    local = sharding.local_rows(size, rows)
-    batch = sharding.to_device({"image": example[local]}, size, rows)
+    example = task.data.example_batch(task.padded_size)["image"]
+    batch = task.to_device({"image": example[task.rows]})
     seconds = []
     for _ in range(self.rounds + 1):  # the first compiles
       start = time.perf_counter()
       run("predict", task.model, params, batch).block_until_ready()
       seconds.append(time.perf_counter() - start)
-    yield "images_per_second", size / float(np.median(seconds[1:]))
+    yield "images_per_second", task.padded_size / float(np.median(seconds[1:]))

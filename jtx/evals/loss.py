@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Iterable, Iterator
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from jtx.data.pipeline import Batch
 from jtx.evals.task import Task
 from jtx.objectives.sums import summarize
-from jtx.parallel import processes, sharding
+from jtx.parallel import processes
 from jtx.ranges import CountOrNone
 
 
@@ -21,23 +21,20 @@ def sums(objective, model, params, batch, extra):
 
 
 def total_sums(task: Task, params: Any, objective: Any,
-               batches: Callable[[int, Sequence[int]], Iterator[Batch]]) -> dict[str, np.ndarray]:
+               batches: Iterable[Batch]) -> dict[str, np.ndarray]:
   """An objective's sums over a split, by name [sum, weight] in float64, exact at any batch size.
 
   Args:
     task: the model and where it is.
     params: of the model.
     objective: of `jtx.objectives`.
-    batches: from the rows of a global batch, and those that this process reads, to the batches.
+    batches: this process's rows of each, which are `task.rows`.
   """
-  # A run may be evaluated on another machine, whose devices do not divide its batch.
-  size = sharding.padded_batch(task.config.batch_size, task.mesh)
-  rows = sharding.batch_sharding(task.mesh)
   totals: dict[str, np.ndarray] = {}
-  for batch in batches(size, sharding.local_rows(size, rows)):
+  for batch in batches:
     batch.pop("ids")
     for name, pair in processes.to_host(
-        sums(objective, task.model, params, sharding.to_device(batch, size, rows),
+        sums(objective, task.model, params, task.to_device(batch),
              dict(task.extra) if objective is task.objective else {})).items():
       totals[name] = totals.get(name, 0) + np.array(pair, np.float64)
   return totals
@@ -58,8 +55,7 @@ class Loss:
   keys = ()  # of a batch
 
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
-    batches = functools.partial(task.data.eval_batches, self.source)
-    averages = summarize(total_sums(task, params, task.objective, batches))
+    averages = summarize(total_sums(task, params, task.objective, task.batches(self.source)))
     yield from averages.items()
     if "nll" in averages:
       yield "perplexity", perplexity(averages["nll"])

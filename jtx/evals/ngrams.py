@@ -29,8 +29,7 @@ class Ngrams:
     prepared, vocab_size = task.data.prepared_train, task.data.info["vocab_size"]
     counts = count((prepared.example(i)["text"] for i in range(len(prepared))), vocab_size)
     pairs = []
-    for batch in task.data.eval_batches(self.source, task.config.batch_size,
-                                        range(task.config.batch_size)):
+    for batch in task.batches(self.source, range(task.batch_size)):
       pairs.append(hidden_pairs(batch))
     before, hidden = np.concatenate(pairs, 1)
     yield from score(counts, before, hidden, self.discount).items()

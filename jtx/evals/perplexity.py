@@ -1,7 +1,6 @@
 """Perplexity of a whole split by overlapping windows; bits a byte, nats a character and a word."""
 
 import dataclasses
-import functools
 import math
 from typing import Any, Iterator
 
@@ -54,7 +53,7 @@ class Perplexity:
                                                          self.stride)).with_length(self.context)
     objective = task.objective if isinstance(task.objective, Lm) else Lm()
     totals = total_sums(task, params, objective,
-                        functools.partial(eval_batches, documents, recipe))
+                        eval_batches(documents, recipe, task.batch_size, task.rows))
     (nats, tokens), hits = totals["nll"], totals["accuracy"][0]
     yield "nll", nats / tokens
     yield "perplexity", perplexity(nats / tokens)

@@ -1,7 +1,6 @@
 """The loss of targets' own tokens, and what their frequencies alone would have: span corruption."""
 
 import dataclasses
-import functools
 from typing import Any, Iterator, Mapping
 
 import jax
@@ -41,19 +40,18 @@ class Targets:
   keys = ("src", "tgt")  # of a batch
 
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float]]:
-    data, size = task.data, task.config.batch_size
+    data = task.data
     if (tokenizer := data.tokenizers.get(TOKENIZER)) is None:
       raise ConfigError("evals: targets is of pairs that are made of documents, which have one"
                         " tokenizer, such as those of the op text_pairs")
     plain = tuple(int(i) for i in tokenizer.plain_ids())
     objective = PlainTargets(bos_id=task.objective.bos_id, plain=plain)
-    totals = total_sums(task, params, objective,
-                        functools.partial(data.eval_batches, self.source))
+    totals = total_sums(task, params, objective, task.batches(self.source))
     (nats, tokens), hits = totals["nll"], totals["accuracy"][0]
     yield "nll", nats / tokens
     yield "accuracy", hits / tokens
     of_each = np.zeros(tokenizer.vocab_size, np.int64)
-    for batch in data.eval_batches(self.source, size, range(size)):
+    for batch in task.batches(self.source, range(task.batch_size)):
       of_each += np.bincount(batch["tgt"][batch["tgt_segment_ids"] > 0], minlength=len(of_each))
     of_each = of_each[list(plain)]
     shares = frequencies(data.prepared_train, "text", tokenizer.vocab_size)

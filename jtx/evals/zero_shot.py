@@ -13,7 +13,7 @@ from jtx.evals.class_records import records
 from jtx.evals.images import Images, run
 from jtx.evals.task import Task
 from jtx.inference.towers import class_vectors
-from jtx.parallel import processes, sharding
+from jtx.parallel import processes
 from jtx.ranges import CountOrNone
 
 
@@ -48,14 +48,13 @@ class ZeroShot:
 
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, Any]]:
     recipe, images = task.data.classified(self.source)
-    size = sharding.padded_batch(task.config.batch_size, task.mesh)
-    rows = sharding.batch_sharding(task.mesh)
     encode = task.data.recipe.maker.encode
-    classes = class_vectors(task.model, params, encode, recipe.names, self.templates, size)
+    classes = class_vectors(task.model, params, encode, recipe.names, self.templates,
+                            task.padded_size)
     outputs, labels = [], []
-    for batch in pipeline.eval_batches(images, recipe, size, sharding.local_rows(size, rows),
+    for batch in pipeline.eval_batches(images, recipe, task.batch_size, task.rows,
                                        threads=task.data.data.threads):
-      batch = sharding.to_device({k: batch[k] for k in ("image", "label", "real")}, size, rows)
+      batch = task.to_device({k: batch[k] for k in ("image", "label", "real")})
       vectors = run("embed_images", task.model, params, {"image": batch["image"]})
       found, label, real = processes.to_host((scores(task.model, params, vectors, classes),
                                               batch["label"], batch["real"]))

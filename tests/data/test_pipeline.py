@@ -346,3 +346,13 @@ def test_evaluation_readers_share_the_batches(prepared):
     for rows in ([0, 3, 6], [7, 1], range(4, 8)):
       expected = [{k: v[np.asarray(rows)] for k, v in b.items()} for b in whole]
       assert_same_all(eval_batches(prepared, recipe_of(layout), 8, rows), expected)
+
+
+@pytest.mark.parametrize("layout", [PACK, PAD, dataclasses.replace(PAD, max_segments=3)])
+def test_rows_beyond_a_batch_are_padding(prepared, layout):
+  """So that devices which do not divide a batch have the same examples in each."""
+  for whole, filled in zip(eval_batches(prepared, recipe_of(layout), 6),
+                           eval_batches(prepared, recipe_of(layout), 6, range(8)), strict=True):
+    assert_same({key: rows[:6] for key, rows in filled.items()}, whole)
+    padding = {key: rows[6:] for key, rows in filled.items()}
+    assert (padding.pop("ids") == -1).all() and not any(rows.any() for rows in padding.values())

@@ -12,6 +12,7 @@ from jtx.data.dataset import Dataset
 from jtx.errors import DataError
 from jtx.evals import coco
 from jtx.evals.detection import Detection, reported
+from jtx.evals.task import Task
 from jtx.parallel import sharding
 from tests.data.image_files import configs
 from tests.detectors import NAMES, Given, said, write_images
@@ -45,8 +46,8 @@ def data(tmp_path_factory):
 
 def task_of(data, model, devices=1, batch_size=2):
   mesh = sharding.make_mesh({"data": devices}, jax.devices()[:devices])
-  return types.SimpleNamespace(config=types.SimpleNamespace(batch_size=batch_size), model=model,
-                               mesh=mesh, data=data)
+  config = types.SimpleNamespace(batch_size=batch_size, phases=())
+  return Task(config, model=model, objective=None, data=data, mesh=mesh)
 
 
 def scored(data, rows, evaluator=None, **options):

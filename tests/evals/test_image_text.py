@@ -1,5 +1,6 @@
 """Recall by hand and zero-shot classes of vectors that are given."""
 
+import itertools
 import types
 
 import flax.linen as nn
@@ -8,14 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import common
+from configs import clip, common
+from jtx import build
+from jtx.data.dataset import Dataset
 from jtx.errors import ConfigError
 from jtx.evals.choose import chosen
 from jtx.evals.image_text import ImageText, marked, pairs, ranks_of
+from jtx.evals.loss import total_sums
+from jtx.evals.task import Task
 from jtx.evals.zero_shot import ZeroShot
 from jtx.inference.towers import class_vectors, fits
 from jtx.models.two_towers import SimilarityConfig, normed
+from jtx.objectives.sums import summarize
 from jtx.parallel import sharding
+from tests.models.test_contract import drawn
 
 
 class Given(nn.Module):
@@ -56,14 +63,18 @@ def batches(images, texts):
            "text_positions": np.zeros_like(text), "real": real[:, None].astype(np.int32)}
 
 
+def task_of(model, batch_size, found):
+  """A model's task whose splits have the batches `found`."""
+  return Task(config=types.SimpleNamespace(batch_size=batch_size, phases=()), model=model,
+              objective=None, data=types.SimpleNamespace(eval_batches=lambda *_: list(found)),
+              mesh=sharding.make_mesh({"data": 1}, jax.devices()[:1]))
+
+
 def test_equal_images_and_equal_texts_are_one():
   """Five pairs, of which two share an image and two others a text."""
   images = [(4, 0), (4, 0), (0, 4), (3, 3), (1, 9)]
   texts = [(5, 0), (9, 1), (0, 5), (0, 5), (1, 1)]
-  task = types.SimpleNamespace(
-      config=types.SimpleNamespace(batch_size=4), model=Given(), mesh=sharding.make_mesh(
-          {"data": 1}, jax.devices()[:1]),
-      data=types.SimpleNamespace(eval_batches=lambda source, size, rows: batches(images, texts)))
+  task = task_of(Given(), 4, list(batches(images, texts)))
   found_images, found_texts, own = pairs(task, {}, ("split",))
   assert own.shape == (4, 4) and own.sum() == 5
   np.testing.assert_allclose(np.square(found_images).sum(-1), 1, atol=1e-6)
@@ -90,10 +101,7 @@ def test_rows_of_several_pairs_are_taken_apart():
   batch = {"image": image, "text": np.array([[5, 1, 1, 5], [9, 1, 0, 0]], np.int32),
            "text_segment_ids": np.array([[1, 1, 2, 2], [1, 1, 0, 0]], np.int32),
            "text_positions": np.zeros((2, 4), np.int32), "real": np.array([[1, 1], [1, 0]])}
-  task = types.SimpleNamespace(
-      config=types.SimpleNamespace(batch_size=2), model=Several(), mesh=sharding.make_mesh(
-          {"data": 1}, jax.devices()[:1]),
-      data=types.SimpleNamespace(eval_batches=lambda source, size, rows: [batch]))
+  task = task_of(Several(), 2, [batch])
   images, texts, own = pairs(task, {}, ("split",))
   assert images.shape == (2, 2) and texts.shape == (3, 2) and own.sum() == 3
   expected = {((1, 0), (5, 1)), ((0, 1), (1, 5)), ((1, 0), (9, 1))}
@@ -103,6 +111,22 @@ def test_rows_of_several_pairs_are_taken_apart():
     np.testing.assert_allclose([images[i], texts[t]], [image, text / np.linalg.norm(text)],
                                atol=1e-6)
     expected.remove((image, text))
+
+
+def test_devices_that_do_not_divide_a_batch_compare_the_same_pairs():
+  """The loss is of all pairs of a batch: five pairs stay five where eight devices read them."""
+  c = clip.get_config("tiny")
+  c.batch_size = 5
+  data = Dataset(c.data, c.tokenizer)
+  model, objective = build.make_model(c, data.info)
+  params, found = drawn(model), []
+  for devices in (1, 8):
+    mesh = sharding.make_mesh({"data": devices}, jax.devices()[:devices])
+    task = Task(c, model=model, objective=objective, data=data, mesh=mesh)
+    batches = itertools.islice(task.batches(c.evals.val.source), 3)
+    found.append(summarize(total_sums(task, params, objective, batches)))
+  assert task.padded_size == 8 and found[0]["loss"] > 0.1
+  assert found[1] == pytest.approx(found[0], rel=1e-5)
 
 
 def test_marks_tell_rows_apart():

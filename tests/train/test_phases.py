@@ -7,6 +7,7 @@ import pytest
 from configs import common
 from jtx.data.dataset import Dataset
 from jtx.errors import ConfigError
+from jtx.evals.task import Task
 from jtx.parallel import sharding
 from jtx.train import loop, phases
 from jtx.train.phases import Phase
@@ -194,6 +195,22 @@ def test_the_log_has_the_arithmetic_of_a_step_of_the_first_phase(tmp_path, folde
   with pytest.raises(Made) as made:
     loop.run(config, str(tmp_path / "run"), jax.devices()[:1])
   assert made.value.args[0] == (4, 48)
+
+
+@pytest.mark.parametrize("phases, devices, shape", [
+    ((), 1, (16, 24)),  # of config.batch_size, and of the layout
+    (((0.4, 48, 4), (0.6, 96, 2)), 1, (4, 48)),
+    (((0.4, 48, 6), (0.6, 96, 8)), 4, (8, 48)),
+])
+def test_evaluations_have_the_rows_that_a_run_begins_with(data, phases, devices, shape):
+  config = pretraining(phases=phases, batch_size=16)
+  mesh = sharding.make_mesh({"data": devices, "fsdp": 1, "tensor": 1, "context": 1},
+                            jax.devices()[:devices])
+  task = Task(config, model=None, objective=None, data=data, mesh=mesh)
+  batches = list(task.batches(config.data.train))
+  assert {batch["text"].shape for batch in batches} == {shape} and task.padded_size == shape[0]
+  assert len(set(np.concatenate([b["ids"] for b in batches]).reshape(-1)) - {-1}) >= 24
+  assert next(task.batches(config.data.train, range(2)))["text"].shape == (2, shape[1])
 
 
 @pytest.mark.slow
