@@ -1,16 +1,20 @@
 """Images that are read when a batch has them, with a limit on how many may be broken."""
 
 import bisect
+import functools
 import threading
-from typing import Any, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 from absl import logging
 import numpy as np
 
 from jtx.data.example import Example
-from jtx.data.op import TOKENIZER, Column
+from jtx.data.op import TOKENIZER, Column, ImageOp, LayoutOp
+from jtx.data.order import rng
 from jtx.data.sources.views import value_of
 from jtx.errors import BadExample, DataError
+
+Generator = np.random.Generator
 
 ENOUGH = 100  # examples, from which on a share of them means something
 
@@ -91,6 +95,7 @@ class LazyExamples:
     self.sizes = [len(source) for source in sources]
     self.ids = np.arange(sum(self.sizes))
     self.tally = tally
+    self._sizes: dict[int, tuple[int, int]] = {}  # of files, by number: height and width
     self._starts = np.cumsum([0, *self.sizes]).tolist()
     self._number = np.full(len(self.ids), -1)  # of tokens or patches; -1 is not known yet
 
@@ -118,10 +123,20 @@ class LazyExamples:
 
   def example(self, i: int) -> Example:
     """An example as its source has it, with its "id", and a "path" that names it."""
+    source, number = self._place(i)
+    return {"path": f"{source.name}, example {number}", **source[number], "id": int(i)}
+
+  def size(self, i: int) -> tuple[int, int]:
+    """Height and width of an example's image, as its source says, or else as its file does."""
+    if i not in self._sizes:
+      source, number = self._place(i)
+      told = source.image_size(number) if hasattr(source, "image_size") else None
+      self._sizes[i] = told or self.ops[0].size_of(self.example(i))
+    return self._sizes[i]
+
+  def _place(self, i: int) -> tuple[Any, int]:
     source = bisect.bisect_right(self._starts, i) - 1
-    number = int(i) - self._starts[source]
-    path = f"{self.sources[source].name}, example {number}"
-    return {"path": path, **self.sources[source][number], "id": int(i)}
+    return self.sources[source], int(i) - self._starts[source]
 
   def labels(self) -> Iterator[Any]:
     """The label of each example, as its source has it; of files and arrays no image is read."""
@@ -129,26 +144,95 @@ class LazyExamples:
       yield from source.labels if hasattr(source, "labels") else (
           source[i]["label"] for i in range(len(source)))
 
-  def after_ops(self, examples: Sequence[int] | np.ndarray,
-                generator: np.random.Generator | None) -> list[Example]:
+  def after_ops(self, examples: Sequence[int] | np.ndarray, generator: Generator | None,
+                layout: LayoutOp | None = None) -> list[Example]:
     """Examples after the ops, without bad ones.
 
     Args:
       examples: their numbers.
       generator: of what the ops draw; None is for evaluation, in which they draw nothing.
+      layout: of the batch; None is the last of the ops.
 
     Raises:
       DataError: too many of those read so far are bad.
     """
+    ops = [*self.ops[:-1], layout or self.ops[-1]]
+    return self.tried(examples, lambda i: functools.reduce(
+        lambda example, op: op.augment(example, generator), ops, self.example(i)))
+
+  def tried(self, examples: Sequence[int] | np.ndarray,
+            make: Callable[[int], Example]) -> list[Example]:
+    """What `make` makes of examples by their numbers, without bad ones, which are counted."""
     results = []
     for i in examples:
       try:
-        example = self.example(i)
-        for op in self.ops:
-          example = op.augment(example, generator)
+        example = make(i)
       except BadExample as e:
         self.tally.add(e)
       else:
         self.tally.add()
         results.append(example)
     return results
+
+  def sized(self, numbers: np.ndarray, generator: Generator | None) -> "SizedExamples":
+    """Examples of a window, of whose ops it is drawn how they move pixels.
+
+    Args:
+      numbers: of the examples, in the order of the window.
+      generator: a function of the seed and the window; None is for evaluation.
+    """
+    return SizedExamples(self, numbers, generator)
+
+
+class SizedExamples:
+  """Images whose sizes after the ops are known before they are read, by their places in a window.
+
+  Ops that change sizes draw from a generator of the image, and not of the row that it comes into,
+  since rows are made by these sizes. Arguments are as for `LazyExamples.sized`.
+  """
+
+  def __init__(self, examples: LazyExamples, numbers: np.ndarray, generator: Generator | None):
+    self.examples, self.numbers = examples, numbers
+    self.columns, self.ids = examples.columns, examples.ids[numbers]
+    self._seeds = None if generator is None else generator.integers(2**62, size=len(numbers))
+    self._lengths = np.array([self._after(n) for n in range(len(numbers))], np.int64).reshape(-1, 2)
+
+  def __len__(self) -> int:
+    return len(self.numbers)
+
+  def lengths(self, examples: np.ndarray, fields: Sequence[str]) -> np.ndarray:
+    """[examples, 2]: height and width after the ops."""
+    del fields
+    return self._lengths[examples]
+
+  def after_ops(self, examples: Sequence[int] | np.ndarray, generator: Generator | None,
+                layout: LayoutOp) -> list[Example]:
+    """As `LazyExamples.after_ops`, where the generator is of what else is drawn."""
+    def make(n: int) -> Example:
+      i, moves = self.numbers[n], self._moves(n)
+      example = self.examples.example(i)
+      for op in [*self.examples.ops[:-1], layout]:
+        drawn = type(op).sized is not ImageOp.sized
+        example = op.augment(example, moves if drawn else generator)
+        if op.opens:
+          self._check(i, example)
+      return example
+
+    return self.examples.tried(examples, make)
+
+  def _check(self, i: int, example: Example) -> None:
+    """Raises BadExample where the file of an image is of another size than its annotation says."""
+    (height, width), told = example["original_size"].tolist(), self.examples.size(i)
+    if (height, width) != told:
+      raise BadExample(example["path"], f"is of {width} x {height} pixels, and of"
+                       f" {told[1]} x {told[0]} by its annotation")
+
+  def _after(self, n: int) -> tuple[int, int]:
+    """Height and width of an image after the ops."""
+    moves, (height, width) = self._moves(n), self.examples.size(int(self.numbers[n]))
+    for op in self.examples.ops[:-1]:
+      width, height = op.sized((width, height), moves)
+    return height, width
+
+  def _moves(self, n: int) -> Generator | None:
+    return None if self._seeds is None else rng(int(self._seeds[n]), "moves", 0)

@@ -130,6 +130,15 @@ class ImageOp(Op):
     del tokenizers  # most need nothing
     return self
 
+  def sized(self, size: tuple[int, int],
+            generator: np.random.Generator | None) -> tuple[int, int]:
+    """The width and height that `augment` makes of `size`, with a generator in the same state.
+
+    An op that changes sizes tells it here; else the layout can't choose a shape of a batch by it.
+    """
+    del generator  # most change none
+    return size
+
   def augment(self, example: Example, generator: np.random.Generator | None) -> Example:
     """The example after the op.
 
@@ -153,6 +162,7 @@ class LayoutOp(Op):
   """
   stage = Stage.LAYOUT
   fold = 1  # rows of the plan that are laid into one when a batch is made
+  by_size = False  # lengths are the height and width of an image after all ops before the layout
 
   @property
   def counted(self) -> tuple[str, ...]:
@@ -162,9 +172,13 @@ class LayoutOp(Op):
     """The length of an image of a height and width in pixels, where rows have several images."""
     raise NotImplementedError
 
-  def fit(self, longest: int) -> "LayoutOp":
-    """The layout of a batch whose longest field of any row has `longest` tokens."""
+  def fit(self, lengths: np.ndarray | None) -> "LayoutOp":
+    """The layout of a batch whose rows are of `lengths` [rows, fields]; None is the largest."""
     raise NotImplementedError
+
+  def rank(self, lengths: np.ndarray) -> np.ndarray:
+    """[examples]: by which a batch has similar ones, of `lengths` [examples, fields]."""
+    return lengths.max(1)
 
   def plan(self, lengths: np.ndarray) -> list[list[int]]:
     """Rows of indices into `lengths` [examples, fields], none of which exceeds a row."""

@@ -35,10 +35,11 @@ class Pad(LayoutOp):
   def fold(self) -> int:
     return self.max_segments
 
-  def fit(self, longest: int) -> "Pad":
-    """The layout of a batch whose longest field of any row has `longest` tokens."""
+  def fit(self, lengths: np.ndarray | None) -> "Pad":
+    """The layout of a batch, which with `trim` is as long as the longest field of any row asks."""
     most = [n * self.fold for n in self.lengths]
-    if self.trim:
+    if self.trim and lengths is not None:
+      longest = int(lengths.max(initial=1))
       most = [batching.bucket(longest, n, steps=self.per_doubling) for n in most]
     return dataclasses.replace(self, lengths=tuple(most))
 
@@ -64,8 +65,8 @@ class Pack(LayoutOp):
   def __post_init__(self):
     check_lengths(self)
 
-  def fit(self, longest: int) -> "Pack":
-    del longest  # rows are full
+  def fit(self, lengths: np.ndarray | None) -> "Pack":
+    del lengths  # rows are full
     return self
 
   def plan(self, lengths: np.ndarray) -> list[list[int]]:

@@ -80,8 +80,8 @@ class Stream:
     generator = rng(self.seed, "window", w)
     shuffled = generator.permutation(len(rows))
     if self.recipe.layout.group:  # an example is a row, so this window's first row is known
-      lengths = examples.lengths(np.concatenate(rows), self.recipe.layout.fields).max(1)
-      shuffled = grouped(shuffled, lengths, w * self.window, self.planned, generator)
+      shuffled = grouped(shuffled, ranks(self.recipe, examples, rows),
+                         w * self.window, self.planned, generator)
     return Window(examples, [rows[i] for i in shuffled])
 
   def _locate(self, row: int) -> tuple[int, int]:
@@ -167,12 +167,21 @@ def grouped(rows: np.ndarray, lengths: np.ndarray, first: int, batch_size: int,
   return np.concatenate([head, *(middle[i] for i in generator.permutation(len(middle))), *tail])
 
 
-def planned(recipe: Recipe, prepared: Prepared, numbers: np.ndarray,
-            generator: np.random.Generator) -> Window:
+def ranks(recipe: Recipe, examples: Any, rows: Sequence[np.ndarray]) -> np.ndarray:
+  """[rows]: by which a batch has similar ones, of rows of an example each."""
+  layout = recipe.layout
+  return layout.rank(examples.lengths(np.concatenate(rows), layout.fields))
+
+
+def planned(recipe: Recipe, prepared: Prepared | LazyExamples, numbers: np.ndarray,
+            generator: np.random.Generator, train: bool = True) -> Window:
   """Examples, or what is formed of documents, as rows in the order given."""
-  examples = prepared
+  examples: Any = prepared
   if recipe.form is not None:
     examples = recipe.form.form(prepared, numbers, recipe.row_lengths(), generator)
+  elif recipe.layout.by_size:
+    examples = prepared.sized(numbers, generator if train else None)
+  if examples is not prepared:
     numbers = np.arange(len(examples))
   rows = recipe.layout.plan(examples.lengths(numbers, recipe.layout.fields))
   return Window(examples, [numbers[row] for row in rows])
@@ -202,16 +211,16 @@ def read(recipe: Recipe, plan: Sequence[PlannedRow], rows: Sequence[int], seed: 
   """
   layout, plan = recipe.layout, list(laid(recipe.layout, plan))
   plan += [(plan[0][0], np.zeros(0, np.int64))] * (max(rows, default=0) + 1 - len(plan))
-  longest = max(examples.lengths(row, layout.fields).sum(0).max(initial=1)
-                for examples, row in plan)
+  layout = layout.fit(np.stack([examples.lengths(row, layout.fields).sum(0)
+                                for examples, row in plan]))
   if recipe.augment:
-    mine = [plan[r][0].after_ops(plan[r][1], rng(seed, "row", first_row + r) if train else None)
-            for r in rows]
+    mine = [plan[r][0].after_ops(plan[r][1], rng(seed, "row", first_row + r) if train else None,
+                                 layout) for r in rows]
     ids = [[example["id"] for example in row] for row in mine]
   else:
     mine = [[plan[r][0].example(i) for i in plan[r][1]] for r in rows]
     ids = [plan[r][0].ids[plan[r][1]] for r in rows]
-  batch = assemble(layout.fit(int(longest)), plan[0][0].columns, mine, ids)
+  batch = assemble(layout, {**plan[0][0].columns, **layout.columns}, mine, ids)
   return altered(recipe, batch, seed, [first_row + r for r in rows])
 
 
@@ -226,7 +235,7 @@ def altered(recipe: Recipe, batch: Batch, seed: int, rows: Sequence[int]) -> Bat
 
 def example_batch(recipe: Recipe, batch_size: int) -> Batch:
   """A batch of padding, which has the keys, shapes and dtypes of all batches, but no ids."""
-  layout = recipe.layout.fit(recipe.layout.fold * max(recipe.layout.lengths, default=0))
+  layout = recipe.layout.fit(None)
   batch = assemble(layout, recipe.row_columns(), [[]] * batch_size, [[]] * batch_size)
   batch = altered(recipe, batch, 0, range(batch_size))
   batch.pop("ids")
@@ -234,15 +243,19 @@ def example_batch(recipe: Recipe, batch_size: int) -> Batch:
 
 
 class Split:
-  """Evaluation batches by number: every example once, in order; the last is filled with padding.
+  """Evaluation batches by number: every example once; the last is filled with padding.
 
+  They are in order, but images whose batches have several shapes in that of their shapes.
   All that is formed and drawn is the same every time. Arguments are as for `eval_batches`.
   """
 
   def __init__(self, prepared: Prepared | LazyExamples, recipe: Recipe, batch_size: int,
                rows: Sequence[int] | None = None):
     self.examples, self.plan = planned(recipe, prepared, np.arange(len(prepared)),
-                                       rng(0, "form", 0))
+                                       rng(0, "form", 0), train=False)
+    if recipe.layout.by_size and self.plan:
+      places = np.argsort(ranks(recipe, self.examples, self.plan), kind="stable")
+      self.plan = [self.plan[i] for i in places]
     self.planned = batch_size * recipe.layout.fold  # rows of the plan that a batch has
     self.plan += [np.zeros(0, np.int64)] * (-len(self.plan) % self.planned)
     self.recipe = recipe

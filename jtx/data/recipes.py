@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from jtx.config import ConfigDict, build
 from jtx.data.op import BatchOp, Column, ExampleOp, FormOp, ImageOp, LayoutOp, Op, Stage
@@ -162,6 +162,8 @@ def _image_recipe(ops: list[Any], names: list[str], at: int, what: str) -> Recip
     if not layout.takes(ops[i].output_size):
       raise ConfigError(f"{what}: {names[i]!r} has {told_size(ops[i].output_size)}, but"
                         f" {names[at]!r} has {told_size(layout.output_size)}")
+  for why in _not_by_size(ops, names, sized) if layout.by_size else ():
+    raise ConfigError(f"{what}: {names[at]!r} has shapes={layout.shapes}, and {why}")
   makers = [i for i, op in enumerate(ops) if token_fields(op.columns)]
   if len(makers) > 1:
     raise ConfigError(f"{what}: there is one {names[makers[0]]!r} at most")
@@ -174,6 +176,15 @@ def _image_recipe(ops: list[Any], names: list[str], at: int, what: str) -> Recip
     raise ConfigError(f"{what}: max_segments={layout.max_segments} of {names[at]!r} is for images"
                       " with texts, which 'caption' makes tokens of")
   return Recipe(prepare=[], form=None, layout=layout, alter=[], augment=ops)
+
+
+def _not_by_size(ops: Sequence[Op], names: Sequence[str], sized: Sequence[int]) -> Iterator[str]:
+  """Why batches can't have a shape by their images' sizes, if so; `sized` ops make one size."""
+  for i in sized[-1:]:
+    yield f"{names[i]!r} makes all images of one size; leave out one of them"
+  if ops[0].min_side:
+    yield (f"{names[0]!r} has min_side={ops[0].min_side}, with which the size of an image is not"
+           " known before it is read; leave out one of them")
 
 
 def _text_recipe(ops: list[Any], names: list[str], at: int, what: str) -> Recipe:

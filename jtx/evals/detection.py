@@ -23,12 +23,12 @@ LINES = 10  # classes of which the curves are drawn, the first
 
 
 class Split(NamedTuple):
-  """The images of a split: what a model says of them, and what is true."""
+  """The images of a split by their numbers: what a model says of them, and what is true."""
   ids: list[int]  # numbers of the images
   queries: list[Queries]  # of each image
   truths: list[coco.Truth]
   sizes: list[np.ndarray]  # height and width of each file, [2]
-  pictures: list[np.ndarray]  # [h, w, 3], from 0 to 1, of the first images
+  pictures: list[dict[str, np.ndarray]]  # batches of one, `KEYS`, of the first images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,27 +66,26 @@ class Detection:
     if self.report:
       yield from reported(curves, split.truths)
     if split.pictures:
-      yield "boxes", self.drawn(split, names)
+      pictures = [shown(task.data.recipe.layout, batch) for batch in split.pictures]
+      yield "boxes", self.drawn(pictures, split, names)
       if hasattr(task.model, "attention_weights"):
-        batch = next(iter(task.data.eval_batches(self.source, 1, range(1))))
         with processes.alone(params) as params:
-          found = attended(task.model, params, batch, names, self.threshold)
+          found = attended(task.model, params, split.pictures[0], names, self.threshold)
         if found:
-          yield "queries", drawn_queries(split.pictures[0], found, names)
+          yield "queries", drawn_queries(pictures[0], found, names)
     yield "predictions", records(split, names)
 
-  def drawn(self, split: Split, names: Sequence[str]) -> Any:
+  def drawn(self, pictures: Sequence[np.ndarray], split: Split, names: Sequence[str]) -> Any:
     """A figure of images with the boxes that were found, and dashed those that are true."""
     rows = []
-    for picture, queries, truth, size in zip(split.pictures, split.queries, split.truths,
-                                             split.sizes):
-      shown = picture.shape[:2]
-      found = objects(queries, shown, names, self.threshold)
-      scale = np.array([shown[1] / size[1], shown[0] / size[0]] * 2)
+    for picture, queries, truth, size in zip(pictures, split.queries, split.truths, split.sizes):
+      height, width = picture.shape[:2]
+      found = objects(queries, (height, width), names, self.threshold)
+      scale = np.array([width / size[1], height / size[0]] * 2)
       rows.append([Drawn(x.label, x.box, x.score) for x in found] + [
           Drawn(names[c], with_sides(box * scale), true=True)
           for c, box in zip(truth.classes, truth.boxes)])
-    return boxed(split.pictures, rows, names)
+    return boxed(pictures, rows, names)
 
 
 class Attended(NamedTuple):
@@ -147,25 +146,34 @@ def reported(curves: coco.Curves, truths: Sequence[coco.Truth]) -> Iterator[tupl
 
 def detected(task: Task, params: Any, source: Sequence[str], pictures: int = 0) -> Split:
   """What a model says of the images of a split; one that can't be decoded is left out."""
-  split = Split(ids=[], queries=[], truths=[], sizes=[], pictures=[])
+  found: dict[int, tuple[Queries, coco.Truth, np.ndarray]] = {}
+  drawn: dict[int, dict[str, np.ndarray]] = {}
   for batch in task.batches(tuple(source)):
     arrays = {key: batch[key] for key in (*KEYS, *TRUE, "real")}
     arrays["ids"] = batch["ids"].astype(np.int32)  # there are no others on devices
     batch = task.to_device(arrays)
     queries = detect(task.model, params, {key: batch[key] for key in KEYS})
-    wanted = len(split.pictures) < pictures
-    images = processes.to_host(batch["image"]) if wanted else None
-    queries, batch = processes.to_host(
-        (tuple(queries), {k: v for k, v in batch.items() if k != "image"}))
-    for i in np.flatnonzero(batch["real"][:, 0]):
-      split.ids.append(int(batch["ids"][i, 0]))
-      split.queries.append(Queries(*(x[i] for x in queries)))
-      split.truths.append(truth_of({key: batch[key][i] for key in TRUE}))
-      split.sizes.append(batch["original_size"][i])
-      if len(split.pictures) < pictures:
-        height, width = batch["size"][i]
-        split.pictures.append(task.data.recipe.layout.shown(images[i, :height, :width]))
-  return split
+    image = batch.pop("image")
+    queries, batch = processes.to_host((tuple(queries), batch))
+    numbers = {int(batch["ids"][i, 0]): i for i in np.flatnonzero(batch["real"][:, 0])}
+    for number, i in numbers.items():
+      found[number] = (Queries(*(x[i] for x in queries)),
+                       truth_of({key: batch[key][i] for key in TRUE}), batch["original_size"][i])
+    # The first by their numbers, though images of several shapes are read in another order.
+    first = sorted({*drawn, *numbers})[:pictures]
+    if new := [number for number in first if number in numbers]:
+      batch["image"] = processes.to_host(image)
+      drawn |= {number: {key: batch[key][[numbers[number]]] for key in KEYS} for number in new}
+    drawn = {number: drawn[number] for number in first}
+  ids = sorted(found)
+  queries, truths, sizes = ([found[number][k] for number in ids] for k in range(3))
+  return Split(ids, queries, truths, sizes=sizes, pictures=list(drawn.values()))
+
+
+def shown(layout: Any, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+  """The picture [h, w, 3], from 0 to 1, of a batch of one image, without padding."""
+  height, width = batch["size"][0]
+  return layout.shown(batch["image"][0, :height, :width])
 
 
 def truth_of(row: dict[str, np.ndarray]) -> coco.Truth:

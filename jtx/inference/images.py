@@ -64,8 +64,9 @@ class ImagePredictor:
               ) -> Iterator[tuple[list[Example], dict[str, jax.Array]]]:
     """Examples after the ops, and the arrays [batch_size, ...] of some of their keys.
 
-    All batches are of one shape, so that a program is compiled once; rows without an image are 0.
-    Of fewer images than `batch_size` the rows are a power of two.
+    All batches are of one shape, or of the few that the layout has, so that a program is compiled
+    once for each; rows without an image are 0. Of fewer images than `batch_size` the rows are a
+    power of two.
 
     Raises:
       DataError: an image can't be read or decoded.
@@ -73,18 +74,30 @@ class ImagePredictor:
     size = min(self.batch_size, 1 << max(len(images) - 1, 0).bit_length())
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
       for start in range(0, len(images), size):
-        examples = list(pool.map(self.example, images[start:start + size]))
+        examples = list(pool.map(self._before_layout, images[start:start + size]))
+        layout = self._fitted(examples)
+        examples = list(pool.map(lambda example: layout.augment(example, None), examples))
         rows = [[example] for example in examples] + [[]] * (size - len(examples))
-        batch = assemble(self.ops[-1], self.columns, rows, [[]] * size)
+        batch = assemble(layout, {**self.columns, **layout.columns}, rows, [[]] * size)
         yield examples, {key: jnp.asarray(batch[key]) for key in keys}
 
   def example(self, image: Image) -> Example:
     """An image as an example after the ops, without a label."""
+    return self.ops[-1].augment(self._before_layout(image), None)
+
+  def _fitted(self, examples: Sequence[Example]) -> Any:
+    """The layout of a batch."""
+    layout = self.ops[-1]
+    if not layout.by_size:
+      return layout
+    return layout.fit(np.array([example["image"].size[::-1] for example in examples]))
+
+  def _before_layout(self, image: Image) -> Example:
     path = "an image" if isinstance(image, (bytes, np.ndarray)) else os.fspath(image)
     if not isinstance(image, (bytes, np.ndarray)):
       image = files.read(path)
     example = {"image": image, "label": 0, "path": path}
-    for op in self.ops:
+    for op in self.ops[:-1]:
       example = op.augment(example, None)
     return example
 

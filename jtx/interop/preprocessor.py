@@ -54,12 +54,19 @@ def resized(image: PixelConfig) -> Sequence[ImageOp]:
 
 def padded(image: PixelConfig, op: ImageOp | None, size: tuple[int, int] | None = None,
            ) -> Sequence[ImageOp]:
-  """Decoding, an op on pixels if any, and an array of a size; None is as large as images become."""
-  if size is None:
-    sides = ((op.longest, op.longest) if isinstance(op, ResizeShortest) else
-             (op.size, op.width or op.size))
-    size = tuple(-(-side // STRIDE) * STRIDE for side in sides)
-  layout = Images(size=size[0], width=size[1], channels=image.channels, pad=True)
+  """Decoding, an op on pixels if any, and an array of a size; None is as large as images become.
+
+  Of a resize by the shorter side, batches of images that lie, or stand, have arrays that do.
+  """
+  up = lambda *sides: tuple(-(-side // STRIDE) * STRIDE for side in sides)
+  shapes = ()
+  if size is None and isinstance(op, ResizeShortest):
+    size = up(op.longest, op.longest)
+    lying = up(max(op.shortest), op.longest)
+    shapes = (lying, lying[::-1]) if lying != size else ()
+  elif size is None:
+    size = up(op.size, op.width or op.size)
+  layout = Images(size=size[0], width=size[1], channels=image.channels, pad=True, shapes=shapes)
   return (DecodeImage(channels=image.channels, labelled=False), *([op] if op else []), layout)
 
 

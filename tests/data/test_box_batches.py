@@ -21,6 +21,8 @@ OPS = configs(
 JITTER = configs("decode_image", "scale_jitter", "images", decode_image={"boxes": True},
                  scale_jitter={"size": 64, "width": 80, "factor": (0.5, 2.0), "keep": "part"},
                  images={"size": 64, "width": 80, "pad": True, "max_boxes": 2})
+SHAPES = ((48, 80), (80, 48))
+SHAPED = (*OPS[:-1], *configs("images", images={**OPS[-1].to_dict(), "shapes": SHAPES}))
 
 
 def write(folder, name, number, classes=("red", "green")):
@@ -54,7 +56,7 @@ def dataset(folder, ops=OPS, labels=None):
   return Dataset(c.data, c.tokenizer, labels=labels)
 
 
-@pytest.mark.parametrize("ops", [OPS, JITTER], ids=["crop", "jitter"])
+@pytest.mark.parametrize("ops", [OPS, JITTER, SHAPED], ids=["crop", "jitter", "shapes"])
 def test_boxes_are_around_their_pixels_after_all_ops(folder, ops):
   """Of a class's colour at least half of its strength, within a pixel of the box."""
   data, seen = dataset(folder, ops), 0
@@ -81,19 +83,21 @@ def test_boxes_are_around_their_pixels_after_all_ops(folder, ops):
   assert seen > 30
 
 
-def test_resuming_and_processes_change_nothing(folder):
+@pytest.mark.parametrize("ops", [OPS, SHAPED], ids=["one_shape", "shapes"])
+def test_resuming_and_processes_change_nothing(folder, ops):
   """Any batch is read alone, from a cursor, or by rows of several processes."""
-  data = dataset(folder)
+  data = dataset(folder, ops)
   whole = data.train_stream(5, 6, range(6))
   batches = [whole.batch(step) for step in range(6)]
   assert any((a["size"] != b["size"]).any() for a, b in zip(batches, batches[1:]))
-  resumed = dataset(folder).train_stream(5, 6, range(6), cursor=whole.cursor(4))
+  resumed = dataset(folder, ops).train_stream(5, 6, range(6), cursor=whole.cursor(4))
   assert_same(resumed.batch(4), batches[4])
   assert_same(resumed.batch(1), batches[1])
-  parts = [dataset(folder).train_stream(5, 6, rows).batch(3) for rows in ((0, 4, 5), (1, 2, 3))]
+  parts = [dataset(folder, ops).train_stream(5, 6, rows).batch(3)
+           for rows in ((0, 4, 5), (1, 2, 3))]
   assert_same({key: np.concatenate([p[key] for p in parts]) for key in parts[0]},
               {key: value[[0, 4, 5, 1, 2, 3]] for key, value in batches[3].items()})
-  other = dataset(folder).train_stream(6, 6, range(6)).batch(3)
+  other = dataset(folder, ops).train_stream(6, 6, range(6)).batch(3)
   assert (other["boxes"] != batches[3]["boxes"]).any()
 
 

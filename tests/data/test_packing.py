@@ -122,8 +122,9 @@ def test_folded_by_hand():
 
 def test_a_row_of_several_is_as_long_as_they_may_be():
   layout = Pad(("a", "b"), (10, 6), max_segments=3)
-  assert layout.fit(7).lengths == (30, 18)
-  assert Pad(("a", "b"), (10, 6), trim=True, max_segments=3).fit(17).lengths == (24, 18)
+  assert layout.fit(np.array([[7, 2]])).lengths == layout.fit(None).lengths == (30, 18)
+  assert Pad(("a", "b"), (10, 6), trim=True, max_segments=3).fit(
+      np.array([[3, 0], [2, 17]])).lengths == (24, 18)
 
 
 def test_max_segments_closes_a_row():

@@ -32,15 +32,16 @@ RIGHT = [[(number, 0.9 - 0.1 * i, relative(size, box)) for i, (number, box) in e
          for size, row in zip(SIZES, TRUE)]
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
+@pytest.fixture(scope="module", params=[(), ((10, 20), (20, 10))], ids=["square", "shapes"])
+def data(tmp_path_factory, request):
   path = write_images(tmp_path_factory.mktemp("boxes"), TRUE, SIZES)
   c = common.get_config()
   c.data.path, c.data.train = path, ("boxes:boxes.jsonl",)
   c.data.ops = tuple(configs(
       "decode_image", "resize_shortest", "images", decode_image={"boxes": True},
       resize_shortest={"shortest": (10,), "longest": 20},
-      images={"size": 20, "pad": True, "max_boxes": 3, "mean": (0.5,) * 3, "std": (0.25,) * 3}))
+      images={"size": 20, "pad": True, "max_boxes": 3, "mean": (0.5,) * 3, "std": (0.25,) * 3,
+              "shapes": request.param}))
   return Dataset(c.data, c.tokenizer)
 
 
@@ -134,21 +135,25 @@ def test_scores_that_are_not_numbers_are_refused(data):
 
 
 class Looking(Given):
-  """A detector whose every query attends, by two heads and layers, to one place of 2 x 4 each."""
+  """A detector whose every query attends, by two heads and layers, to one place each.
+
+  A place is of 10 x 5 pixels.
+  """
 
   def features(self, batch):
-    return jnp.zeros((len(batch["image"]), 2, 4, 8)), batch["size"]
+    return jnp.zeros((len(batch["image"]), batch["image"].shape[1] // 10, 4, 8)), batch["size"]
 
   def attention_weights(self, batch):
-    weights = np.zeros((2, len(batch["image"]), 2, 3, 8), np.float32)
-    weights[0] = 1 / 8  # of the first layer, which is not shown
+    places = batch["image"].shape[1] // 10 * 4
+    weights = np.zeros((2, len(batch["image"]), 2, 3, places), np.float32)
+    weights[0] = 1 / places  # of the first layer, which is not shown
     for query in range(3):
       weights[1, :, 0, query, query] = weights[1, :, 1, query, query + 1] = 1
     return {"cross": jnp.asarray(weights)}
 
 
 def test_what_queries_attend_to(data):
-  """The first image has 20 x 10 pixels of a batch's 20 x 20, so the upper row of places."""
+  """The first image has 20 x 10 pixels, so of a batch's 20 x 20 the upper row of places."""
   found = [(0, 0.6, (0.5, 0.5, 1, 1)), (1, 0.4, (0.5, 0.5, 1, 1)), (1, 0.9, (0.25, 0.5, 0.5, 1))]
   results = dict(Detection(("boxes:boxes.jsonl",), pictures=1)(
       task_of(data, Looking()), said([found, *RIGHT[1:]])))

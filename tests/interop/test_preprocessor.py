@@ -165,11 +165,14 @@ def test_images_of_a_folder_that_tells_nothing_of_them_are_warned_of(tmp_path, c
 @pytest.mark.parametrize("size, side", [
     ({"height": 96, "width": 128}, (96, 128)), ({"height": 100, "width": 60}, (128, 64)),
     ({"max_height": 64, "max_width": 160}, (64, 160)),
-    ({"shortest_edge": 96, "longest_edge": 130}, (160, 160))])
+    ({"shortest_edge": 96, "longest_edge": 130}, (160, 160)),
+    ({"shortest_edge": 130, "longest_edge": 140}, (160, 160))])
 def test_a_detector_s_images_have_no_more_room_than_they_need(size, side, tmp_path):
   write(tmp_path, image_processor_type="DetrImageProcessor", size=size, do_pad=False)
   layout = preprocessor.read_ops(str(tmp_path), PixelConfig(), kind="Detr")[-1]
   assert (layout.size, layout.width) == side
+  lies = size == {"shortest_edge": 96, "longest_edge": 130}
+  assert layout.shapes == (((96, 160), (160, 96)) if lies else ())
 
 
 @pytest.mark.parametrize("content, said", [

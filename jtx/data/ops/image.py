@@ -65,6 +65,10 @@ class MoveOp(ImageOp):
     example = {**example, "image": self.pixels(example["image"], move, generator)}
     return move_example(example, move) if "boxes" in example else example
 
+  def sized(self, size: tuple[int, int], generator: Generator | None) -> tuple[int, int]:
+    move = self.move(size, generator)
+    return size if move is None else move.size
+
   def apply(self, image: Image.Image, generator: Generator | None) -> Image.Image:
     """An image alone after the op."""
     move = self.move(image.size, generator)

@@ -40,6 +40,9 @@ class Images(LayoutOp, ImageOp):
   `max_segments` = S above 1 a row has up to S of such pairs, by first fit of their texts as with
   `pack`: its shapes are `image [R, S, size, width, channels]` and `real [R, S]`. For this all texts
   are encoded once before training, for which no image is read.
+
+  With `shapes` a batch has the first of them that has room for all of its images, else size x
+  width, and images of one shape share batches: the train step is compiled once for each.
   """
   size: Pixels = 224  # pixels: the height, and the width unless that is given
   channels: Literal[1, 3] = 3  # 3 is RGB, 1 is grey
@@ -49,12 +52,12 @@ class Images(LayoutOp, ImageOp):
   mean: tuple[Share, ...] = ()  # one a channel, of pixels from 0 to 1; () leaves bytes as they are
   std: tuple[Positive, ...] = ()  # likewise: a pixel becomes (x - mean) / std
   max_segments: Size = 1  # S, images of a row at most, whose texts share its tokens
+  shapes: tuple[tuple[Pixels, Pixels], ...] = ()  # smaller heights and widths that a batch may have
   # Of tokens beside the image, which follow from the op that makes them.
   fields: tuple[str, ...] = dataclasses.field(default=(), metadata={"config": False})
   lengths: tuple[int, ...] = dataclasses.field(default=(), metadata={"config": False})
 
   stage = Stage.LAYOUT
-  group = False
 
   def __post_init__(self):
     if not len(self.mean) == len(self.std) == (self.channels if self.mean else 0):
@@ -63,6 +66,13 @@ class Images(LayoutOp, ImageOp):
     if self.max_segments > 1 and (self.pad or self.max_boxes):
       raise ConfigError(f"op images: rows of max_segments={self.max_segments} images have neither"
                         " pad nor max_boxes")
+    if self.shapes and not self.pad:
+      raise ConfigError(f"op images: shapes={self.shapes} are for images that are padded; set"
+                        " pad=True")
+    for height, width in self.shapes:
+      if height > self.size or width > (self.width or self.size):
+        raise ConfigError(f"op images: shapes={self.shapes} has {height} x {width}, which is more"
+                          f" than {told_size(self.output_size)}")
 
   @property
   def output_size(self) -> tuple[int, int]:
@@ -91,9 +101,23 @@ class Images(LayoutOp, ImageOp):
                   "original_size": Column("array", "int32", (2,))}
     return columns
 
-  def fit(self, longest: int) -> "Images":
-    del longest  # all rows are of one size
-    return self
+  @property
+  def by_size(self) -> bool:
+    return bool(self.shapes)
+
+  group = by_size
+
+  def fit(self, lengths: np.ndarray | None) -> "Images":
+    if not self.shapes:
+      return self
+    number = -1 if lengths is None else int(self.rank(lengths.max(0, keepdims=True))[0])
+    height, width = (*self.shapes, self.output_size)[number]
+    return dataclasses.replace(self, size=height, width=width, shapes=())
+
+  def rank(self, lengths: np.ndarray) -> np.ndarray:
+    """[images]: the number of the first shape that has room, of heights and widths [images, 2]."""
+    room = (lengths[:, None] <= np.array(self.shapes).reshape(-1, 2)).all(-1)
+    return np.where(room.any(1), room.argmax(1), len(self.shapes))
 
   def plan(self, lengths: np.ndarray) -> list[list[int]]:
     if self.max_segments == 1:

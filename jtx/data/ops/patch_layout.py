@@ -67,8 +67,8 @@ class Patches(LayoutOp, ImageOp):
     """One image a row, for predictions."""
     return (dataclasses.replace(self, length=self.most, max_segments=1),)
 
-  def fit(self, longest: int) -> "Patches":
-    del longest  # rows are full
+  def fit(self, lengths: np.ndarray | None) -> "Patches":
+    del lengths  # rows are full
     return self
 
   def plan(self, lengths: np.ndarray) -> list[list[int]]:

@@ -42,6 +42,7 @@ class Annotated(NamedTuple):
   """An image's file, below the folder of a source, and what is in it."""
   file: str
   objects: Sequence[Object]
+  size: tuple[int, int] | None = None  # height and width in pixels, where the annotation has them
 
 
 class Place(Protocol):
@@ -81,6 +82,7 @@ class BoxesSource:
     numbers = {label: number for number, label in enumerate(self.classes)}
     # Arrays of all, since a million objects would be slow to hand to other processes.
     self._files = [image.file for image in images]
+    self._sizes = np.array([image.size or (0, 0) for image in images], np.int64).reshape(-1, 2)
     self._starts = np.cumsum([0, *(len(image.objects) for image in images)])
     self._boxes = np.array([o.box for o in objects], np.float64).reshape(-1, 4)
     self._labels = np.array([numbers[o.label] for o in objects], np.int32)
@@ -95,6 +97,11 @@ class BoxesSource:
   def path(self, i: int) -> str:
     """The file of an example."""
     return os.path.join(self._place.path, self._files[i])
+
+  def image_size(self, i: int) -> tuple[int, int] | None:
+    """Height and width of an image by its annotation, where that has them."""
+    height, width = self._sizes[i].tolist()
+    return (height, width) if height > 0 and width > 0 else None
 
   def __getitem__(self, i: int) -> dict[str, Any]:
     i = range(len(self))[i]
@@ -162,7 +169,7 @@ def coco(name: str, file: str, folder: str) -> BoxesSource:
            for i, c in enumerate(content["categories"])}
   names = dict(sorted(names.items()))
   images = {_value(image, "id", int, file, "images", i):
-            Annotated(_value(image, "file_name", str, file, "images", i), [])
+            Annotated(_value(image, "file_name", str, file, "images", i), [], _size_of(image))
             for i, image in enumerate(content["images"])}
   for i, annotation in enumerate(content["annotations"]):
     where = f"{file}: annotations[{i}]"
@@ -190,6 +197,11 @@ def json_of(file: str) -> Any:
     return storage.parse_json(files.read(file).decode("utf-8"))
   except ValueError as e:
     raise DataError(f"{file}: not valid JSON ({e})") from e
+
+
+def _size_of(image: Mapping[str, Any]) -> tuple[int, int] | None:
+  size = image.get("height"), image.get("width")
+  return size if all(type(side) is int for side in size) else None
 
 
 def _value(item: Any, key: str, kind: type, file: str, of: str, i: int) -> Any:

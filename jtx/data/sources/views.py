@@ -59,6 +59,11 @@ class View:
     line = getattr(self._source, "line", None)
     return line(self._rows[i]) if line else None
 
+  def image_size(self, i: int) -> tuple[int, int] | None:
+    """Height and width of an image, where the other source knows them without reading it."""
+    size = getattr(self._source, "image_size", None)
+    return size(self._rows[i]) if size and self._columns is None else None
+
   def column(self, key: str) -> Iterator[Any]:
     """The values of a column in order; of a source that can, without the others'."""
     path = key if self._columns is None else self._columns.get(key)

@@ -54,7 +54,7 @@ def voc(name: str, path: str, split: str) -> BoxesSource:
     for missing in [file] * (file not in names) + [f"{root}{IMAGES}{identity}.jpg"] * (
         identity not in stems):
       raise DataError(f"{where}: names {identity!r}, and there is no {missing}")
-    images.append(Annotated(stems[identity], voc_objects(place, file)))
+    images.append(annotated(place, stems[identity], file))
   return BoxesSource(name, place, images)
 
 
@@ -82,19 +82,26 @@ def _identities(path: str, place: Place, names: set[str], root: str,
                   f" {', '.join(known) or 'none'}")
 
 
-def voc_objects(place: Place, file: str) -> list[Object]:
-  """The objects of an annotation.
+def annotated(place: Place, image: str, file: str) -> Annotated:
+  """An image with what its annotation says.
+
+  Args:
+    place: of both files.
+    image: the file of the image.
+    file: the annotation.
 
   Raises:
     DataError: it is no XML, or an object lacks something.
   """
   where = os.path.join(place.path, file)
   try:
-    found = ET.fromstring(place.read(file)).iter("object")
+    content = ET.fromstring(place.read(file))
   except (ET.ParseError, BadExample) as e:
     raise DataError(f"{where}: not valid XML ({e})") from e
+  sides = [(content.findtext(f"size/{key}") or "").strip() for key in ("height", "width")]
+  size = tuple(int(side) for side in sides if side.isdecimal())
   objects = []
-  for number, item in enumerate(found):
+  for number, item in enumerate(content.iter("object")):
     label = (item.findtext("name") or "").strip()
     if not label:
       raise DataError(f"{where}: object {number} has no name")
@@ -107,4 +114,4 @@ def voc_objects(place: Place, file: str) -> list[Object]:
                       " xmin, ymin, xmax and ymax") from e
     if kept(box, f"{where}: object {number}", label):
       objects.append(Object((left - 1, top - 1, right, bottom), label))
-  return objects
+  return Annotated(image, objects, size if len(size) == 2 else None)

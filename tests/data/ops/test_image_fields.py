@@ -57,7 +57,7 @@ CHANGES = {
                     "ratio": ({}, (1.0, 1.0))},
     Images: {"size": ({}, 15), "channels": ({}, 3), "width": ({}, 15), "pad": ({}, True),
              "max_boxes": ({}, 16), "mean": (PIXELS, (0.4,)), "std": (PIXELS, (0.4,)),
-             "max_segments": ({}, 2)},
+             "max_segments": ({}, 2), "shapes": ({"pad": True}, ((12, 16), (16, 12)))},
     Patches: {"size": ({}, 3), "most": ({}, 9), "length": ({}, 20), "max_segments": ({}, 2),
               "max_side": ({}, 3), "grow": ({}, True), "channels": ({}, 1),
               "interpolation": ({}, "bicubic")},
@@ -89,7 +89,8 @@ def outcome(op):
   if isinstance(op, Images):
     height, width = op.output_size
     example = {"image": noise(width, height, op.channels), "path": "", **boxes_of(0)}
-    return str(op.columns), op.augment(example, None)["image"].tobytes()
+    fitted = op.fit(np.array([[10, 16], [11, 13]])) if op.pad else op
+    return str(op.columns), op.augment(example, None)["image"].tobytes(), fitted.output_size
   if isinstance(op, Patches):
     made = [op.augment({"image": noise(*size, op.channels), "original_size": np.array(size[::-1])},
                        None) for size in ((10, 12), (7, 30))]
@@ -150,6 +151,21 @@ def test_ops_are_a_function_of_the_generator_and_draw_nothing_without(op, channe
   assert pickle.loads(pickle.dumps(op)) == op
 
 
+@pytest.mark.parametrize("op", [
+    InceptionCrop(size=8, eval_resize=8), PadCrop(size=16), CenterCrop(size=9), Resize(size=9),
+    Flip(), ThreeAugment(), RandomErasing(0.9), RandomSizeCrop(0.6, (16,), 8, 12),
+    ResizeShortest((6, 9), 14), ScaleJitter(16)], ids=lambda op: type(op).__name__)
+def test_the_size_of_an_image_is_known_before_it_is_read(op):
+  seen = set()
+  for seed in range(20):
+    for size in ((16, 18), (24, 16)):
+      image = op.apply(noise(*size), np.random.default_rng(seed))
+      assert op.sized(size, np.random.default_rng(seed)) == image.size
+      assert op.sized(size, None) == op.apply(noise(*size), None).size
+      seen.add(image.size)
+  assert len(seen) > 2 or not isinstance(op, (RandomSizeCrop, ResizeShortest, ScaleJitter))
+
+
 @pytest.mark.parametrize("op, fields, message", [
     (DecodeImage, {"names": ("a", "b", "a")}, "op decode_image: names has a more than once"),
     (InceptionCrop, {"area": (0.0, 1.0)}, "op inception_crop: area=(0.0, 1.0) must be two numbers,"
@@ -172,6 +188,10 @@ def test_ops_are_a_function_of_the_generator_and_draw_nothing_without(op, channe
      " the 3 channels, or none"),
     (Images, {"max_segments": 2, "pad": True}, "op images: rows of max_segments=2 images have"
      " neither pad nor max_boxes"),
+    (Images, {"shapes": ((200, 224),)}, "op images: shapes=((200, 224),) are for images that are"
+     " padded; set pad=True"),
+    (Images, {"shapes": ((200, 225),), "pad": True}, "op images: shapes=((200, 225),) has"
+     " 200 x 225, which is more than size=224"),
     (Resize, {"interpolation": "none"}, "op resize: interpolation='none' is none; valid are:"
      " bilinear, bicubic"),
     (RandomErasing, {"area": (0.1, 2.0)}, "op random_erasing: area=(0.1, 2.0) must be two numbers,"
