@@ -111,6 +111,28 @@ def hf_values(family: Family, model: Any) -> tuple[str, dict[str, Any], list[str
   return name, values, lost
 
 
+def expressed(families: Mapping[str, Family],
+              model: Any) -> tuple[str, tuple[str, dict[str, Any], list[str]]]:
+  """The name of the first family that can express a model, and what `hf_values` says of it.
+
+  Raises:
+    Inexpressible: no family can, and why.
+  """
+  own = {name: f for name, f in families.items() if MODELS[f.model] is type(model)}
+  if not own:
+    able = " or ".join(dict.fromkeys(MODELS[f.model].__name__ for f in families.values()))
+    raise Inexpressible(f"a {type(model).__name__} can't be saved as a Hugging Face model: only"
+                        f" {able} can")
+  reasons = []
+  for name, family in own.items():
+    try:
+      return name, hf_values(family, model)
+    except ConfigError as e:
+      reasons.append(f"{name} {e}")
+  raise Inexpressible("the model can't be expressed as a Hugging Face model: "
+                      + "; ".join(reasons))
+
+
 def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...] | None,
               token_ids: Mapping[str, int | None]) -> tuple[str, dict[str, Any]]:
   """The name of a family, and the content of config.json.
@@ -125,21 +147,8 @@ def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...
     Inexpressible: no family can, and why.
     ConfigError: the labels do not fit the model.
   """
-  own = {name: f for name, f in families.items() if MODELS[f.model] is type(model)}
-  if not own:
-    able = " or ".join(dict.fromkeys(MODELS[f.model].__name__ for f in families.values()))
-    raise Inexpressible(f"a {type(model).__name__} can't be saved as a Hugging Face model: only"
-                        f" {able} can")
-  reasons = []
-  for of_family, family in own.items():
-    try:
-      name, values, lost = hf_values(family, model)
-      break
-    except ConfigError as e:
-      reasons.append(f"{of_family} {e}")
-  else:
-    raise Inexpressible("the model can't be expressed as a Hugging Face model: "
-                        + "; ".join(reasons))
+  of_family, (name, values, lost) = expressed(families, model)
+  family = families[of_family]
   for key in lost:
     logging.info("config.json of %s has no place for %s: it is not kept", name, key)
   family.check_ids(token_ids)

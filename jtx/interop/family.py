@@ -66,6 +66,10 @@ class Names:
   base: Heads = frozenset({"embedding"})  # of the base model, whose names have no prefix
   written: Callable[[Any], Mapping[str, str]] = lambda model: {}  # parts of names that the files of
   # a model have in place of the rows'
+  # Names of modules of `transformers` that are not those of files, as PEFT has them: regular
+  # expression -> what stands in its place. Several names are of modules for each parameter of a
+  # tensor; with none, its parameters are in no linear layer.
+  modules: Mapping[str, str | tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
   def rows_of(self, heads: Heads) -> tuple[Row, ...]:
     """The rows of heads alone."""

@@ -1,12 +1,14 @@
 """Adapters as files of PEFT: adapter_config.json and adapter_model.safetensors.
 
-The format is that of PEFT's guide "PEFT checkpoint format". A layer of the file that has several of
+The format is that of PEFT's guide "PEFT checkpoint format". Layers have the names of the modules of
+`transformers` 5.23, which are not always those of its files. A layer that has several of
 our kernels, such as GPT-2's queries, keys and values, gets the adapters of all as one, whose rank
 is the sum of theirs and whose B has a block for each; what is beside the blocks is 0.
 """
 
 import json
 import os
+import re
 from typing import Any, Mapping
 
 from flax.traverse_util import flatten_dict
@@ -15,7 +17,8 @@ import safetensors.numpy
 
 from jtx.errors import ConfigError
 from jtx.interop import configs, export, sentences, tables
-from jtx.interop.families import FAMILIES
+from jtx.interop.families import FAMILIES, families_of
+from jtx.interop.family import Family
 from jtx.interop.files import NewDirectory
 from jtx.interop.tables import Entry
 from jtx.nn import lora
@@ -26,9 +29,11 @@ PREFIX = "base_model.model."
 TASKS = {"ForCausalLM": "CAUSAL_LM", "LMHeadModel": "CAUSAL_LM",
          "ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS",
          "ForQuestionAnswering": "QUESTION_ANS", "Model": "FEATURE_EXTRACTION"}
+CLASSIFIERS = "classifier", "score"  # that PEFT adds to `modules_to_save` of a classifier
 
 
-def save(directory: str, model: Any, params: Any, base: str) -> None:
+def save(directory: str, model: Any, params: Any, base: str,
+         model_type: str | None = None) -> None:
   """Writes the adapters of a model, and the parts that are trained whole; all of it, or nothing.
 
   Args:
@@ -36,13 +41,14 @@ def save(directory: str, model: Any, params: Any, base: str) -> None:
     model: with adapters, whose layers a family of Hugging Face has.
     params: its parameters.
     base: the folder, or the name of the Hub, of the model without adapters.
+    model_type: of the base; None is the first that can express the model.
 
   Raises:
     ConfigError: it has no adapters, or PEFT has no way to express them.
   """
   if not lora.adapted(model):
     raise ConfigError("format='peft' is for a model with adapters, and its lora.rank is 0")
-  config, tensors = contents(model, params)
+  config, tensors = contents(model, params, model_type)
   config["base_model_name_or_path"] = base
   with NewDirectory(directory) as path:
     with open(os.path.join(path, CONFIG), "w", encoding="utf-8") as f:
@@ -51,27 +57,33 @@ def save(directory: str, model: Any, params: Any, base: str) -> None:
     safetensors.numpy.save_file(tensors, os.path.join(path, WEIGHTS), {"format": "pt"})
 
 
-def contents(model: Any, params: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def contents(model: Any, params: Any, model_type: str | None = None,
+             ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
   """The content of adapter_config.json without the base's name, and the tensors by name."""
   bare = sentences.without_pooling(lora.merged(model, params)[0])
-  name, config = configs.hf_config(FAMILIES, bare, None, {})
+  name, (architecture, *_) = configs.expressed(families_of(model_type) | FAMILIES, bare)
   family, c = FAMILIES[name], model.lora
   flat = {path: np.asarray(x, np.float32) for path, x in flatten_dict(params, sep="/").items()}
   shapes = export.param_shapes(bare)
-  entries = list(tables.entries(family.names.rows_for(bare.heads), bare.stacks, shapes))
+  rows = family.names.rows_for(bare.heads)
+  entries = [part for entry in tables.entries(rows, bare.stacks, shapes)
+             for part in of_modules(entry, family, bare)]
   wholly = {_module(entry.name) for entry in entries
             if any(c.trains(path) for path, _ in entry.places)}
   tensors, targets, ranks = {}, [], {}
   for entry in entries:
-    name = export.file_name(family, bare, entry.name)
-    at = [_adapter(flat, path, index) for path, index in entry.places]
-    if _module(entry.name) in wholly:
-      if any(at) or not name.endswith((".weight", ".bias")):
-        raise ConfigError(f"model.lora.trained: PEFT has no place for {entry.places[0][0]}, which"
-                          + (" has adapters too" if any(at) else " is no part of a layer"))
-      tensors[PREFIX + name] = tables.write(entry, flat)
+    target, at = _module(entry.name), [_adapter(flat, path, index) for path, index in entry.places]
+    if target in wholly:
+      if any(at) or not entry.name.endswith((".weight", ".bias")):
+        raise ConfigError(f"model.lora: PEFT has no place for {entry.places[0][0]}, which"
+                          + (" has adapters and is trained whole, too" if any(at) else
+                             " is trained whole and is no part of a layer"))
+      tensors[PREFIX + entry.name] = tables.write(entry, flat)
     elif any(at):
-      target, own = _module(name), tables.place_shapes(entry, shapes)
+      own = tables.place_shapes(entry, shapes)
+      if not target:
+        raise ConfigError(f"model.lora.names: {entry.places[0][0]} is of no linear layer in"
+                          " `transformers`, so PEFT has no place for its adapters; leave it out")
       if len(tables.tensor_shape(entry, shapes)) != 2:
         raise ConfigError(f"model.lora.names: {entry.places[0][0]} is a convolution in files of"
                           " PEFT, for whose adapters jtx has no layout; leave it out")
@@ -80,17 +92,34 @@ def contents(model: Any, params: Any) -> tuple[dict[str, Any], dict[str, np.ndar
       targets.append(target)
       if len(a) != c.rank:
         ranks[target] = len(a)
-  modules = sorted({export.file_name(family, bare, name) for name in wholly})
-  name = config["architectures"][0]
   return {
       "peft_type": "LORA", "r": c.rank, "lora_alpha": c.alpha, "lora_dropout": c.dropout,
-      "bias": "none", "target_modules": targets, "modules_to_save": modules or None,
+      "bias": "none", "target_modules": targets,
+      "modules_to_save": sorted(set(map(_saved, wholly))) or None,
       # So that alpha / rank is as it was.
       "rank_pattern": ranks, "alpha_pattern": {k: r * c.alpha / c.rank for k, r in ranks.items()},
       "fan_in_fan_out": any(e.layout.axis == 1 for e in entries), "use_rslora": False,
       "init_lora_weights": True, "inference_mode": True,
-      "task_type": next((task for end, task in TASKS.items() if name.endswith(end)), None),
+      "task_type": next((task for end, task in TASKS.items() if architecture.endswith(end)), None),
   }, tensors
+
+
+def of_modules(entry: Entry, family: Family, model: Any) -> list[Entry]:
+  """A tensor of a file by the names that modules of `transformers` have.
+
+  Returns:
+    One, or one for each of its parameters where these are in modules of their own. Its name is
+    empty where they are in no linear layer.
+  """
+  names = [export.file_name(family, model, entry.name)]
+  for pattern, written in family.names.modules.items():
+    if re.search(pattern, names[0]):
+      given = (written,) if isinstance(written, str) else written
+      names = [re.sub(pattern, new, name) for name in names for new in given] or [""]
+  if len(names) == 1:
+    return [entry._replace(name=names[0])]
+  return [entry._replace(name=name, places=(place,))
+          for name, place in zip(names, entry.places, strict=True)]
 
 
 def joined(entry: Entry, adapters: list[tuple[np.ndarray, np.ndarray] | None],
@@ -125,6 +154,12 @@ def _adapter(flat: Mapping[str, np.ndarray], path: str, index: int | None):
     return None
   pair = flat[f"{layer}/{lora.A}"], flat[f"{layer}/{lora.B}"]
   return pair if index is None else tuple(x[index] for x in pair)
+
+
+def _saved(module: str) -> str:
+  """The module that PEFT saves whole; it takes one of `CLASSIFIERS` with all that is in it."""
+  first = module.partition(".")[0]
+  return first if first in CLASSIFIERS else module
 
 
 def _module(name: str) -> str:

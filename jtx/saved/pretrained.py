@@ -140,7 +140,9 @@ def _save_adapters(directory: str, model: Any, params: Any, like: str | Saved | 
   like = open_saved(like) if isinstance(like, str) else like
   if not isinstance(like, Run):
     raise ConfigError("format='peft' needs like=DIR, the workdir of the adapters' run")
-  peft.save(directory, model, params, like.config.init_from)
+  base = like.config.init_from
+  kept = open_saved(base).originals().config
+  peft.save(directory, model, params, base, kept.get("model_type"))
 
 
 def save_program(directory: str, model: Any, params: Any, like: Saved, *,

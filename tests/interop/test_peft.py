@@ -8,8 +8,9 @@ import pytest
 import safetensors.numpy
 
 from jtx.errors import ConfigError
-from jtx.interop import export, peft
+from jtx.interop import configs, export, huggingface, peft, tables
 from jtx.interop.families import FAMILIES
+from jtx.interop.trunks import param_shapes
 from jtx.models.text_head import HeadConfig
 from jtx.nn import lora
 from jtx.nn.lora import LoraConfig
@@ -63,10 +64,8 @@ def test_products_are_those_that_are_merged(model, names):
   config, tensors = peft.contents(model, params)
   bare, merged = lora.merged(model, params)
   left = {p: x for p, x in flatten_dict(params, sep="/").items() if "lora_" not in p}
-  model_type = next(name for name, f in FAMILIES.items()
-                    if config["target_modules"][0] + ".weight" in names_of(f, bare))
-  family = FAMILIES[model_type]
-  before, after = (export.tensors_of(family, bare, p)
+  family = FAMILIES[configs.expressed(FAMILIES, bare)[0]]
+  before, after = (by_modules(export.tensors_of(family, bare, p), family, bare)
                    for p in (unflatten_dict(left, sep="/"), merged))
   changed = {name for name in before if not np.array_equal(before[name], after[name])}
   assert changed == {f"{name}.weight" for name in config["target_modules"]}
@@ -81,11 +80,71 @@ def test_products_are_those_that_are_merged(model, names):
                                atol=2e-5)
 
 
-def names_of(family, model):
-  try:
-    return export.tensors_of(family, model, drawn(model)).keys()
-  except (ConfigError, KeyError):
-    return ()
+def by_modules(tensors, family, model):
+  """Tensors of files by the names of modules, where each is of one."""
+  entries = tables.entries(family.names.rows_for(model.heads), model.stacks, param_shapes(model))
+  return {peft.of_modules(entry, family, model)[0].name: tensors[export.file_name(
+      family, model, entry.name)] for entry in entries}
+
+
+def test_layers_have_the_names_of_modules():
+  vit, params = of(CASES["vit with a head"][0], "attention/", "ffn/")
+  layers = {name.split(".", 3)[3] for name in peft.contents(vit, params)[0]["target_modules"]}
+  assert layers == {*(f"attention.{x}_proj" for x in "qkvo"), "mlp.fc1", "mlp.fc2"}
+  assert all(name.startswith("vit.layers.") for name in peft.contents(vit, params)[0][
+      "target_modules"])
+
+
+def test_a_tensor_whose_parameters_are_in_modules_of_their_own():
+  fields = huggingface.model_fields({
+      "model_type": "nomic_bert", "architectures": ["NomicBertModel"], "vocab_size": 11,
+      "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4,
+      "intermediate_size": 12})
+  config, tensors = peft.contents(*of(configs.make_model(FAMILIES["nomic_bert"], fields),
+                                      "attention/(query|value)$"))
+  assert config["target_modules"] == [f"layers.0.self_attn.{x}_proj" for x in "qv"]
+  assert not config["rank_pattern"]
+  assert {x.shape for x in tensors.values()} == {(2, 8), (8, 2)}
+
+
+def test_parameters_that_are_in_no_layer():
+  fields = huggingface.model_fields({
+      "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 11,
+      "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+      "num_key_value_heads": 2, "intermediate_size": 12, "num_local_experts": 2})
+  mixtral = configs.make_model(FAMILIES["mixtral"], fields)
+  with pytest.raises(ConfigError, match="names: decoder/layers/ffn/router/kernel is of no linear"):
+    peft.contents(*of(mixtral, "ffn/router"))
+  with pytest.raises(ConfigError, match="trained whole and is no part of a layer"):
+    peft.contents(*of(mixtral, "attention/", trained=("ffn/in",)))
+
+
+def test_a_classifier_is_saved_whole():
+  """PEFT saves `classifier` in any case, so layers in it may not be named again."""
+  fields = huggingface.model_fields({
+      "model_type": "roberta", "architectures": ["RobertaForSequenceClassification"],
+      "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+      "intermediate_size": 12, "max_position_embeddings": 8})
+  roberta = configs.make_model(FAMILIES["roberta"], fields)
+  config, tensors = peft.contents(*of(roberta, "query$"))
+  assert config["modules_to_save"] == ["classifier"]
+  assert {name for name in tensors if "lora" not in name} == {
+      f"base_model.model.classifier.{layer}.{x}" for layer in ("dense", "out_proj")
+      for x in ("weight", "bias")}
+
+
+def test_labels_are_not_asked_for(caplog):
+  with caplog.at_level("WARNING", "absl"):
+    peft.contents(*of(BERT, "query$"))
+  assert not caplog.messages
+
+
+def test_names_are_of_the_base_s_model_type():
+  """Tags of BERT and ELECTRA are one model here, and have names of their own there."""
+  tags = BERT.clone(head=HeadConfig(task="tags", outputs=3, pool="none"))
+  for model_type, first in ((None, "bert"), ("electra", "electra")):
+    config, _ = peft.contents(*of(tags, "query$"), model_type=model_type)
+    assert config["target_modules"][0] == f"{first}.encoder.layer.0.attention.self.query"
 
 
 def test_what_peft_has_no_place_for(tmp_path):
@@ -93,7 +152,7 @@ def test_what_peft_has_no_place_for(tmp_path):
   with pytest.raises(ConfigError, match="patches/kernel is a convolution"):
     peft.contents(vit, params)
   model, params = of(BERT, "query", trained=("query/",))
-  with pytest.raises(ConfigError, match="query/kernel, which has adapters too"):
+  with pytest.raises(ConfigError, match="query/kernel, which has adapters and is trained"):
     peft.contents(model, params)
   with pytest.raises(ConfigError, match="lora.rank is 0"):
     peft.save(str(tmp_path / "out"), BERT, drawn(BERT), "there")

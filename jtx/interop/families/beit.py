@@ -122,7 +122,8 @@ FAMILY = Family(
     names=Names(
         prefix="beit", trunk=rows(),
         heads={"embedding": POOLER, "classes": (*POOLER, *dense("classifier", "task_head/output"))},
-        buffers=frozenset({f"beit.encoder.{INDEX}", f"{LAYER}.attention.attention.{INDEX}"})),
+        buffers=frozenset({f"beit.encoder.{INDEX}", f"{LAYER}.attention.attention.{INDEX}"}),
+        modules=vit.MODULES),
     trunk=trunk,
     values=values,
     head=head,

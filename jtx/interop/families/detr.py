@@ -272,6 +272,8 @@ FAMILY = Family(
             row.name.replace("running_mean", "num_batches_tracked") for row in ROWS
             if row.name.endswith("running_mean")),
         spellings=timm_spellings(),
+        modules={r"\.conv_encoder\.": ".", r"\.out_proj\.": ".o_proj.",
+                 r"(\.\d+)\.(fc[12])\.": r"\1.mlp.\2."},
     ),
     trunk=trunk,
     values=values,

@@ -143,7 +143,10 @@ def family(kind: str, name: str, more: Mapping[str, tuple[str, Any]],
           heads={"embedding": (), "classes": vit.CLASSIFIER},
           spellings={r"\.mlp\.weights_out\.": ".mlp.fc2."},
           written=lambda model: {".mlp.fc2.": ".mlp.weights_out."} if model.stack.block.ffn.gated
-          else {}),
+          else {},
+          modules=vit.ATTENTION_MODULES | {
+              r"\.weights_in\.": (".gate_proj.", ".up_proj."),
+              r"\.weights_out\.": ".down_proj."}),
       trunk=lambda values, heads: trunk({**given, **values}, heads),
       values=functools.partial(values, registers="num_register_tokens" in more),
       head=head, model="vit",

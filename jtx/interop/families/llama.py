@@ -231,6 +231,7 @@ class Kin:
             tied={"lm_head.weight": "model.embed_tokens.weight"},
             buffers=frozenset({f"{layer}.self_attn.rotary_emb.inv_freq",
                                "model.rotary_emb.inv_freq"}),
+            modules={r"\.block_sparse_moe\.": ()},  # arrays of all experts, and the router's own
         ),
         trunk=self.trunk, values=self.values, head=head, model="decoder", generates=True)
 

@@ -110,5 +110,6 @@ FAMILY = Family(
         buffers=frozenset(f"{LAYER}.attention.{name}" for name in (
             "bias", "masked_bias", "rotary_emb.inv_freq")),
         spellings={r"^lm_head\.": "embed_out."},
+        modules={r"^embed_out\.": "lm_head."},
     ),
     trunk=trunk, values=values, head=head, model="decoder", generates=True)

@@ -73,6 +73,8 @@ FAMILY = Family(
             Row("logit_bias", ("logit_bias",), SCALAR),
         )},
         buffers=clip.BUFFERS,
+        # PyTorch's own attention takes the arrays of its layers and does not call these.
+        modules={r"^vision_model\.head\.attention\.": ()},
     ),
     trunk=trunk,
     values=values,

@@ -246,6 +246,14 @@ def trunk_rows(prefix: str) -> tuple[Row, ...]:
 
 
 CLASSIFIER = dense("classifier", "task_head/output")
+# Modules have other names than files.
+ATTENTION_MODULES = {r"\.attention\.attention\.([qkv])(uery|ey|alue)\.": r".attention.\1_proj.",
+                     r"\.attention\.output\.dense\.": ".attention.o_proj."}
+MODULES = ATTENTION_MODULES | {
+    r"\bencoder\.layer\.": "layers.",
+    r"\.intermediate\.dense\.": ".mlp.fc1.",
+    r"(\.\d+)\.output\.dense\.": r"\1.mlp.fc2.",
+}
 
 
 def pooler(prefix: str) -> tuple[Row, ...]:
@@ -265,6 +273,7 @@ VIT = Family(
         trunk=trunk_rows("vit"),
         heads={"embedding": pooler("vit"), "classes": CLASSIFIER},
         buffers=frozenset({"vit.embeddings.mask_token"}),
+        modules=MODULES,
     ),
     trunk=trunk,
     values=values,
@@ -290,6 +299,7 @@ DEIT = Family(
                           *dense("distillation_classifier", "task_head/distillation_output")),
         },
         buffers=frozenset({"deit.embeddings.mask_token"}),
+        modules=MODULES,
     ),
     trunk=trunk_of_deit,
     values=values,
@@ -317,6 +327,7 @@ MAE = Family(
             *dense("decoder.decoder_pred", "mae_decoder/output"),
         )},
         spellings={r"^decoder\.decoder_encoder\.layer\.": "decoder.decoder_layers."},
+        modules=MODULES,
     ),
     trunk=trunk_of_mae,
     values=values_of_mae,

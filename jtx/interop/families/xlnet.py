@@ -133,6 +133,7 @@ FAMILY = Family(
                "tags": dense("classifier", "task_head/output"),
                "span": dense("qa_outputs", "task_head/output"), "choice": POOLED},
         tied={"lm_loss.weight": "transformer.word_embedding.weight"},
+        modules={r"\.rel_attn\.[qkvor]$": ()},
     ),
     trunk=trunk,
     values=values,
