@@ -65,10 +65,12 @@ def with_params(program: Program, state: TrainState, params: Any) -> TrainState:
   places = flatten_dict(program.shardings.params, sep="/")
   given = {path: _filled(fresh[path], x, places[path])
            for path, x in flatten_dict(params, sep="/").items()}
-  left = modules(fresh.keys() - given.keys(), fresh)
+  # Those that adapters leave as they are, which are beside the state, are all the folder's.
+  frozen = flatten_dict(program.extra["base"], sep="/") if "base" in program.extra else {}
+  left = modules(fresh.keys() - given.keys(), fresh | frozen)
   left += [f"rows of {path}" for path, x in flatten_dict(params, sep="/").items()
            if x.shape != fresh[path].shape]
-  logging.info("init     %d of %d parameters from %s%s", len(given), len(fresh),
+  logging.info("init     %d of %d parameters from %s%s", len(given | frozen), len(fresh | frozen),
                program.config.init_from, "; fresh: " + ", ".join(left) if left else "")
   params = unflatten_dict(fresh | given, sep="/")
   # The average starts from them too, in arrays of its own: the step gives its state away.

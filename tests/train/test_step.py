@@ -99,7 +99,7 @@ def program_of(ema):
   state = run([ROWS], ema=ema)[0]
   config = ConfigDict({"optim": {"ema": ema}, "init_from": "there",
                        "checkpoint": {"best": "", "average": 2}})
-  return state, types.SimpleNamespace(config=config, abstract_state=state,
+  return state, types.SimpleNamespace(config=config, abstract_state=state, extra={},
                                       shardings=jax.tree.map(lambda x: here, state))
 
 
@@ -108,6 +108,14 @@ def test_the_average_starts_from_the_parameters_that_a_run_starts_from():
   given = states.with_params(program, state, {"w": np.array([5.0, 6.0], np.float32)})
   np.testing.assert_array_equal(given.ema["w"], [5.0, 6.0])
   np.testing.assert_array_equal(given.params["w"], [5.0, 6.0])
+
+
+def test_parameters_that_adapters_leave_as_they_are_come_from_the_folder(caplog):
+  caplog.set_level("INFO", logger="absl")
+  state, program = program_of(0.0)
+  program.extra["base"] = {"embed": {"embedding": ROWS}, "layer": {"kernel": ROWS, "bias": ROWS}}
+  states.with_params(program, state, {})
+  assert "3 of 4 parameters from there; fresh: w" in caplog.text
 
 
 @pytest.mark.parametrize("ema, key", [(0.9, "ema"), (0.0, "params")])
