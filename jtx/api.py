@@ -98,8 +98,8 @@ class Opened:
   def max_length(self) -> int:
     return self.trained.max_length
 
-  def predict(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return tasks.predict(self.trained, self.cleaned(inputs))
+  def predict(self, inputs: Sequence[dict[str, Any]], task: str | None = None) -> list[dict]:
+    return tasks.predict(self.trained, self.cleaned(inputs), task)
 
 
 class Embedder(Opened):
@@ -200,7 +200,7 @@ class FillMask(Opened):
 
   def __call__(self, texts: Sequence[str]) -> list[list[dict[str, float]]]:
     """For each mask of each text, written by its name, such as [MASK]: tokens by probability."""
-    return [found["masks"] for found in self.predict([{"text": t} for t in texts_of(texts)])]
+    return [x["masks"] for x in self.predict([{"text": t} for t in texts_of(texts)], "mlm")]
 
 
 class Translator(Opened):

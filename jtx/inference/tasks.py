@@ -3,6 +3,7 @@
 An input is a dict. Which keys it needs depends on the head: `text`, and `second` for a pair
 (classes, embeddings, masked tokens); `words` (tags); `question` and `context` (spans);
 `prompt` and `choices` (multiple choice); `image`, a path, bytes of a file or an array (boxes).
+Where a model fills in masked tokens, too, inputs that lack what its task needs are for that.
 """
 
 import reprlib
@@ -46,13 +47,20 @@ class Trained(NamedTuple):
     return Predictor(self.model, self.params, batch_size=self.batch_size, **options)(examples)
 
 
-def predict(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
+def predict(trained: Trained, inputs: Sequence[Input], task: str | None = None) -> list[Output]:
   """The outputs of each input, in order.
+
+  Args:
+    trained: the model.
+    inputs: of one kind.
+    task: of `tasks_of` the model; None is the first whose needs all inputs have.
 
   Raises:
     DataError: an input lacks what the head needs; the sentence says which, counted from 1.
   """
-  task = task_of(trained.model)
+  own = tasks_of(trained.model)
+  task = task or next((name for name in own if all(HEADS[name][0].keys() <= x.keys()
+                                                   for x in inputs)), own[0])
   needs, function = HEADS[task]
   for number, x in enumerate(inputs, 1):
     for key, kind in needs.items():
@@ -64,10 +72,17 @@ def predict(trained: Trained, inputs: Sequence[Input]) -> list[Output]:
   return function(trained, inputs) if inputs else []
 
 
-def task_of(model: nn.Module) -> str:
-  """The key of `HEADS` that says what the model predicts."""
+def tasks_of(model: nn.Module) -> tuple[str, ...]:
+  """The keys of `HEADS` that say what the model predicts, its task's first."""
   task = model.head.task
-  return "mlm" if task == "none" and "mlm" in model.heads else task
+  if "mlm" not in model.heads:
+    return (task,)
+  return ("mlm",) if task == "none" else (task, "mlm")
+
+
+def task_of(model: nn.Module) -> str:
+  """The first of them."""
+  return tasks_of(model)[0]
 
 
 def check_predicts(model: nn.Module, where: str) -> None:

@@ -36,8 +36,8 @@ class Kind:
   stream: Callable[[Input], Iterator[str]] | None = None  # the pieces of one output's text
 
   def group(self, given: Input) -> Hashable:
-    """Inputs of the same group may be in one batch: all or none have a second text."""
-    return "second" in given
+    """Inputs of the same group may be in one batch: they have the same fields."""
+    return frozenset(given)
 
 
 def open_kinds(directory: str, *, step: int | str | None = None, max_length: int | None = None,
@@ -95,16 +95,18 @@ def predictions(opened: api.Opened, task: str, max_batch: int) -> Kind:
     return tasks.predict(trained, opened.cleaned(inputs))
 
   return Kind(name="predict", does=f"The prediction of the head for {task!r}.", call=call,
-              fields=fields_of(task, both_orders=bool(opened.model.head.both_orders)))
+              fields=fields_of(*tasks.tasks_of(opened.model),
+                               both_orders=bool(opened.model.head.both_orders)))
 
 
-def fields_of(task: str, both_orders: bool = False) -> dict[str, Field]:
-  """The fields of an input of a head, by what its row of the table needs."""
-  needs = tasks.HEADS[task][0]
-  fields = {key: Field(kind=key if key == "words" else "text" if kind is str else "texts")
-            for key, kind in needs.items()}
+def fields_of(*names: str, both_orders: bool = False) -> dict[str, Field]:
+  """The fields of an input of heads, by what their rows of the table need."""
+  needs = [tasks.HEADS[name][0] for name in names]
+  fields = {key: Field(kind=key if key == "words" else "text" if kind is str else "texts",
+                       required=all(key in own for own in needs))
+            for own in needs for key, kind in own.items()}
   second = Field(kind="text", required=both_orders)
-  return fields | ({"second": second} if needs == tasks.TEXT else {})
+  return fields | ({"second": second} if tasks.TEXT in needs else {})
 
 
 def images(opened: api.Opened, max_batch: int) -> Kind:

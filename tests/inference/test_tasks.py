@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jtx.data.tokenizers import kinds
+from jtx.data.tokenizers.files import read_tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.inference import tasks
 from jtx.inference.tasks import Trained, predict
@@ -162,19 +163,31 @@ def test_replaced_tokens():
     np.testing.assert_allclose(found["replaced"], 1 / (1 + np.exp(-outputs(t, e)[:, 0])), atol=1e-5)
 
 
-def test_masked_tokens():
-  """A vocab.txt of BERT's form, which has a mask."""
-  import pathlib
-  import tempfile
+def masking(tmp_path, head=HeadConfig()):
+  """A model of masked tokens, and a vocab.txt of BERT's form, which has a mask."""
+  (tmp_path / "vocab.txt").write_text("\n".join(
+      ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "sat", "dog", "##s"]) + "\n")
+  tokenizer = read_tokenizer(tmp_path / "vocab.txt")
+  model = small(vocab_size=tokenizer.vocab_size, num_layers=1, position=Learned(32), mlm=True,
+                head=head)
+  return Trained(model, drawn(model, batch_of((1, 2))), tokenizer, ())
 
-  from jtx.data.tokenizers.files import read_tokenizer
-  with tempfile.TemporaryDirectory() as folder:
-    path = pathlib.Path(folder, "vocab.txt")
-    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "sat",
-                               "dog", "##s"]) + "\n")
-    tokenizer = read_tokenizer(path)
-  model = small(vocab_size=tokenizer.vocab_size, num_layers=1, position=Learned(32), mlm=True)
-  t = Trained(model, drawn(model, batch_of((1, 2))), tokenizer, ())
+
+def test_texts_that_the_task_does_not_take_have_masks(tmp_path):
+  """A BERT of pairs has two heads: a text alone is for that of masked tokens."""
+  t = masking(tmp_path, HeadConfig(task="next_sentence", **POOLED))
+  pair = {"text": "a [MASK] sat", "second": "a dog"}
+  alone, = predict(t, [{"text": "a [MASK] sat"}])
+  assert len(alone["masks"]) == 1 and len(alone["masks"][0]) == tasks.TOP
+  assert predict(t, [pair])[0].keys() == {"in_order"}
+  assert predict(t, [pair], "mlm")[0].keys() == {"masks"}
+  with pytest.raises(DataError, match="input 2 has no 'second', which others have"):
+    predict(t, [pair, {"text": "a [MASK]"}])
+
+
+def test_masked_tokens(tmp_path):
+  t = masking(tmp_path)
+  model, tokenizer = t.model, t.tokenizer
   found, none = predict(t, [{"text": "a [MASK] sat [MASK]"}, {"text": "a cat"}])
   ids = [2, 5, 4, 7, 4, 3]
   hidden = model.apply({"params": t.params}, batch_of(ids, length=6))

@@ -55,6 +55,12 @@ def test_options_of_other_models_are_refused(vit_folder, option):
     open_kinds(vit_folder, **option)
 
 
+def test_a_field_that_one_of_two_heads_needs_is_no_must():
+  fields = fields_of("next_sentence", "mlm")
+  assert {name: field.required for name, field in fields.items()} == {
+      "text": True, "second": False}
+
+
 @pytest.mark.parametrize("task", tasks.HEADS)
 def test_every_head_has_fields(task):
   fields = fields_of(task)
