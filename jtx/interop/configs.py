@@ -129,8 +129,36 @@ def expressed(families: Mapping[str, Family],
       return name, hf_values(family, model)
     except ConfigError as e:
       reasons.append(f"{name} {e}")
+  advice = head_advice(families, model)
   raise Inexpressible("the model can't be expressed as a Hugging Face model: "
-                      + "; ".join(reasons))
+                      + "; ".join(reasons + [advice] * bool(advice)))
+
+
+def head_advice(families: Mapping[str, Family], model: Any) -> str:
+  """How the head of a model that no family can express must be for one to have it.
+
+  Returns:
+    A sentence, without a capital and an end; "" where no family has the layers and the task.
+  """
+  task = task_of(model.heads)
+  if task == "none" or pretraining(model.heads) or type(model) not in trunks.KINDS:
+    return ""
+  own = model_section(model)
+  left = trunks.trunk_fields(own.name, {k: v for k, v in own.items() if k != "name"})
+  try:
+    name, (_, values, _) = expressed(families, build(MODELS, section(MODELS, own.name, **left),
+                                                     what="model"))
+  except Inexpressible:
+    return ""
+  for family in (f for n, f in families.items() if type_of(n) == type_of(name)):
+    if architecture := family.architecture(frozenset({task})):
+      made = make_model(family, fields_of(
+          family, defaults(family.attributes) | values, frozenset({task}), model.head.outputs))
+      wrong = trunks.differences(model, made)
+      edits = [f"--config.model.{key}={theirs}" for key, (_, theirs) in wrong.items()
+               if not trunks.of_training(model, key)]
+      return f"fine-tuned with {' '.join(edits)} it would be a {architecture}"
+  return ""
 
 
 def hf_config(families: Mapping[str, Family], model: Any, labels: tuple[str, ...] | None,

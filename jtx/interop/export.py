@@ -24,6 +24,7 @@ from jtx.interop.originals import IDS, Originals
 from jtx.interop.preprocessor import evaluated, resized
 from jtx.interop.trunks import param_shapes
 from jtx.models.decoder import Decoder
+from jtx.nn import lora
 from jtx.parallel.sharding import unbox
 
 LONGEST = "max_position_embeddings"  # of models whose positions have no end, too
@@ -76,6 +77,16 @@ def expressible(model: Any, params: Any) -> tuple[Any, Any]:
   wanted = param_shapes(model)
   flat = flatten_dict(unbox(params), sep="/")
   return model, unflatten_dict({path: x for path, x in flat.items() if path in wanted}, sep="/")
+
+
+def head_advice(model: Any) -> str:
+  """As `configs.head_advice`; "" of a model that can be written as it is, too."""
+  model = sentences.without_pooling(lora.plain(model))
+  try:
+    configs.expressed(FAMILIES, model)
+  except Inexpressible:
+    return configs.head_advice(FAMILIES, model)
+  return ""
 
 
 def tensors_of(family: Family, model: Any, params: Any) -> dict[str, np.ndarray]:

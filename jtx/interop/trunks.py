@@ -265,6 +265,22 @@ def decoder_head(task: str) -> dict[str, Any]:
   return {"task": task, "pool": pool, "output_bias": of.by_token or not of.labelled}
 
 
+def pooled_head(task: str, own: Mapping[str, Any]) -> dict[str, Any]:
+  """The fields of an encoder's head for a task, which pools as the one that it was trained with.
+
+  Args:
+    task: of the new head.
+    own: the fields of the encoder's head. If it has no task that pools, [CLS] was not trained, and
+      texts have the mean of their tokens.
+  """
+  if TASKS[task].by_token:
+    return {"task": task, "pool": "none"}
+  if own["task"] == "none" or own["pool"] == "none":
+    return {"task": task, "pool": "mean"}
+  same = ("pool", "transform", "norm", "use_bias")
+  return {"task": task, **{key: own[key] for key in same if key in own}}
+
+
 def check_trunk(model: Any, theirs: Any, directory: str) -> None:
   """Raises ConfigError where layers or embeddings of `model` are not those of a directory."""
   kind = KINDS[type(model)]

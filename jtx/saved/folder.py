@@ -231,8 +231,7 @@ class Workdir(Saved):
       own = {"task": task, "pool": "none"} if TASKS[task].by_token else {
           "task": task, "pool": "last", "transform": "tanh"}
       return name, {**fields, "seq2seq": False, "head": own, "head_start": tokenizer.bos_id}
-    # After pretraining without a second task [CLS] is not trained: texts have a mean for a head.
-    head = {"task": task, "pool": "none" if TASKS[task].by_token else "mean"}
+    head = trunks.pooled_head(task, self.config.model.head)
     kind = name if issubclass(MODELS[name], (Encoder, elmo.Elmo, rnn.Rnn)) else "encoder"
     more = {"lm": lm} if "lm" in trunks.KINDS[MODELS[kind]].head_fields else {}
     fields = self.trunk_fields(kind)

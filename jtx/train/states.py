@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
 from jtx.errors import TrainError
+from jtx.interop import export
 from jtx.saved import workdir as workdirs
 from jtx.saved.checkpoint import Checkpointer
 from jtx.saved.folder import open_saved
@@ -42,6 +43,8 @@ def begin(program: Program, checkpoints: Checkpointer) -> Start:
       params = open_saved(config.init_from).params_for(
           program.model, len(config.tokenizer.delimiters))[0]
       state = with_params(program, state, params)
+    if config.init_from and (advice := export.head_advice(program.model)):
+      logging.info("init     no class of transformers has this head: %s", advice)
     return Start(state)
   state, meta, step = restore(program, checkpoints)
   if "base" in program.extra:

@@ -70,6 +70,18 @@ def test_a_model_that_no_family_has_is_refused_with_each_ones_reason(model, expe
   assert not os.listdir(tmp_path)
 
 
+def test_a_head_that_no_class_has_is_refused_with_the_one_that_it_has(tmp_path):
+  mean = BERT.clone(head=HeadConfig(task="classes", outputs=3, pool="mean"))
+  advice = ("fine-tuned with --config.model.head.pool=first --config.model.head.transform=tanh it"
+            " would be a BertForSequenceClassification")
+  assert advice in message(export.save, str(tmp_path / "new"), mean, {})
+  assert export.head_advice(mean) == advice
+  tanh = mean.clone(head=HeadConfig(task="classes", outputs=3, transform="tanh"))
+  assert not export.head_advice(tanh)
+  assert not export.head_advice(encoder(BERT, position=Alibi()))  # no class has the layers
+  assert not export.head_advice(mean.clone(mlm=True))
+
+
 def test_stacks_that_share_layers_are_refused(tmp_path):
   fields = huggingface.fields_for(ENCDECS["t5_small"], {"seq2seq"}, "t5_small")
   model = build(MODELS, section(MODELS, "encdec", **fields, share_stacks=True))

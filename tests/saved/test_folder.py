@@ -11,8 +11,10 @@ import pytest
 
 from experiments.config_files import load_config
 from jtx import config_files
+from jtx.config import section
 from jtx.data.tokenizers import kinds
 from jtx.errors import ConfigError, DataError
+from jtx.models import MODELS
 from jtx.models.encdec import EmbeddingConfig, EncDec
 from jtx.models.encoder import Encoder
 from jtx.models.text_head import HeadConfig
@@ -25,7 +27,9 @@ from jtx.saved.folder import Converted, HuggingFace, Run, open_saved
 from jtx.saved.pretrained import load_pretrained, load_tokenizer, save_pretrained
 from jtx.saved.workdir import load_run, make_checkpoints, open_data
 from jtx.train import loop
-from tests.helpers import ROOT, one_device, tiny_config
+from tests.helpers import ROOT, encoder, one_device, tiny_config
+from tests.interop.samples import BERT
+from tests.models.test_contract import drawn
 
 WORDS = {"src": "one two three four five", "tgt": "eins zwei drei vier sechs"}
 STACK = StackConfig(
@@ -47,6 +51,32 @@ def translator(tmp_path_factory):
   folder = str(tmp_path_factory.mktemp("saved") / "translator")
   save_pretrained(folder, MODEL, params, tokenizers, format="jtx")
   return folder, params, tokenizers
+
+
+@pytest.mark.parametrize("head, found", [
+    (dict(task="next_sentence", transform="tanh"), dict(pool="first", transform="tanh")),
+    (dict(task="classes", outputs=2, pool="mean"), dict(pool="mean", transform="none")),
+    (dict(task="tags", outputs=2, pool="none"), dict(pool="mean")),
+    (dict(), dict(pool="mean")),  # masked tokens alone, which leave [CLS] as it is
+])
+def test_a_new_head_pools_as_the_one_that_was_trained(head, found, tmp_path):
+  model = encoder(vocab_size=9, mlm=True, position=Learned(max_length=6), head=HeadConfig(**head))
+  save_pretrained(str(tmp_path / "m"), model, drawn(model), format="jtx")
+  kind, fields = open_saved(str(tmp_path / "m")).finetuned_fields("classes")
+  assert kind == "encoder"
+  assert fields["head"].items() >= (dict(task="classes") | found).items()
+  assert open_saved(str(tmp_path / "m")).finetuned_fields("tags")[1]["head"] == dict(
+      task="tags", pool="none")
+
+
+def test_a_run_and_its_export_give_the_same_head(tmp_path):
+  """Of a BERT of pairs, whose pooler is trained."""
+  model = BERT.clone(mlm=True, head=HeadConfig(task="next_sentence", transform="tanh"))
+  for format in ("jtx", "hf"):
+    save_pretrained(str(tmp_path / format), model, drawn(model), format=format)
+  ours, theirs = (section(MODELS, kind, **fields).head for kind, fields in (
+      open_saved(str(tmp_path / format)).finetuned_fields("classes") for format in ("jtx", "hf")))
+  assert ours == theirs
 
 
 @pytest.mark.slow

@@ -10,9 +10,11 @@ import pytest
 
 from jtx.compile import aot
 from jtx.config import ConfigDict
+from jtx.models.text_head import HeadConfig
 from jtx.train import states
 from jtx.train.step import TrainState, train_step
 from tests.helpers import tiny_config
+from tests.interop.samples import BERT
 
 W, RATE, SEED = jnp.array([1.0, -2.0]), 0.5, 3
 ROWS = jnp.asarray(np.random.default_rng(0).normal(size=(4, 2)), jnp.float32)
@@ -116,6 +118,20 @@ def test_parameters_that_adapters_leave_as_they_are_come_from_the_folder(caplog)
   program.extra["base"] = {"embed": {"embedding": ROWS}, "layer": {"kernel": ROWS, "bias": ROWS}}
   states.with_params(program, state, {})
   assert "3 of 4 parameters from there; fresh: w" in caplog.text
+
+
+@pytest.mark.parametrize("pool, told", [("mean", True), ("first", False)])
+def test_a_run_says_at_its_start_that_no_class_has_its_head(pool, told, monkeypatch, caplog):
+  caplog.set_level("INFO", logger="absl")
+  state, program = program_of(0.0)
+  program.init = lambda: state
+  program.model = BERT.clone(head=HeadConfig(
+      task="classes", outputs=2, pool=pool, transform="tanh" if pool == "first" else "none"))
+  program.config.tokenizer = ConfigDict({"delimiters": ()})
+  monkeypatch.setattr(states, "open_saved", lambda folder: types.SimpleNamespace(
+      params_for=lambda model, number: ({}, [])))
+  states.begin(program, types.SimpleNamespace(latest_step=lambda: None, check_none_lost=lambda: 0))
+  assert ("--config.model.head.pool=first" in caplog.text) == told
 
 
 @pytest.mark.parametrize("ema, key", [(0.9, "ema"), (0.0, "params")])
