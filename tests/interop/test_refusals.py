@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jtx.errors import DataError
+from jtx.interop import huggingface
 from jtx.saved.pretrained import load_pretrained
 from tests.interop.samples import DROP, MODELS_BY_TYPE, PRETRAINING, message, without
 
@@ -151,3 +152,11 @@ def test_arguments_of_loading_are_checked(saved):
   assert message(load_pretrained, directory, "BertForSequenceClasification") == (
       "architecture='BertForSequenceClasification': did you mean 'BertForSequenceClassification'?")
   assert "dtype='float64'" in message(load_pretrained, directory, dtype="float64")
+
+
+def test_a_detector_whose_class_norms_what_goes_between_layers_is_refused():
+  config = {"model_type": "detr", "architectures": ["DetrForObjectDetection"],
+            "use_timm_backbone": True, "backbone": "resnet18"}
+  assert huggingface.model_fields(config | {"auxiliary_loss": False})
+  text = message(huggingface.model_fields, config | {"auxiliary_loss": True})
+  assert text.startswith("config.json: auxiliary_loss=True norms what goes from one layer")

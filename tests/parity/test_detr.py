@@ -148,6 +148,16 @@ def test_outputs_loss_and_files(name, tmp_path):
   np.testing.assert_array_equal(peer_outputs(again, batch).logits, out.logits)
 
 
+def test_auxiliary_loss_changes_what_the_class_computes(tmp_path):
+  """So such a folder is refused; where a later version does not, jtx can read it."""
+  peer, batch = make_peer("basic"), make_batch()
+  before = peer_outputs(peer, batch).logits.numpy()
+  peer.config.auxiliary_loss = True
+  assert error(peer_outputs(peer, batch).logits.numpy(), before) > 1e-2
+  with pytest.raises(ConfigError, match="auxiliary_loss=True norms what goes from one layer"):
+    load_pretrained(saved(peer, tmp_path / "theirs"))
+
+
 def test_a_folder_of_timm_names_is_the_same_model(tmp_path):
   """A file as DETR's authors have it: ResNet-18's names by timm, described by its name alone."""
   peer = make_peer("bottleneck")

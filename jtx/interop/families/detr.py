@@ -30,6 +30,7 @@ ATTRIBUTES = {
     "attention_dropout": ("rate", 0.0),
     "activation_dropout": ("rate", 0.0),
     "position_embedding_type": ("image_position", "sine"),
+    "auxiliary_loss": ("flag", False),
     "image_mean": ("pixels", None),
     "image_std": ("pixels", None),
     "use_timm_backbone": ("flag", True),
@@ -58,7 +59,7 @@ FIXED = {
     f"{BODY}.features_only": (True,),
 }
 FREE = frozenset({  # of the loss, of first values, and of what is read once
-    "auxiliary_loss", "class_cost", "bbox_cost", "giou_cost", "mask_loss_coefficient",
+    "class_cost", "bbox_cost", "giou_cost", "mask_loss_coefficient",
     "dice_loss_coefficient", "bbox_loss_coefficient", "giou_loss_coefficient", "eos_coefficient",
     "init_std", "init_xavier_std", "classifier_dropout", "max_position_embeddings",
     "use_pretrained_backbone", f"{BODY}.use_pretrained_backbone", f"{BODY}.freeze_batch_norm_2d",
@@ -75,6 +76,9 @@ MAX_SIDE = 50  # rows and columns that have a learned position
 
 def trunk(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
   del heads  # of objects or none
+  need(not values["auxiliary_loss"], "auxiliary_loss=True norms what goes from one layer of the"
+       " decoder to the next in `transformers`, which jtx and the paper's model do not; set it to"
+       " false if the weights were trained without it (jtx has a loss of all layers in any case)")
   channels = values["num_channels"]
   mean, std = (default if values[key] is None else as_channels(values[key], channels)
                for key, default in zip(PIXELS, (IMAGENET.mean, IMAGENET.std)))
