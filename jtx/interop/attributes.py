@@ -11,7 +11,7 @@ from typing import Any, Mapping
 
 from absl import logging
 
-from jtx.errors import ConfigError, nearest
+from jtx.errors import ConfigError
 from jtx.interop.family import Attributes, task_of
 from jtx.models.heads import TASKS
 from jtx.nn.block import BlockConfig
@@ -244,7 +244,8 @@ def need(condition: bool, text: str) -> None:
 def activation_name(ours: str) -> str:
   """The name of one of our activations in config.json."""
   names = [theirs for theirs, name in ACTIVATIONS.items() if name == ours]
-  need(bool(names), f"has no activation {ours!r}; {nearest(ours, ACTIVATIONS.values())}")
+  known = ", ".join(dict.fromkeys(ACTIVATIONS.values()))
+  need(bool(names), f"has the activations {known}, not {ours!r}")
   return names[0]
 
 

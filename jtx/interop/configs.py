@@ -123,15 +123,23 @@ def expressed(families: Mapping[str, Family],
     able = " or ".join(dict.fromkeys(MODELS[f.model].__name__ for f in families.values()))
     raise Inexpressible(f"a {type(model).__name__} can't be saved as a Hugging Face model: only"
                         f" {able} can")
-  reasons = []
+  by_reason: dict[str, list[str]] = {}
   for name, family in own.items():
     try:
       return name, hf_values(family, model)
     except ConfigError as e:
-      reasons.append(f"{name} {e}")
+      by_reason.setdefault(str(e), []).append(name)
+  reasons = [clause for reason, names in by_reason.items() for clause in clauses(names, reason)]
   advice = head_advice(families, model)
   raise Inexpressible("the model can't be expressed as a Hugging Face model: "
                       + "; ".join(reasons + [advice] * bool(advice)))
+
+
+def clauses(names: list[str], reason: str) -> list[str]:
+  """Families and what they all have, which follows a name, as one clause."""
+  if len(names) == 1 or not reason.startswith("has "):
+    return [f"{name} {reason}" for name in names]
+  return [f"{', '.join(names[:-1])} and {names[-1]} have {reason.removeprefix('has ')}"]
 
 
 def head_advice(families: Mapping[str, Family], model: Any) -> str:

@@ -44,18 +44,18 @@ from tests.interop.samples import (
     (change_block(BERT, num_kv_heads=1), "bert has stack.block.attention.num_kv_heads=3"),
     (change_block(BERT, activation="gelu_sigmoid", head_dim=5),
      "bert has stack.block.attention.head_dim=4"),
-    (encoder(BERT, position=Alibi()), "bert has learned positions, not Alibi"),
+    (encoder(BERT, position=Alibi()), "electra have learned positions, not Alibi"),
     (BERT.clone(head=dataclasses.replace(CLASSES, transform="none")), "bert has"
      " head.transform='tanh' in BertForSequenceClassification, not 'none'"),
     (BERT.clone(head=HeadConfig(task="embedding", pool="mean", transform="tanh")),
      "bert has head.pool='first'"),
-    (BERT.clone(mlm=True), "bert has no architecture with the head of pretraining and"
+    (BERT.clone(mlm=True), "have no architecture with the head of pretraining and"
      " head.task='classes'"),
     (encoder(BERT, pattern=("local",), window=2), "bert has stack.pattern=('global', 'global')"),
     (encoder(BERT, share_layers=True), "albert has embedding.width below stack.width"),
     (change_block(MODERNBERT, norm_eps=1e-5, use_bias=True).clone(
         mlm=True, head=HeadConfig(task="tags", outputs=3, pool="none")),
-     "modernbert has no architecture with the head of pretraining and head.task='tags'"),
+     "have no architecture with the head of pretraining and head.task='tags'"),
     (encoder(MODERNBERT, position=Rope(scaling=Linear(factor=2.0))),
      "modernbert has stack.position.scaling='Scaling'"),
     (encoder(MODERNBERT, pattern=("prefix",), window=0),
@@ -63,11 +63,18 @@ from tests.interop.samples import (
 ])
 def test_a_model_that_no_family_has_is_refused_with_each_ones_reason(model, expected, tmp_path):
   text = message(export.save, str(tmp_path / "new"), model, {})
-  assert text.startswith("the model can't be expressed as a Hugging Face model: bert ")
+  assert text.startswith("the model can't be expressed as a Hugging Face model: bert")
   assert expected in text, text
-  assert all(f"{name} has" in text for name, family in FAMILIES.items()
-             if family.model == "encoder")
+  assert all(name in text for name, family in FAMILIES.items() if family.model == "encoder")
   assert not os.listdir(tmp_path)
+
+
+def test_families_of_one_reason_are_in_one_clause():
+  text = message(export.hf_config, change_block(BERT, activation="relu2"))
+  known = "gelu, relu, gelu_tanh, silu, gelu_sigmoid, tanh"
+  assert text.count("relu2") == text.count(known) == 1
+  assert ("bert, roberta, xlm-roberta, xlm-roberta-xl, camembert, distilbert and electra have the"
+          f" activations {known}, not 'relu2'; longformer has ") in text
 
 
 def test_a_head_that_no_class_has_is_refused_with_the_one_that_it_has(tmp_path):
