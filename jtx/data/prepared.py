@@ -131,7 +131,9 @@ def tell_kept(name: str, read: int, kept: int, dropped: Mapping[str, int]) -> No
   told = ", ".join(f"{reason}: {count}" for reason, count in dropped.items() if count)
   if not kept:
     raise DataError(f"{name}: data.ops dropped all of its {read} examples ({told})")
-  logging.info("%s: %d of %d examples%s", name, kept, read, f" (dropped: {told})" if told else "")
+  several = kept + sum(dropped.values()) > read  # an op that makes windows, say, of one
+  what = f"{kept} examples, made of {read}" if several else f"{kept} of {read} examples"
+  logging.info("%s: %s%s", name, what, f" (dropped: {told})" if told else "")
 
 
 def join(values: Sequence[Any], column: Column) -> np.ndarray:

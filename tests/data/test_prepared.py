@@ -64,6 +64,18 @@ def test_prepare_logs_no_drops_where_there_are_none(monkeypatch):
   assert lines == ["s0: 30 of 30 examples"]
 
 
+@pytest.mark.parametrize("read, kept, dropped, told", [
+    (26, 123, {}, "123 examples, made of 26"),
+    (26, 20, {"filter_length": 40}, "20 examples, made of 26 (dropped: filter_length: 40)"),
+    (26, 20, {"filter_length": 6}, "20 of 26 examples (dropped: filter_length: 6)")])
+def test_examples_of_an_op_that_makes_several_are_told_as_such(read, kept, dropped, told,
+                                                               monkeypatch):
+  lines = []
+  monkeypatch.setattr(logging, "info", lambda line, *args: lines.append(line % args))
+  prepared_lib.tell_kept("s0", read, kept, dropped)
+  assert lines == [f"s0: {told}"]
+
+
 def test_a_source_without_examples_left_is_named():
   with pytest.raises(DataError) as e:
     prepared_of(2, ops=(Clean(), Tokenize(), FilterLength(min_length=5)))
