@@ -171,7 +171,8 @@ USE = {  # what the command's output becomes
 @pytest.mark.parametrize("task", USE)
 def test_values_are_those_of_the_command(saved, task, tmp_path):
   _, model, _, tokenizer = saved
-  head = HeadConfig() if task == "mlm" else HeadConfig(
+  # A text alone is not for the head of pairs, which a BERT has beside that of masked tokens.
+  head = HeadConfig(task="next_sentence", transform="tanh") if task == "mlm" else HeadConfig(
       task=task, outputs=2, **({"transform": "tanh"} if task == "classes" else {"pool": "none"}))
   if task == "mlm":
     (tmp_path / "vocab.txt").write_text("\n".join(

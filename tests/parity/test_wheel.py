@@ -71,7 +71,7 @@ def test_the_template_of_an_own_repository(installed, tmp_path):
   assert lines[-2:] == ["my_parts.position 0.5 ('strided', 'global')", "(1, 32)"]
   refusal = run(jtx, "convert", f"--workdir={workdir}", "--to_hf=hf", cwd=elsewhere, status=1)
   assert refusal.splitlines()[-1].startswith("error: ")
-  assert "bert has learned positions, not Kerple" in refusal
+  assert "electra have learned positions, not Kerple" in refusal
 
   # Where the package is gone, that is said.
   (repo / "my_parts").rename(repo / "other_parts")

@@ -122,7 +122,7 @@ def test_what_can_not_be_computed_is_refused(edits, said):
 
 
 @pytest.mark.parametrize("model, said", [
-    (vit(CLASSES, position=Sincos2d()), "vit has learned positions, not Sincos2d"),
+    (vit(CLASSES, position=Sincos2d()), "vit and deit have learned positions, not Sincos2d"),
     (CLASSES.clone(prefix=PrefixConfig(registers=2)), "vit has prefix.registers=0"),
     (CLASSES.clone(head=ImageHeadConfig(task="classes", outputs=5, pool="mean")),
      "vit has head.pool='first'"),
