@@ -250,6 +250,13 @@ class Dataset:
     return reader.PreparedFiles(self.folders, self.recipe.prepared_columns(),
                                 self.recipe.prepared_fields(), self.recipe.row_limits())
 
+  @functools.cached_property
+  def known_by(self) -> list[dict[str, Any]]:
+    """What the training data is known again by, wherever it lies: an object a source."""
+    prepared = self.prepared_train
+    return [{"examples": int(size), "digest": digest}
+            for size, digest in zip(prepared.sizes, prepared.digests, strict=True)]
+
   def num_train_rows(self) -> int:
     """Rows of an epoch's plan; packed together all at once, and not a window at a time."""
     prepared = self.prepared_train

@@ -11,6 +11,7 @@ import numpy as np
 from jtx.data.example import Example
 from jtx.data.op import TOKENIZER, Column, ImageOp, LayoutOp
 from jtx.data.order import rng
+from jtx.data.sources.fingerprints import of_images
 from jtx.data.sources.views import value_of
 from jtx.errors import BadExample, DataError
 
@@ -137,6 +138,11 @@ class LazyExamples:
   def _place(self, i: int) -> tuple[Any, int]:
     source = bisect.bisect_right(self._starts, i) - 1
     return self.sources[source], int(i) - self._starts[source]
+
+  @property
+  def digests(self) -> list[str]:
+    """What each source is known again by."""
+    return [of_images(source) for source in self.sources]
 
   def labels(self) -> Iterator[Any]:
     """The label of each example, as its source has it; of files and arrays no image is read."""

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -17,11 +16,11 @@ from jtx.config_files import write_json
 from jtx.data import prepared, recipes
 from jtx.data.corpus import files, writer
 from jtx.data.dataset import Dataset
-from jtx.data.sources.registry import Source, open_source
+from jtx.data.sources.fingerprints import fingerprint
+from jtx.data.sources.registry import open_source
 from jtx.data.tokenizers.files import TOKENIZER_FILE, load_tokenizers, save_tokenizers
 from jtx.errors import ConfigError
 
-SAMPLES = 64  # examples of a source by which it is known again
 # What a run that was killed may leave: names of `writer.written` and of `write_json`.
 TEMPORARY = re.compile(r"(\d{5,}\.(arrayrecord|npz)\.[0-9a-f]{32}|[a-z]+\.json)\.tmp")
 
@@ -141,19 +140,6 @@ def remove_temporaries(output: str) -> None:
   for name in os.listdir(output):
     if TEMPORARY.fullmatch(name):
       os.remove(os.path.join(output, name))
-
-
-def fingerprint(source: Source) -> str:
-  """A digest of some of a source's examples, the first and the last among them."""
-  places = np.linspace(0, len(source) - 1, min(SAMPLES, len(source))).astype(int).tolist()
-  text = json.dumps([source[i] for i in places], sort_keys=True, default=_plain)
-  return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-  if isinstance(value, (np.ndarray, np.generic)):
-    return value.tolist()
-  return value.hex() if isinstance(value, bytes) else repr(value)
 
 
 def known_of(output: str) -> dict[str, Any] | None:

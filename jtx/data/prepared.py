@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 from typing import Any, Iterator, Mapping, Sequence
+import zlib
 
 from absl import logging
 import numpy as np
@@ -49,6 +50,7 @@ class Prepared:
   offsets: dict[str, np.ndarray]  # field -> int64 [examples + 1] into its values
   ids: np.ndarray  # [examples] int64: number of the example among all of all sources
   sizes: list[int]  # examples kept of each source
+  digests: list[str]  # of the kept examples of each source, by which they are known again
 
   def __len__(self) -> int:
     return len(self.ids)
@@ -77,22 +79,26 @@ def prepare(sources: Sequence, recipe: recipes.Recipe, tokenizers: dict) -> Prep
   columns, fields = recipe.prepared_columns(), recipe.prepared_fields()
   values: dict[str, list[np.ndarray]] = {name: [] for name in columns}
   lengths: dict[str, list[int]] = {f: [] for f in fields}
-  ids, sizes, offset = [], [], 0
+  ids, sizes, digests, offset = [], [], [], 0
   for source in sources:
     before = len(ids)
-    dropped = collections.Counter()
+    dropped, sums = collections.Counter(), collections.Counter()  # the latter are checksums
     for examples in _chunks(source, offset):
       with placed(source, offset):
         examples = _run(recipe, examples, tokenizers, dropped)
       for name, column in columns.items():
         values[name].append(join([e[name] for e in examples], column))
+        sums["of", name] = zlib.crc32(values[name][-1], sums["of", name])
       for f in fields:
-        lengths[f] += [len(e[f]) for e in examples]
+        lengths[f] += (own := [len(e[f]) for e in examples])
+        sums["lengths", f] = zlib.crc32(np.array(own, np.int64), sums["lengths", f])
       ids += [e["id"] for e in examples]
     offset += len(source)
     sizes.append(len(ids) - before)
+    digests.append(" ".join(f"{number:08x}" for _, number in sorted(sums.items())))
     tell_kept(source.name, len(source), sizes[-1], dropped)
   return Prepared(columns=columns, ids=np.array(ids, np.int64), sizes=sizes,
+                  digests=digests,
                   values={name: np.concatenate(parts) for name, parts in values.items()},
                   offsets={f: np.cumsum([0, *n], dtype=np.int64) for f, n in lengths.items()})
 

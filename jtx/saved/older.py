@@ -19,8 +19,8 @@ from jtx.objectives.terms import TERMS
 Section = dict[str, Any]
 
 LATER = {"imports": [], "trackers": ["tensorboard"], "profile": [],
-         "checkpoint": {"best": "", "patience": 0}, "tokenizer": {"delimiters": []},
-         "data": {"size_limit": 0}, "optim": {"frozen": []},
+         "checkpoint": {"best": "", "patience": 0, "same_data": True},
+         "tokenizer": {"delimiters": []}, "data": {"size_limit": 0}, "optim": {"frozen": []},
          "distill": {"teacher": "", "terms": [], "task_weight": 1.0, "task_during": [0.0, 1.0]}}
 
 OF_RUNS = ("data", "optim", "distill")  # sections that a folder without a run has not

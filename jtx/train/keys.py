@@ -69,6 +69,7 @@ class CheckpointKeys:
   best: str = ""  # such as "min:val/loss": kept for good, too
   patience: CountOrNone = 0  # checkpoints without a better one, after which a run ends; 0 is never
   average: Count = 1  # checkpoints averaged for the final evaluation
+  same_data: bool = True  # whether a run goes on only with the training data that it began with
 
 
 @_keys

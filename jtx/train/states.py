@@ -9,9 +9,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
 import jax.numpy as jnp
 
+from jtx.config import ConfigDict
 from jtx.data import pipeline
 from jtx.data.dataset import Dataset
-from jtx.errors import TrainError
+from jtx.errors import ConfigError, TrainError
 from jtx.interop import export
 from jtx.saved import workdir as workdirs
 from jtx.saved.checkpoint import Checkpointer
@@ -29,6 +30,7 @@ class Start(NamedTuple):
   cursor: tuple[int, int] = (0, 0)  # where the stream of batches stands
   pending: Sequence[str] = ()  # evaluations that are due
   totals: Mapping[str, float] | None = None  # of `Progress`
+  data: Sequence[Mapping[str, Any]] | None = None  # `Dataset.known_by`
 
 
 def begin(program: Program, checkpoints: Checkpointer) -> Start:
@@ -51,9 +53,42 @@ def begin(program: Program, checkpoints: Checkpointer) -> Start:
     take_base(program, meta)
   if meta["config"]["checkpoint"].get("best") != config.checkpoint.best:
     checkpoints.scores.clear()  # they are of another number
-  # Older checkpoints have neither evaluations that are due nor totals.
+  # Older checkpoints have neither evaluations that are due, nor totals, nor what data they know.
   return Start(state, step, tuple(meta["cursor"]), pending=meta.get("pending", ()),
-               totals=meta.get("progress"))
+               totals=meta.get("progress"), data=meta.get("data"))
+
+
+def check_data(config: ConfigDict, data: Dataset, known: Sequence[Mapping[str, Any]] | None,
+               where: str) -> None:
+  """Raises ConfigError where the training data has changed since a checkpoint was written.
+
+  The place of a run in its data, which its step is, would then be among other examples. Where
+  `checkpoint.same_data` is off, the log tells of it.
+
+  Args:
+    config: of the run.
+    data: of the run.
+    known: `Dataset.known_by` of the checkpoint; None is of one that has none.
+    where: names the checkpoint.
+  """
+  now = data.known_by  # also for the checkpoints to come: images may be added while it trains
+  if known is None or known == now:
+    return
+  changed = [
+      f"{spec} had {old['examples']} examples and has {new['examples']}"
+      if old["examples"] != new["examples"] else f"{spec} has other examples"
+      for spec, old, new in zip(_sources(data, len(known)), known, now) if old != new]
+  told = f"the training data has changed since {where} was written: {', '.join(changed)}"
+  if config.checkpoint.same_data:
+    raise ConfigError(f"{told}; bring it back, choose another workdir to begin anew, or go on with"
+                      " the data as it is now by --config.checkpoint.same_data=False")
+  logging.warning("%s; the run goes on with the data as it is now", told)
+
+
+def _sources(data: Dataset, number: int) -> Sequence[str]:
+  """Names of the sources, of which prepared folders may have several."""
+  specs = data.data.train
+  return specs if len(specs) == number else [", ".join(specs)] * number
 
 
 def with_params(program: Program, state: TrainState, params: Any) -> TrainState:
@@ -150,7 +185,7 @@ def save(checkpoints: Checkpointer, state: TrainState, program: Program, data: D
   checkpoints.save(step, to_dict(state), {
       "config": json.loads(program.config.to_json()), "tokenizers": data.tokenizer_texts(),
       "labels": list(data.labels), "shares": data.shares, "base": program.base_checksums,
-      "cursor": [int(i) for i in stream.cursor(step)],
+      "cursor": [int(i) for i in stream.cursor(step)], "data": data.known_by,
       "pending": list(pending), "progress": totals})
 
 

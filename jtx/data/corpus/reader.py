@@ -5,6 +5,7 @@ import collections
 import functools
 import os
 from typing import Any, Mapping, Sequence
+import zlib
 
 from array_record.python import array_record_module as array_record
 import numpy as np
@@ -79,6 +80,7 @@ class PreparedFiles:
     self.folders, self.columns, self.limits = tuple(folders), dict(columns), dict(limits)
     self.fields = tuple(fields)
     self.sizes: list[int] = []
+    self.digests: list[str] = []  # of the kept examples of each source, as of its own examples
     self._paths: list[str] = []
     self._offsets: list[int] = []  # of each shard: what is added to the ids of its folder
     self._lengths: list[int] = []  # of each shard: its records
@@ -99,7 +101,7 @@ class PreparedFiles:
                    offset: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Ids and counts of a folder's shards, and which of their examples fit a row."""
     limits = np.array([self.limits.get(f, np.iinfo(np.int32).max) for f in self._format.fields])
-    parts, kept_by_source = [], collections.Counter()
+    parts, kept_by_source, sums = [], collections.Counter(), collections.Counter()
     for shard in manifest["shards"]:
       path = os.path.join(folder, shard["file"])
       files.check_size(path, shard["bytes"])
@@ -109,6 +111,9 @@ class PreparedFiles:
                         f" shard that {files.MANIFEST} tells of; {files.AGAIN}")
       kept = (index.counts <= limits).all(1)
       kept_by_source[shard["source"]] += int(kept.sum())
+      for what, array in (("ids", index.ids), ("counts", index.counts[kept])):
+        key = shard["source"], what
+        sums[key] = zlib.crc32(array, sums[key])
       parts.append((index.ids + offset, index.counts, kept))
       self._paths.append(path)
       self._offsets.append(offset)
@@ -118,6 +123,8 @@ class PreparedFiles:
       dropped = source["dropped"] | {prepared.TOO_LONG: source["kept"] - kept}
       prepared.tell_kept(source["name"], source["read"], kept, dropped)
       self.sizes.append(kept)
+      self.digests.append(f"{source['fingerprint']} {sums[number, 'ids']:08x}"
+                          f" {sums[number, 'counts']:08x}")
     return parts
 
   def __reduce__(self):

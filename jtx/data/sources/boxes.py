@@ -16,7 +16,7 @@ import functools
 import io
 import math
 import os
-from typing import Any, Mapping, NamedTuple, Protocol, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Protocol, Sequence
 
 from absl import logging
 import numpy as np
@@ -102,6 +102,11 @@ class BoxesSource:
     """Height and width of an image by its annotation, where that has them."""
     height, width = self._sizes[i].tolist()
     return (height, width) if height > 0 and width > 0 else None
+
+  def listing(self) -> Iterator[str | np.ndarray]:
+    """Names of files, and the annotations."""
+    yield from self._files
+    yield from (self._starts, self._boxes, self._labels, self._areas, self._crowd, self._sizes)
 
   def __getitem__(self, i: int) -> dict[str, Any]:
     i = range(len(self))[i]

@@ -7,6 +7,7 @@ from typing import Any, Iterator, NamedTuple
 import numpy as np
 
 from jtx.data.sources import files
+from jtx.data.sources.fingerprints import listing
 from jtx.data.sources.images import Digits
 from jtx.data.sources.views import View, value_of
 from jtx.errors import ConfigError, DataError
@@ -60,6 +61,10 @@ class CaptionsSource:
   def path(self, i: int) -> str:
     """The file of an example's image."""
     return os.path.join(self._folder, self._check(i)["image"])
+
+  def listing(self) -> Iterator[str | np.ndarray]:
+    """What the table has."""
+    yield from listing(self._rows)
 
   def line(self, i: int) -> int | None:
     """The number of an example's line in the table, from 1, where that is known."""

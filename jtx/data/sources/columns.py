@@ -85,6 +85,11 @@ class ColumnsSource:
   def __getstate__(self) -> dict[str, Any]:
     return {k: v for k, v in self.__dict__.items() if k != "_kept"}
 
+  def listing(self) -> Iterator[str | np.ndarray]:
+    """Sizes of the files, and their pieces."""
+    yield " ".join(str(files.File(file).size) for file in self._files)
+    yield self._pieces
+
   @functools.cached_property
   def _kept(self) -> "Kept":
     return Kept(lambda number: type(self).reader(self._files[number], self._paths), self._files)

@@ -8,7 +8,7 @@ names in the order of the numbers.
 import functools
 import os
 import struct
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, Iterator, Sequence
 import zipfile
 import zlib
 
@@ -61,6 +61,11 @@ class ImagesSource:
   def path(self, i: int) -> str:
     """The file of an example."""
     return os.path.join(self._path, self._files[i])
+
+  def listing(self) -> Iterator[str]:
+    """Names of files, and in an archive their checksums."""
+    for file in self._files:
+      yield f"{file} {self._archive.files[file].CRC}" if self._archive else file
 
   def __getitem__(self, i: int) -> dict[str, Any]:
     path = self.path(i)
@@ -173,6 +178,10 @@ class NpzSource:
 
   def __reduce__(self):
     return NpzSource, (self.name, self._file, self._part)  # a process reads it for itself
+
+  def listing(self) -> Iterator[np.ndarray]:
+    """The arrays."""
+    yield from (self.labels, self._images)
 
   def __len__(self) -> int:
     return len(self.labels)

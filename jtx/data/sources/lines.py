@@ -55,6 +55,10 @@ class Lines:
     line = self.data.near(self.start(i), int(self._ends[i]))
     return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
 
+  def listing(self) -> Iterator[np.ndarray]:
+    """Where each ends."""
+    yield self._ends
+
   def start(self, i: int) -> int:
     """The place of an item's first byte."""
     return int(self._ends[i - 1]) if i else self._skip

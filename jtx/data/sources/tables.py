@@ -4,6 +4,7 @@ import re
 from typing import Iterable, Iterator, Sequence
 
 from absl import logging
+import numpy as np
 
 from jtx.data.sources.files import BLOCK
 from jtx.data.sources.lines import Lines, Rows
@@ -32,6 +33,10 @@ class TsvSource:
 
   def __len__(self) -> int:
     return max(len(self._lines) - self._header, 0)
+
+  def listing(self) -> Iterator[np.ndarray]:
+    """Where lines end."""
+    yield from self._lines.listing()
 
   def __getitem__(self, i: int) -> dict[str, str]:
     line = range(len(self))[i] + self._header
@@ -194,6 +199,10 @@ class CsvSource:
 
   def __len__(self) -> int:
     return max(len(self._records) - self._header, 0)
+
+  def listing(self) -> Iterator[np.ndarray]:
+    """Where records end."""
+    yield from self._records.listing()
 
   def __getitem__(self, i: int) -> dict[str, str]:
     number = range(len(self))[i] + self._header

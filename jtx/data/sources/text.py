@@ -1,6 +1,8 @@
 """Sources of texts in files: lines, parallel lines and JSON lines."""
 
-from typing import Any
+from typing import Any, Iterator
+
+import numpy as np
 
 from jtx import storage
 from jtx.data.sources.lines import Lines, Rows
@@ -36,6 +38,10 @@ class JsonlSource:
 
   def __len__(self) -> int:
     return len(self._lines)
+
+  def listing(self) -> Iterator[np.ndarray]:
+    """Where lines end."""
+    yield from self._lines.listing()
 
   def __getitem__(self, i: int) -> dict[str, Any]:
     try:

@@ -2,6 +2,9 @@
 
 from typing import Any, Iterator, Mapping
 
+import numpy as np
+
+from jtx.data.sources.fingerprints import listing
 from jtx.data.sources.parts import Part
 from jtx.data.sources.specs import literal
 from jtx.errors import DataError, nearest
@@ -53,6 +56,11 @@ class View:
                         f" {', '.join(map(str, example))}")
       value = value[part]
     return value
+
+  def listing(self) -> Iterator[str | np.ndarray]:
+    """What the other source has, if all of its rows are taken: more may be written behind some."""
+    if len(self) == len(self._source):
+      yield from listing(self._source)
 
   def line(self, i: int) -> int | None:
     """The number of an example's line in the file, from 1, where the other source knows it."""

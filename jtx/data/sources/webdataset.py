@@ -56,6 +56,10 @@ class WebDatasetSource:
   def labels(self) -> list[int | str | None]:
     return [member.label for member in self._members]
 
+  def listing(self) -> Iterator[str]:
+    """Names in the archives, sizes and labels."""
+    yield from (f"{m.path} {m.size} {m.label!r}" for m in self._members)
+
   def __len__(self) -> int:
     return len(self._members)
 

@@ -31,7 +31,7 @@ def documents_of(*lengths):
   text = BODY + np.arange(len(marks), dtype=np.int32)
   columns = EncodeSentences.columns
   return Prepared(columns, {"text": text, "text_marks": marks}, {"text": offsets},
-                  np.arange(len(lengths)) * 3 + 5, [len(lengths)])
+                  np.arange(len(lengths)) * 3 + 5, [len(lengths)], [""])
 
 
 def drawn_documents(seed, number, longest_sentence=30, sentences=(1, 4, 25)):
