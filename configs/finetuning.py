@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator
 from ml_collections import ConfigDict
 
 from jtx import hub
+from jtx.data.sources.specs import joined, without_options
 from jtx.errors import ConfigError
 from jtx.interop import huggingface, presets
 from jtx.interop.presets import DECODERS, ENCODERS
@@ -200,8 +201,9 @@ def add_evals(c: ConfigDict, args: ConfigDict, evaluator: Callable[[str], Config
     ConfigError: two files have one name.
   """
   c.evals.dev = evaluator(args.dev)
-  for file in filter(None, args.others.split("+")):
-    stem = os.path.splitext(os.path.basename(file).removesuffix(".gz"))[0]
+  for file in joined(args.others):
+    path = without_options(file)
+    stem = os.path.splitext(os.path.basename(path).removesuffix(".gz"))[0]
     name = re.sub(r"\W+", "_", stem)
     if name in c.evals:
       raise ConfigError(f"config argument others={args.others!r}: two evaluations would be named"

@@ -25,7 +25,7 @@ alone.
 from typing import Callable, Sequence
 
 from jtx import hub
-from jtx.data.sources.specs import spec_of
+from jtx.data.sources.specs import joined, spec_of
 from jtx.errors import ConfigError
 
 from . import arguments, common, nmt_base
@@ -55,7 +55,7 @@ def get_config(arg: str = ""):
                         " trained on; leave it out")
     val = tuple(f"{spec_of(args.val, 'tsv')}:columns[text={side}]" if args.val else
                 f"text:val.{side}" for side in (args.src, args.tgt))
-    restore(c, args, tuple(spec_of(file, "text") for file in args.denoise.split("+")), val)
+    restore(c, args, tuple(spec_of(file, "text") for file in joined(args.denoise)), val)
   begin(c, args)
   return c
 

@@ -509,6 +509,12 @@ def test_others_are_evaluated_by_the_names_of_their_files():
       "xquad_de": ("squad:/y/xquad.de.json",)}
   config = config_of("tag", "format=conllu,others=de.conllu.gz")
   assert config.evals.de.source == ("conllu:de.conllu.gz",)
+  one, two = "a/de.csv:columns[text=v.1+label]:rows[:9%]", "squad:b/fr.csv:columns[text=x/y+label]"
+  config = config_of("classify", f"others={one}+{two}+c.tsv")
+  assert {name: e.source for name, e in config.evals.items() if name != "dev"} == {
+      "de": (f"csv:{one}",), "fr": (two,), "c": ("tsv:c.tsv",)}
+  config = config_of("nmt_text", f"denoise=a.txt+{one}")
+  assert config.data.train == ("text:a.txt", f"csv:{one}")
   for others in ("a/x.tsv+b/x.tsv", "dev.tsv"):
     with pytest.raises(ConfigError, match="others='.*': two evaluations would be named"):
       config_of("classify", f"others={others}")

@@ -66,6 +66,11 @@ def spec_of(file: str, default: str) -> str:
   return f"{kind}:{file}"
 
 
+def joined(text: str) -> list[str]:
+  """The files or sources that + joins; in the brackets of an option it joins columns."""
+  return [spec for spec in re.split(r"\+(?![^\[\]]*\])", text) if spec]
+
+
 def options(spec: str, rest: str, path: str, valid: Sequence[str]) -> tuple[str, Options]:
   """The path of a file, and the options that follow it.
 
