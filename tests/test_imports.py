@@ -16,7 +16,7 @@ from jtx.errors import ConfigError
 from jtx.models import MODELS
 from jtx.nn.positions import POSITIONS
 from jtx.parallel import sharding
-from jtx.saved import workdir
+from jtx.saved import claims, workdir
 from jtx.saved.pretrained import load_pretrained, save_pretrained
 from jtx.train import loop
 
@@ -164,8 +164,9 @@ def get_config():
 def test_a_run_goes_on_with_other_imports(project, tmp_path):
   config = common.get_config()
   workdir.write_config(config, str(tmp_path))
+  (tmp_path / "checkpoints" / "5").mkdir(parents=True)
   config.imports = ("own_position",)
-  workdir.check_workdir(config, str(tmp_path))
+  claims.check(config, str(tmp_path))
   config.seed = 1
   with pytest.raises(ConfigError, match="seed is 0 there"):
-    workdir.check_workdir(config, str(tmp_path))
+    claims.check(config, str(tmp_path))

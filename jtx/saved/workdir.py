@@ -24,10 +24,6 @@ SOURCE_FILE = "config.py"  # a copy of the config file
 IMPORTS_FILE = "imports.json"  # the folders of the modules that the config names
 RESULTS_FILE = "results.json"  # of the final evaluation, which ends a run
 
-# Keys that do not change what is computed: a workdir may be resumed with others.
-FREE_KEYS = ("mesh", "log_every", "trackers", "profile", "checkpoint", "evals", "decode",
-             "data.threads", "data.workers", "data.path", "init_from", "imports")
-
 
 def read_config(workdir: str) -> ConfigDict:
   """The config of a workdir, with today's keys; the modules that it names are imported.
@@ -56,35 +52,6 @@ def write_config(config: ConfigDict, workdir: str, source: str = "") -> None:
                             os.path.join(workdir, IMPORTS_FILE))
   if source:
     storage.write_text(os.path.join(workdir, SOURCE_FILE), storage.read_text(source))
-
-
-def _config_there(config: ConfigDict, workdir: str) -> ConfigDict:
-  """The config of a workdir, or that of its newest checkpoint where a power cut took the file."""
-  path = os.path.join(workdir, CONFIG_FILE)
-  try:
-    values = config_files.read_json(path, missing="")
-  except ConfigError as e:
-    logging.warning("%s; it is written anew", e)
-    checkpoints = make_checkpoints(config, workdir)
-    if checkpoints.latest_step() is None:
-      return config
-    values = checkpoints.read_meta()["config"]
-    if values["epochs"] is not None:
-      values["steps"] = config.steps  # a checkpoint's follow from the data
-  return older.of_plain(values, path)
-
-
-def check_workdir(config: ConfigDict, workdir: str) -> None:
-  """Raises ConfigError where the workdir holds a run of another config."""
-  if storage.exists(os.path.join(workdir, CONFIG_FILE)):
-    theirs = config_files.flatten(older.with_defaults(_config_there(config, workdir)))
-    ours = config_files.flatten(config)
-    for key in sorted(theirs.keys() | ours.keys()):
-      free = any(key == k or key.startswith((k + ".", k + "[")) for k in FREE_KEYS)
-      if not free and theirs.get(key) != ours.get(key):
-        raise ConfigError(
-            f"--workdir={workdir} holds a run of another config: {key} is {theirs.get(key)!r} there"
-            f" and {ours.get(key)!r} here; choose another workdir, or the same config to go on")
 
 
 def make_checkpoints(config: ConfigDict, workdir: str) -> Checkpointer:
@@ -249,14 +216,12 @@ def open_data(config: ConfigDict, workdir: str, checkpoints: Checkpointer | mani
   Raises:
     ConfigError: the workdir's tokenizers are not the checkpoint's.
   """
-  saved, labels, shares, newest = None, None, None, checkpoints.latest_step()
-  try:
-    saved = load_tokenizers(workdir)
-  except DataError as e:  # as a power cut leaves files
-    if newest is None:
-      raise
-    logging.warning("%s; those of the checkpoint are used", e)
-  if newest is not None:
+  saved, labels, shares = None, None, None
+  if checkpoints.latest_step() is not None:  # before, a file is of a start that may be another's
+    try:
+      saved = load_tokenizers(workdir)
+    except DataError as e:  # as a power cut leaves files
+      logging.warning("%s; those of the checkpoint are used", e)
     meta = checkpoints.read_meta(step)
     trained_with = meta["tokenizers"]
     labels, shares = meta.get("labels"), meta.get("shares")  # older checkpoints have none

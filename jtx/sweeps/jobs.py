@@ -20,7 +20,7 @@ from jtx.config import ConfigDict
 from jtx.errors import RESTART, ConfigError
 from jtx.launch.children import POLL_SECONDS, caught_signals, on_cores, signal_group, signal_name
 from jtx.launch.shares import Share
-from jtx.saved import workdir as workdirs
+from jtx.saved import claims, workdir as workdirs
 from jtx.sweeps.sweep import Item, write
 
 LOG_FILE = "log.txt"
@@ -31,7 +31,7 @@ GRACE_SECONDS = 10.0  # between asking a run to end and killing it
 def finished(config: ConfigDict, folder: str) -> bool:
   """Whether `folder` holds the finished run of `config`."""
   try:
-    workdirs.check_workdir(config, folder)
+    claims.check(config, folder)
     return workdirs.has_results(folder) and not workdirs.unevaluated(config, folder)
   except ConfigError:
     return False  # the train command says what is wrong with it

@@ -14,7 +14,7 @@ from jtx.evals.run import check_early, checked, evaluate, make_evaluators
 from jtx.evals.task import Task
 from jtx.objectives.sums import summarize
 from jtx.parallel import preemption, processes, sharding
-from jtx.saved import lock, workdir as workdirs
+from jtx.saved import claims, lock, workdir as workdirs
 from jtx.train import keys, metrics, phases, states, trackers
 from jtx.train.profile import Profile
 from jtx.train.program import Program
@@ -58,7 +58,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   asked = config  # what the workdir keeps: `steps` may follow from the data
   profile = Profile(config.profile, workdir)
   jax.config.update("jax_default_prng_impl", config.prng)
-  workdirs.check_workdir(config, workdir)
+  claims.check(config, workdir)
   checkpoints = workdirs.make_checkpoints(config, workdir)
 
   # --------------------------------------------------------------------- mesh
@@ -97,7 +97,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   names = workdirs.unevaluated(asked, workdir) if complete else evaluators
   missing = checked({name: evaluators[name] for name in names}, data)
 
-  # Only now, so that a config that can't be run does not claim the workdir.
+  # Only now, so that a config that can't be run leaves nothing there.
   if processes.is_main():
     if not complete:
       workdirs.write_config(asked, workdir, config_file)
