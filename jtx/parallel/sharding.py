@@ -78,9 +78,12 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[jax.Device] | None = N
   if free and len(devices) % fixed == 0:
     sizes[free[0]] = len(devices) // fixed
   if math.prod(sizes.values()) != len(devices):
+    asked = " x ".join(f"{a}={s}" for a, s in sizes.items() if s > 1) or "this"
+    number = f"{'a multiple of ' * bool(free)}{fixed} device{'s' * (fixed > 1)}"
+    there = f"there are {len(devices)}" if len(devices) > 1 else "there is one"
     raise ConfigError(
-        f"config.mesh ({text}): its sizes must multiply to the {len(devices)} devices;"
-        " set one axis to -1 to fill in what is left")
+        f"config.mesh ({text}): {asked} takes {number}, and {there}"
+        + ("" if free else "; set one axis to -1 to fill in what is left"))
   types, slices = (AxisType.Auto,) * len(AXES), _slices(devices)
   if slices == 1:
     return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=types, devices=devices)

@@ -25,7 +25,7 @@ def test_a_mistake_of_a_process(tmp_path):
     ("train", ["--config=configs/nmt_text.py", "--config.data.path=nowhere"], 1,
      "nowhere/train.en: No such file or directory"),
     ("train", ["--config=configs/nmt_numbers.py:tiny", "--config.mesh.data=3"], 1,
-     "its sizes must multiply to"),
+     ": data=3 takes 3 devices, and there"),
     ("evaluate", [], 1, "config.json does not exist: no run was started there"),
     ("translate", ["--beam=0"], 2, "beam"),
     ("translate", ["--output=tests"], 2, "--output=tests: it is a folder; name a file to write"),

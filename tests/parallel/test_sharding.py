@@ -65,8 +65,10 @@ def test_some_of_the_devices():
 
 
 @pytest.mark.parametrize("sizes, message", [
-    (dict(data=3), r"data=3, fsdp=1.*must multiply to the 8 devices; set one axis to -1"),
-    (dict(data=-1, tensor=3), "must multiply to the 8 devices"),
+    (dict(data=3), r"data=3, fsdp=1.*: data=3 takes 3 devices, and there are 8; set one axis"),
+    (dict(data=-1, fsdp=2, tensor=3), "fsdp=2 x tensor=3 takes a multiple of 6 .* there are 8$"),
+    (dict(), "this takes 1 device, and there are 8; set one"),
+    (dict(data=-1, fsdp=2, devices=jax.devices()[:1]), r"2 takes a multiple of 2 .* there is one$"),
     (dict(data=-1, fsdp=-1), "at most one is -1"),
     (dict(data=0), "sizes are positive"),
     (dict(data=-2), "sizes are positive"),

@@ -335,7 +335,7 @@ def test_nan_stops_before_any_save(tmp_path):
 
 
 @pytest.mark.parametrize("edits,error,message", [
-    ({"mesh.data": 3}, ConfigError, "must multiply to the 8 devices"),
+    ({"mesh.data": 3}, ConfigError, "data=3 takes 3 devices, and there are 8"),
     ({"batch_size": 12}, ConfigError,
      "config.batch_size=12 must be a positive multiple of the 8 ways"),
     ({"model.vocab_size": 7}, ConfigError, "config.model.vocab_size=7 does not fit the data"),
