@@ -6,6 +6,7 @@ from typing import Any, Callable, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 
+from jtx import contracts
 from jtx.config import ConfigDict, build
 from jtx.errors import ConfigError
 from jtx.models import MODELS
@@ -35,7 +36,7 @@ def make_model(config: ConfigDict, info: Mapping[str, int],
 
   Raises:
     ConfigError: a field of the model that is set differs from the data (a vocabulary, as T5's, may
-      be larger), or the model lacks a head that the objective needs.
+      be larger), the model lacks a head that the objective needs, or one a member of its contract.
   """
   built = []
   for section, registry in (("model", MODELS), ("objective", OBJECTIVES)):
@@ -52,6 +53,7 @@ def make_model(config: ConfigDict, info: Mapping[str, int],
                           f" is {value}; leave it unset to take the data's")
     built.append(build(registry, cfg, what=section))
   model, objective = built
+  contracts.check(config, model, objective)
   if label_shares is not None and getattr(objective, "needs_shares", False):
     objective = objective.with_shares(label_shares())
   check_heads(config, model, objective.heads, f"config.objective.name={config.objective.name!r}")

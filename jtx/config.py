@@ -39,12 +39,27 @@ def fields(constructor: Callable[..., Any]) -> dict[str, Field]:
 
   These are a dataclass's init fields (a Linen module's without `parent` and `name`), or
   a function's keyword-only arguments. What a caller passes by position is not config.
+
+  Raises:
+    ConfigError: one of them has the name of the key that says which constructor is meant.
   """
+  result = _fields(constructor)
+  if "name" in result:
+    raise ConfigError(f"{constructor.__module__}.{constructor.__name__} has a field or argument"
+                      " 'name', which is the key of a config that says which constructor is meant;"
+                      " call it otherwise")
+  return result
+
+
+def _fields(constructor: Callable[..., Any]) -> dict[str, Field]:
   hints = typing.get_type_hints(constructor, include_extras=True)
   if dataclasses.is_dataclass(constructor):
+    linen = any(kind.__module__ == "flax.linen.module" for kind in constructor.__mro__)
     result = {}
     for f in dataclasses.fields(constructor):
-      if not f.init or f.name in ("parent", "name") or f.metadata.get("config") is False:
+      if not f.init or f.metadata.get("config") is False:
+        continue
+      if linen and f.name in ("parent", "name"):
         continue
       default = f.default
       if f.default_factory is not dataclasses.MISSING:

@@ -29,7 +29,7 @@ def load(names: Sequence[str], folders: Mapping[str, str] | None = None) -> None
     folders: by name, in which a module is looked for that is nowhere else.
 
   Raises:
-    ConfigError: a module that is not found, or an exception while it ran.
+    ConfigError: a module that is not found, or that raises while it runs, or ends the program.
   """
   for name in names:
     if name in found_in:
@@ -42,7 +42,7 @@ def load(names: Sequence[str], folders: Mapping[str, str] | None = None) -> None
     _extend_path(name.split(".")[0], places)
     try:
       module = importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # the latter would end this program without a word
       raise ConfigError(f"config.imports: {_reason(name, error, places)}") from error
     found_in[name] = _folder(name)
     logging.info("imported %s from %s", name, getattr(module, "__file__", None))
@@ -67,7 +67,7 @@ def _folder(name: str) -> str:
   return os.path.dirname(os.path.abspath(path)) if path else ""
 
 
-def _reason(name: str, error: Exception, places: Sequence[str]) -> str:
+def _reason(name: str, error: BaseException, places: Sequence[str]) -> str:
   """Why a module can't be imported, in a clause."""
   if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
     return (f"there is no module {name!r} beside the config file, in {' or '.join(places)}, on"
@@ -77,4 +77,6 @@ def _reason(name: str, error: Exception, places: Sequence[str]) -> str:
   else:
     ours = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     where, text = f"{ours[-1].filename}, line {ours[-1].lineno}", str(error)
+    if isinstance(error, SystemExit):
+      text += "; a module that registers names must not end the program"
   return f"module {name!r} can't be imported: {where}: {type(error).__name__}: {text}"

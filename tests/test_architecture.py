@@ -17,6 +17,7 @@ ROOMS = (
     ("objectives", "figures"),
     ("models",),
     ("data",),
+    ("contracts",),
     ("build",),
     ("interop",),
     ("inference",),

@@ -1,5 +1,8 @@
 """Needs of objectives and evaluators against what models and batches have."""
 
+import dataclasses
+
+import flax.linen as nn
 import jax
 import pytest
 
@@ -59,6 +62,37 @@ def test_an_objective_whose_head_the_model_lacks(config, message):
   with pytest.raises(ConfigError) as e:
     made(config())
   assert str(e.value) == message
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnObjective:
+  """Members that are fields, annotated or in the class are there."""
+  keys: tuple[str, ...]
+  unit = "rows"
+
+  def __call__(self, model, params, batch, *, train, rngs=None):
+    return {}
+
+
+class OwnModel(nn.Module):
+  heads: frozenset[str] = frozenset()
+
+  def __call__(self, batch, train=False):
+    return batch["text"]
+
+
+def test_what_lacks_members_of_its_contract(monkeypatch):
+  config = bert()
+  for registry, what, constructor, message in (
+      (OBJECTIVES, "objective", OwnObjective, "config.objective.name='own': OwnObjective lacks"
+       " heads, model_inputs, weights; the class Objective in jtx/objectives/contract.py says"),
+      (MODELS, "model", OwnModel, "config.model.name='own': OwnModel lacks stacks, longest,"
+       " example, attention_weights; the class Model in jtx/models/contract.py says")):
+    monkeypatch.setitem(registry, "own", constructor)
+    edited = config.copy_and_resolve_references().unlock()
+    edited[what] = section(registry, "own", **({"keys": ("text",)} if what == "objective" else {}))
+    with pytest.raises(ConfigError, match=message):
+      made(edited)
 
 
 def test_an_objective_whose_keys_the_data_lacks():

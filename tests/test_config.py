@@ -53,6 +53,24 @@ def test_fields_of_every_kind_of_constructor():
   assert {k: f.type for k, f in config.fields(function).items()} == {"width": int, "scale": float}
 
 
+def test_a_field_can_not_be_called_as_the_key_of_the_constructor():
+  @dataclasses.dataclass(frozen=True)
+  class Named(Inner):
+    name: str = "x"
+    parent: int = 3  # which is a field of every Linen module, but not of this
+
+  def named(*, name="x"):
+    return name
+
+  for constructor in (Named, named):
+    with pytest.raises(ConfigError, match=r"^tests.test_config.[Nn]amed has a field or argument"
+                       " 'name', which is the key of a config that says which"):
+      config.section({"named": constructor}, "named")
+  only = dataclasses.make_dataclass("Only", [("parent", int, 3)])
+  assert config.section({"only": only}, "only", parent=4).parent == 4
+  assert list(config.fields(Layer)) == ["features"]
+
+
 def test_a_section_holds_the_defaults():
   cfg = config.section(REGISTRY, "thing")
   assert cfg.to_dict() == {

@@ -122,6 +122,8 @@ def test_a_module_that_is_gone_is_named(project, tmp_path, monkeypatch, forget):
     ("x = 1\nx = = 2\n", "line 2: SyntaxError: invalid syntax"),
     ("import os\nos.absent\n", "line 2: AttributeError: module 'os' has no attribute 'absent'"),
     ("import no_such_package\n", "line 1: ModuleNotFoundError: No module named 'no_such_package'"),
+    ("import sys\n\nsys.exit(0)\n",
+     "line 3: SystemExit: 0; a module that registers names must not end the program"),
 ])
 def test_a_module_that_fails_is_told_with_its_line(project, text, reason):
   (project / "own_package").mkdir()

@@ -42,6 +42,7 @@ SKIPPED = {
     "jtx.models.masked": "DeBERTa's decoder of masked tokens, which BERT has not",
     "jtx.models.features": "frozen features, which pretraining has not",
     "jtx.models.filling": "rows that SigLIP fills up, which BERT's are not",
+    "jtx.contracts": "what a model or an objective of the user's own may lack",
     "jtx.models.mae_decoder": "the decoder of MAE",
     "jtx.models.pooling": "the token, or the mean, that a head reads",
     "jtx.models.patches": "bytes of images to normalised patches, row by row",
