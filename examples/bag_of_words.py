@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-import sys
+import tempfile
 
 import flax.linen as nn
 import jax
@@ -36,7 +36,8 @@ np.testing.assert_array_equal(model.apply({"params": params}, batch),
 assert model.apply({"params": params}, batch, method="attention_weights") == {}
 
 # The towns by the sea are few words, which a bag of words tells.
-out = sys.argv[1]
+folder = tempfile.TemporaryDirectory()
+out = folder.name
 workdir = f"{out}/run"
 run_command("train", "--config=configs/bag.py", f"--workdir={workdir}")
 assert [line["step"] for line in logged(workdir)] == [20, 40, 60]

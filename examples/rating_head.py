@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-import sys
+import tempfile
 
 import numpy as np
 
@@ -11,7 +11,9 @@ from jtx.saved.folder import open_saved
 from tests.helpers import logged, run_command
 
 # The objective, the evaluator and the ops are those of classes.
-pathlib.Path("configs/rate.py").write_text("""
+folder = tempfile.TemporaryDirectory()
+out = folder.name
+pathlib.Path(out, "rate.py").write_text("""
 from configs import classify
 
 
@@ -20,9 +22,8 @@ def get_config():
   c.model.head.task = "rating"
   return c
 """)
-out = sys.argv[1]
 workdir = f"{out}/run"
-run_command("train", "--config=configs/rate.py", f"--workdir={workdir}")
+run_command("train", f"--config={out}/rate.py", f"--workdir={workdir}")
 assert [line["step"] for line in logged(workdir)] == [2, 4]
 assert json.loads(pathlib.Path(workdir, "results.json").read_text())["dev/examples"] == 200
 

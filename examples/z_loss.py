@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-import sys
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,9 @@ np.testing.assert_allclose(sums["loss"], (nll + 0.5 * z, 3), rtol=1e-5)
 np.testing.assert_allclose(sums["z"], (z, 3), rtol=1e-5)
 
 # A config names it as any other. At first all of 500 tokens are about equally likely.
-pathlib.Path("configs/bert_z.py").write_text("""
+folder = tempfile.TemporaryDirectory()
+out = folder.name
+pathlib.Path(out, "bert_z.py").write_text("""
 from configs import bert, common
 
 
@@ -41,8 +43,8 @@ def get_config():
   c.steps, c.log_every, c.phases = 2, 1, ()
   return c
 """)
-workdir = f"{sys.argv[1]}/run"
-run_command("train", "--config=configs/bert_z.py", f"--workdir={workdir}")
+workdir = f"{out}/run"
+run_command("train", f"--config={out}/bert_z.py", f"--workdir={workdir}")
 for line in logged(workdir):
   np.testing.assert_allclose(line["z"], np.log(500) ** 2, rtol=0.01)
   np.testing.assert_allclose(line["loss"], np.log(500) + 0.5 * line["z"], rtol=0.01)

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -29,10 +30,16 @@ def patched(name: str, folder: pathlib.Path) -> pathlib.Path:
   """A copy of what examples need of the tree, with the diff."""
   for part in ("jtx", "configs", "experiments"):
     shutil.copytree(ROOT / part, folder / part)
+  (folder / "examples").mkdir()
+  shutil.copy(ROOT / "examples" / f"{name}.py", folder / "examples")
   (folder / "tests").mkdir()
   shutil.copy(ROOT / "tests" / "helpers.py", folder / "tests")
   apply(name, folder)
   return folder
+
+
+def files_of(tree: pathlib.Path) -> set[pathlib.Path]:
+  return {path for path in tree.rglob("*") if "__pycache__" not in path.parts}
 
 
 def apply(name: str, folder: pathlib.Path) -> None:
@@ -46,11 +53,13 @@ def apply(name: str, folder: pathlib.Path) -> None:
     "bag_of_words"))
 def test_a_diff_does_what_its_check_says(tmp_path, name):
   tree = patched(name, tmp_path / "tree")
-  env = one_device(PYTHONPATH=str(tree))
-  check = ROOT / "examples" / f"{name}.py"
-  done = subprocess.run([sys.executable, str(check), str(tmp_path)], cwd=tree, env=env, text=True,
+  before = files_of(tree)
+  env = one_device()
+  env.pop("PYTHONPATH", None)
+  done = subprocess.run([sys.executable, "-m", f"examples.{name}"], cwd=tree, env=env, text=True,
                         capture_output=True)
   assert done.returncode == 0, done.stderr[-3000:]
+  assert files_of(tree) == before
 
 
 def test_every_example_has_its_row_and_its_check():
@@ -66,6 +75,18 @@ def test_a_diff_applies(tmp_path, name):
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / file, tmp_path / file)
   apply(name, tmp_path)
+
+
+@pytest.mark.parametrize("names", [list(FILES), list(FILES)[::-1]], ids=["down", "up"])
+def test_all_apply_together(tmp_path, names):
+  for file in {file for diff in DIFFS.values() for file in re.findall(r"^--- a/(.+)$", diff, re.M)}:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / file, tmp_path / file)
+  for name in names:
+    apply(name, tmp_path)
+  masks = (tmp_path / "jtx" / "nn" / "masks.py").read_text()
+  found = runpy.run_path(str(tmp_path / "jtx" / "nn" / "masks.py"))["KINDS"]
+  assert {"strided", "sinks"} <= found.keys() and masks.count("\n\n\n@dataclasses") > 4
 
 
 @pytest.mark.parametrize("name", FILES)
