@@ -5,9 +5,10 @@
 
 FOLDER is a Hugging Face model with a head for masked tokens, such as BertForMaskedLM, or a
 workdir; its tokenizer is the student's. Arguments: layers and width of the student, 6 and
-768; those of CORPUS_ARGS in bert.py, which says what data is taken. The paper trains on
-batches of up to 4,000 rows, 90 hours on 8 V100, without the second task, and begins with every
-other layer of the teacher; here the student begins from fresh parameters. Not yet reproduced here.
+768, with heads of 64 or, below that, one; those of CORPUS_ARGS in bert.py, which says what data is
+taken. The paper trains on batches of up to 4,000 rows, 90 hours on 8 V100, without the second task,
+and begins with every other layer of the teacher; here the student begins from fresh parameters. Not
+yet reproduced here.
 """
 
 from . import arguments, bert, common
@@ -24,7 +25,7 @@ def get_config(arg: str = ""):
                 phases=((1.0, 512, 4096),),
                 tokenizer=common.tokenizer("wordpiece", vocab_size=30_522, mask=True))
   common.apply(c, {"model.stack": dict(num_layers=args.layers, width=args.width, block=dict(
-      attention=dict(num_heads=args.width // 64), ffn=dict(dim=4 * args.width)))})
+      attention=dict(num_heads=max(args.width // 64, 1)), ffn=dict(dim=4 * args.width)))})
   c.objective = common.objective("distill", teacher=args.teacher)
   c.optim.lr, c.optim.clip_norm, c.optim.accumulate = 5e-4, 5.0, 8
   c.optim.optimizer = common.optimizer("adamw", b2=0.98, eps=1e-6, weight_decay=0.0)

@@ -19,7 +19,7 @@ from jtx.train import keys, metrics, phases, states, trackers
 from jtx.train.profile import Profile
 from jtx.train.program import Program
 from jtx.train.progress import Progress
-from jtx.train.teacher import evaluated, taught, tokenizer_of, with_teacher
+from jtx.train.teacher import check_folders, evaluated, taught, tokenizer_of, with_teacher
 
 
 def run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None = None,
@@ -71,6 +71,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   # --------------------------------------------------------------------- data
   if checkpoints.latest_step() is None:  # a run that ends may do without
     check_early(config)
+    check_folders(config)
   data = workdirs.open_data(config, workdir, checkpoints)
   config = phases.with_steps(config, data)
 

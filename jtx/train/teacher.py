@@ -11,10 +11,46 @@ from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError
 from jtx.evals.task import Task
 from jtx.nn.shapes import shapes_of
+from jtx.objectives import OBJECTIVES
 from jtx.objectives.distilled import Distilled
 from jtx.objectives.terms import TERMS
 from jtx.parallel.sharding import param_shardings
 from jtx.saved.folder import open_saved
+
+
+def check_folders(config: ConfigDict) -> None:
+  """Opens the folders of models that a config begins with or learns from, before data is prepared.
+
+  Raises:
+    ConfigError: one is not named that is needed, or holds no model.
+  """
+  kind, c = OBJECTIVES[config.objective.name], config.distill
+  if hasattr(kind, "taught_by"):
+    open_saved(_named(kind, config.objective[_key(kind)]))
+  if c.terms or c.teacher:
+    open_saved(_named_for_terms(c.teacher))
+  if config.init_from:
+    open_saved(config.init_from)
+
+
+def _key(objective: Any) -> str:
+  return getattr(objective, "teacher_key", "teacher")
+
+
+def _named(objective: Any, folder: str) -> str:
+  """The folder of a teacher, which an objective or its class takes."""
+  if not folder:
+    key = _key(objective)
+    raise ConfigError(f"{getattr(objective, 'section', 'objective')}.{key} is unset; it names the"
+                      f" folder or workdir of a model that is the {key}")
+  return folder
+
+
+def _named_for_terms(folder: str) -> str:
+  if not folder:
+    raise ConfigError("config.distill.teacher is unset, and config.distill.terms need one; it names"
+                      " the folder or workdir of a model")
+  return folder
 
 
 def with_teacher(objective, mesh, abstract: bool = False,
@@ -32,11 +68,8 @@ def with_teacher(objective, mesh, abstract: bool = False,
   """
   if not hasattr(objective, "taught_by"):
     return objective, {}
-  key = getattr(objective, "teacher_key", "teacher")
-  where = f"{getattr(objective, 'section', 'objective')}.{key}"
-  if not (folder := getattr(objective, key)):
-    raise ConfigError(f"{where} is unset; it names the folder or workdir of a model that is the"
-                      f" {key}")
+  folder = _named(objective, getattr(objective, _key(objective)))
+  where = f"{getattr(objective, 'section', 'objective')}.{_key(objective)}"
   saved = open_saved(folder)
   model, params = saved.load()
   objective = objective.taught_by(model)
@@ -63,8 +96,7 @@ def taught(config: ConfigDict, objective: Any) -> Any:
     return Distilled(objective, terms, c.teacher, task_weight=c.task_weight,
                      task_during=c.task_during)
   if terms:
-    raise ConfigError("config.distill.teacher is unset, and config.distill.terms need one; it names"
-                      " the folder or workdir of a model")
+    _named_for_terms(c.teacher)
   return objective
 
 

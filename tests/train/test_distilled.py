@@ -8,7 +8,7 @@ from jax.flatten_util import ravel_pytree
 import numpy as np
 import pytest
 
-from configs import classify, common, distil, teaching
+from configs import bert, classify, common, distil, distilbert, teaching
 from jtx.config import build
 from jtx.data.tokenizers.characters import Characters
 from jtx.errors import ConfigError
@@ -120,6 +120,27 @@ def test_terms_without_a_teacher_and_a_teacher_without_terms_are_refused():
   with pytest.raises(ConfigError, match="config.distill.teacher is unset, and"):
     taught(config, Classify())
   assert json.loads(config.to_json())["distill"]["terms"][0]["relations"] == ["qk", "vv"]
+
+
+@pytest.mark.parametrize("config, message", [
+    (lambda: distilbert.get_config("width=32,corpus=jsonl:absent"),
+     "^objective.teacher is unset; it names the folder"),
+    (lambda: distil.get_config("corpus=jsonl:absent"), "^config.distill.teacher is unset, and"),
+    (lambda: common.apply(distil.get_config("corpus=jsonl:absent"),
+                          {"distill.teacher": "nowhere"}), "^nowhere is not a directory"),
+    (lambda: common.apply(bert.get_config("corpus=jsonl:absent"), {"init_from": "nowhere"}),
+     "^nowhere is not a directory"),
+])
+def test_models_that_are_not_there_are_told_before_data_is_read(tmp_path, config, message):
+  with pytest.raises(ConfigError, match=message):
+    loop.run(config().lock(), str(tmp_path), jax.devices()[:1])
+  assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("make", [distil.get_config, distilbert.get_config])
+def test_a_narrow_student_has_a_head(make):
+  heads = lambda width: make(f"width={width}").model.stack.block.attention.num_heads
+  assert [heads(width) for width in (32, 64, 256)] == [1, 1, 4]
 
 
 @pytest.mark.parametrize("losses, names, learns_tokens", [
