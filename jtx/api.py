@@ -30,7 +30,7 @@ from jtx.inference import boxes, tasks
 from jtx.inference.continuations import Continuation, Limits, TextGenerator
 from jtx.inference.decode import METHODS
 from jtx.inference.images import ImageClassifier, ImagePredictor, takes_images
-from jtx.inference.predictions import Answered, Labels, Prediction, Tagged, listed, texts_of
+from jtx.inference.predictions import Answered, Labels, Prediction, Tagged, firsts, listed, texts_of
 from jtx.inference.texts import TextClassifier, TextEmbedder
 from jtx.inference.translate import Hypothesis
 from jtx.inference.translate import Translator as TextTranslator
@@ -150,7 +150,7 @@ class Classifier(Opened):
     """
     if self.takes_images:
       return self.classify(listed(inputs))
-    return self.classify(*self.cleaned.columns(text=texts_of(inputs, second), second=second))
+    return self.classify(*self.cleaned.columns(text=firsts(inputs, second), second=second))
 
 
 class Detector(Opened):

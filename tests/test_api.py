@@ -86,6 +86,9 @@ def test_texts_are_changed_as_the_run_s_data_is(saved, monkeypatch, caplog):
 @pytest.mark.parametrize("call, message", [
     (lambda folder: Classifier(folder)(["a", 3]), "input 2 is 3, which is not a text"),
     (lambda folder: Classifier(folder)(["a"], [None]), "input 1 is None, which is not a text"),
+    (lambda folder: Classifier(folder)([("a", "b"), ["c", "d"]]),
+     "input 1 is ('a', 'b'), which is not a text; of pairs, give the first texts in one list, and"
+     " the others in another as second="),
     (lambda folder: Embedder(folder)([float("nan")]), "input 1 is nan, which is not a text"),
     (lambda folder: Embedder(folder, batch_size=-1), "batch_size=-1: valid are whole numbers"),
     (lambda folder: Classifier(folder, max_length=2.5), "max_length=2.5: valid are whole numbers"),

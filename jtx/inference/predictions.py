@@ -53,12 +53,21 @@ def check_counts(**counts: int | None) -> None:
       raise ConfigError(f"{name}={x!r}: valid are whole numbers from 1")
 
 
-def texts_of(inputs: Sequence[str], second: Sequence[str] | None = None) -> list[str]:
+def texts_of(inputs: Sequence[str], advice: str = "") -> list[str]:
   """Texts as a list; raises DataError as `listed`, and for one that is no text."""
-  for given in (inputs := listed(inputs, second), second or ()):
-    for number, text in enumerate(given, 1):
-      if not isinstance(text, str):
-        raise DataError(f"input {number} is {reprlib.repr(text)}, which is not a text")
+  for number, text in enumerate(inputs := listed(inputs), 1):
+    if not isinstance(text, str):
+      raise DataError(f"input {number} is {reprlib.repr(text)}, which is not a text{advice}")
+  return inputs
+
+
+def firsts(inputs: Sequence[str], second: Sequence[str] | None) -> list[str]:
+  """The first texts of pairs as a list, or texts without a second; both are checked likewise."""
+  inputs, advice = listed(inputs, second), ""
+  if second is None and all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in inputs):
+    advice = "; of pairs, give the first texts in one list, and the others in another as second="
+  inputs = texts_of(inputs, advice)
+  texts_of(second or ())
   return inputs
 
 
