@@ -41,6 +41,8 @@ CASES = [
     flagged("a stretch without an end", "optim.frozen=(('embed',0.5),)", "optim.frozen: .* is"),
     Case("losses and no teacher", "train --config=jtx.configs.distil:tiny,losses=soft --workdir=w",
          "losses=soft is of a teacher"),
+    Case("a student and no teacher", "train --config=jtx.configs.distilbert:corpus=jsonl:none.jsonl"
+         " --workdir=w", "objective.teacher is unset"),
     Case("an argument of a config without", "train --config=mine.py:big --workdir=w",
          "takes no arguments", {"mine.py": "def get_config():\n  pass\n"}),
     edited("a new key", "c.sed = 3", "config.sed: unknown key; did you mean 'seed'"),
@@ -52,6 +54,9 @@ CASES = [
     edited("an evaluation that is a word", "c.evals = {'val': 'loss'}", "config.evals.val must be"),
     edited("a key that is gone", "del c.steps", "config.steps must be set"),
     edited("a module that is none", "c.imports = ('no_such_module',)", "no_such_module"),
+    Case("a module that ends the program", f"{CLASSIFY} --config.imports=leaves",
+         "leaves.py, line 2: SystemExit: 0; a module that",
+         {"leaves.py": "import sys\nsys.exit(0)\n"}),
     edited("a tracker that is none", "c.trackers = ('wandbb',)", "wandbb"),
     edited("no layout", "c.data.ops = c.data.ops[:2]", "needs one layout"),
     edited("two layouts", "c.data.ops = (*c.data.ops, c.data.ops[-1])", "layout"),

@@ -27,7 +27,7 @@ def check_folders(config: ConfigDict) -> None:
   kind, c = OBJECTIVES[config.objective.name], config.distill
   if hasattr(kind, "taught_by"):
     open_saved(_named(kind, config.objective[_key(kind)]))
-  if c.terms or c.teacher:
+  if c.terms:
     open_saved(_named_for_terms(c.teacher))
   if config.init_from:
     open_saved(config.init_from)
