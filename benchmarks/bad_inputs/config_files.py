@@ -38,7 +38,7 @@ CASES = [
     own("the keys of every run alone", "from jtx.configs import common\n\ndef get_config():\n"
         "  return common.get_config()\n", "config.model must be set"),
     edited("a teacher of nothing", "c.distill.teacher = 'nowhere'", "teaches nothing"),
-    flagged("a stretch without an end", "optim.frozen=(('embed',0.5),)", "optim.frozen: .* is"),
+    flagged("a stretch without an end", "optim.frozen=((\\'embed\\',0.5),)", "optim.frozen: .* is"),
     Case("losses and no teacher", "train --config=jtx.configs.distil:tiny,losses=soft --workdir=w",
          "losses=soft is of a teacher"),
     Case("a student and no teacher", "train --config=jtx.configs.distilbert:corpus=jsonl:none.jsonl"

@@ -49,7 +49,7 @@ def documents() -> Prepared:
   examples = EncodeSentences()(examples, {"text": tokenizer()})
   joined = {key: np.concatenate([e[key] for e in examples]) for key in ("text", "text_marks")}
   ends = np.cumsum([0, *(len(e["text"]) for e in examples)])
-  return Prepared(EncodeSentences.columns, joined, {"text": ends}, np.arange(2), [2])
+  return Prepared(EncodeSentences.columns, joined, {"text": ends}, np.arange(2), [2], digests=[""])
 
 
 def formed(op: FormOp, seed: int = 0, number: int = 1) -> Any:
