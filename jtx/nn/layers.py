@@ -5,6 +5,7 @@ held in float32 and cast to the compute dtype where it is used.
 """
 
 import dataclasses
+import functools
 from typing import Callable, Sequence
 
 import flax.linen as nn
@@ -18,7 +19,7 @@ from jtx.nn.dropout import Dropout
 from jtx.nn.kept import keep
 from jtx.nn.mixture import ExpertsConfig
 from jtx.nn.numerics import MATRIX, left_product, normalized, product
-from jtx.parallel.sharding import constrain, platform
+from jtx.parallel.sharding import constrain, platform, with_whole
 from jtx.ranges import Positive, Rate, Size
 
 
@@ -53,7 +54,7 @@ class Dense(nn.Module):
     bias = None if not self.use_bias else param(
         self, "bias", nn.initializers.zeros, self.features,
         self.axes[self.num_in:]).astype(self.dtype)
-    return product(x.astype(self.dtype), kernel, bias, self.num_in,
+    return product(x.astype(self.dtype), kernel, bias, self.num_in, axes=self.axes,
                    matrix=self.get_variable("params", MATRIX))
 
 
@@ -89,8 +90,10 @@ class Embed(nn.Module):
 
   def attend(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., V]
     x, embedding = x.astype(self.dtype), self.embedding.astype(self.dtype)
-    return (left_product(x, embedding) if self.has_variable("params", MATRIX)
-            else jnp.einsum("...d,vd->...v", x, embedding))
+    if self.has_variable("params", MATRIX):
+      return left_product(x, embedding)
+    return with_whole(functools.partial(jnp.einsum, "...d,vd->...v"), x, embedding,
+                      ("vocab", "embed"))
 
 
 class LayerNorm(nn.Module):

@@ -6,12 +6,13 @@ which unit does the work. docs/speed.md has what each is worth. Vectors at lengt
 
 import functools
 import math
+from typing import Sequence
 
 import jax
 import jax.numpy as jnp
 
 from jtx.nn.kept import keep
-from jtx.parallel.sharding import platform
+from jtx.parallel.sharding import platform, with_whole
 
 # Of x^2, times x: atanh(erf(x / sqrt 2)), fitted so that GELU is off by at most 3.2e-6.
 _ERF = (0.7978287628072798, 0.03646617589293164, -0.00012309328282677877, -3.092277460155236e-05,
@@ -39,7 +40,7 @@ def gelu(x: jax.Array) -> jax.Array:
 
 
 def product(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, num_in: int, *,
-            matrix: jax.Array | None = None) -> jax.Array:
+            axes: Sequence[str] = (), matrix: jax.Array | None = None) -> jax.Array:
   """Contracts the last `num_in` axes of x with the first of the kernel, and adds the bias.
 
   Args:
@@ -47,6 +48,7 @@ def product(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, num_in: int
     kernel: [*inputs, *features].
     bias: [*features], or None.
     num_in: axes of inputs.
+    axes: logical names of the kernel's, by which devices share it; () is none.
     matrix: the kernel as [outputs, inputs], where layers decode on a CPU; see `left_product`.
   """
   if matrix is not None:
@@ -54,14 +56,20 @@ def product(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, num_in: int
     y = left_product(x.reshape(*rows, -1), matrix.astype(x.dtype))
     y = y.reshape(*rows, *kernel.shape[num_in:])
     return y if bias is None else y + bias
-  if platform() == "cpu":
-    return _on_cpu(x, kernel, num_in) if bias is None else _on_cpu(x, kernel, num_in) + bias
-  # As matrices: of more axes, a TPU's compiler would choose layouts that it copies from and to.
+  multiply = functools.partial(_on_cpu if platform() == "cpu" else _as_matrices, num_in=num_in)
+  y = with_whole(multiply, x, kernel, axes) if axes else multiply(x, kernel)
   rows, features = x.shape[:x.ndim - num_in], kernel.shape[num_in:]
-  y = x.reshape(*rows, -1) @ kernel.reshape(math.prod(kernel.shape[:num_in]), -1)
-  if bias is not None:
-    y = add_bias(y, bias.reshape(-1))
-  return y.reshape(*rows, *features)
+  if bias is None:
+    return y.reshape(*rows, *features)
+  if platform() == "cpu":
+    return y + bias
+  return add_bias(y, bias.reshape(-1)).reshape(*rows, *features)
+
+
+def _as_matrices(x, kernel, num_in):
+  # Of more axes, a TPU's compiler would choose layouts that it copies from and to.
+  inputs = math.prod(kernel.shape[:num_in])
+  return x.reshape(*x.shape[:x.ndim - num_in], -1) @ kernel.reshape(inputs, -1)
 
 
 def _on_cpu(x, kernel, num_in):

@@ -5,8 +5,9 @@ in order of preference; a dimension takes the first that divides it and that no 
 dimension of the same array has taken, else it is replicated. Only the batch must divide.
 """
 
+import functools
 import math
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -134,6 +135,48 @@ def constrain(x: jax.Array, *names: str | None, uneven: bool = False) -> jax.Arr
   if mesh.empty or mesh.size == 1:
     return x
   return jax.lax.with_sharding_constraint(x, spec(names, x.shape, dict(mesh.shape), uneven))
+
+
+def with_whole(function: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array,
+               kernel: jax.Array, names: Sequence[str]) -> jax.Array:
+  """function(x, kernel), for which devices among which the kernel's width is split gather it.
+
+  Else a TPU's compiler splits the product likewise: into one for each device's part, whose results
+  it sums in x's type, one after the other. What is kept for the way back is the part, which is
+  gathered there once more, and of the gradient a device keeps its part.
+
+  Args:
+    function: linear in both, such as a product.
+    x: activations.
+    kernel: a parameter, in the type of x.
+    names: logical, of the kernel.
+  """
+  sizes = dict(jax.sharding.get_abstract_mesh().shape)
+  if not sizes or spec(names, kernel.shape, sizes) == spec(_whole(names), kernel.shape, sizes):
+    return function(x, kernel)
+  return _with_whole(function, tuple(names), x, kernel)
+
+
+def _whole(names: Sequence[str]) -> tuple[str | None, ...]:
+  return tuple(None if name == "embed" else name for name in names)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _with_whole(function, names, x, kernel):
+  return function(x, constrain(kernel, *_whole(names)))
+
+
+def _gradients(function, names, kept, gradient):
+  x, kernel = kept
+  whole = constrain(kernel, *_whole(names))
+  of_x, = jax.linear_transpose(lambda x: function(x, whole), x)(gradient)
+  of_kernel, = jax.linear_transpose(lambda kernel: function(x, kernel), whole)(gradient)
+  # One product for the whole of it, too, and then a sum of which each device takes its part.
+  return of_x, constrain(constrain(of_kernel, *_whole(names)), *names)
+
+
+_with_whole.defvjp(lambda function, names, x, kernel: (
+    _with_whole(function, names, x, kernel), (x, kernel)), _gradients)
 
 
 def platform() -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jtx.errors import ConfigError
+from jtx.nn.numerics import product
 from jtx.parallel import sharding
 
 
@@ -185,6 +186,44 @@ def test_constrain_places_activations():
 def test_constrain_without_a_mesh_is_nothing():
   x = jnp.ones((3, 5))
   assert sharding.constrain(x, "batch", "length") is x
+
+
+@pytest.mark.parametrize("sizes, names, num_in", [
+    (dict(fsdp=8), ("embed", "heads", "kv"), 1),
+    (dict(data=2, fsdp=4), ("heads", "kv", "embed"), 2),
+    (dict(data=2, fsdp=2, tensor=2), ("embed", "heads", "kv"), 1),
+    (dict(data=2, fsdp=2, context=2), ("heads", "kv", "embed"), 2),
+    (dict(data=4, tensor=2), ("embed", "heads", "kv"), 1),  # whose width is not split
+])
+def test_a_product_gathers_the_parts_of_its_kernel(sizes, names, num_in):
+  """Values and gradients are as on one device, and of the gradient each device has its part."""
+  m, rng = mesh(**sizes), np.random.default_rng(0)
+  shape = {1: (8, 2, 4), 2: (2, 4, 8)}[num_in]
+  x = jnp.asarray(rng.normal(size=(8, 6, *shape[:num_in])), jnp.float32)
+  kernel = jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+  def loss(x, kernel):
+    return jnp.sin(product(x, kernel, None, num_in, axes=names)).sum()
+
+  expected = jax.value_and_grad(loss, (0, 1))(x, kernel)
+  place = jax.sharding.NamedSharding(m, sharding.spec(names, shape, m.shape))
+  rows = jax.sharding.NamedSharding(m, sharding.spec(("batch", "length"), (8, 6), m.shape))
+  with jax.set_mesh(m):
+    step = jax.jit(jax.value_and_grad(loss, (0, 1)))
+    found = step(jax.device_put(x, rows), jax.device_put(kernel, place))
+    program = str(jax.make_jaxpr(loss)(x, kernel))
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
+  assert found[1][1].sharding.is_equivalent_to(place, 3)
+  assert ("custom_vjp" in program) == ("fsdp" in sizes)
+
+
+def test_no_kernel_is_kept_whole_for_the_way_back():
+  with jax.set_mesh(mesh(fsdp=8)):
+    x, kernel = jnp.ones((8, 8)), jnp.ones((8, 12))
+    pull = jax.vjp(lambda x, k: product(x, k, None, 1, axes=("embed", "mlp")), x, kernel)[1]
+    kept = [leaf for leaf in jax.tree.leaves(pull) if leaf.shape == (8, 12)]
+  assert [leaf is kernel for leaf in kept] == [True]
 
 
 # -------------------------------------------------------------------------------- batches

@@ -32,6 +32,9 @@ def test_what_is_sent_and_kept():
   assert result["fits"] and result["device_kind"] == "TPU v5 lite"
   assert 0 < result["estimate"]["utilisation"] < 1
   assert result["sent_bytes"] < 1.2 * result["least_sent_bytes"]
+  # Of a product by parts of its kernel, two thirds of it would go from chip to chip so.
+  assert result["collectives"].get("collective-permute", {"sent": 0})["sent"] < (
+      0.1 * result["sent_bytes"])
 
 
 @pytest.mark.long
