@@ -137,7 +137,8 @@ def of_pairs(saved, model, params) -> list[dict]:
   if "image_text" not in model.heads:
     raise ConfigError("--texts goes with a model of images and texts, and"
                       f" --workdir={WORKDIR.value} holds a {type(model).__name__}")
-  texts = [text for text in cli.read_lines(TEXTS.value) if text.strip()]
+  # Of a text that is there twice each would have half of its probability.
+  texts = list(dict.fromkeys(text for text in cli.read_lines(TEXTS.value) if text.strip()))
   if not texts:
     raise ConfigError(f"--texts={TEXTS.value} has no text; write one a line")
   vectors = towers.text_vectors(model, params, caption_encoder(saved, model), texts)

@@ -50,3 +50,12 @@ def pad(field: str, rows: Sequence[np.ndarray], size: int, length: int,
       batch[f"{field}{suffix}"][row, :len(ids)] = values[row]
   positions = np.broadcast_to(np.arange(length, dtype=np.int32), (size, length))
   return {**batch, f"{field}_positions": positions}
+
+
+def apart(rows: Sequence[np.ndarray], kinds: np.ndarray, size: int) -> list[np.ndarray]:
+  """Rows kind after kind, in whole batches of `size`; where a kind ends there are empty ones."""
+  result: list[np.ndarray] = []
+  for kind in np.unique(kinds):
+    result += [rows[i] for i in np.flatnonzero(kinds == kind)]
+    result += [np.zeros(0, np.int64)] * (-len(result) % size)
+  return result

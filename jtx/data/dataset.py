@@ -224,8 +224,11 @@ class Dataset:
       DataError: it can't be used.
     """
     if self.recipe.augment:
-      images = self.prepare(specs)
-      if not images.after_ops(spread(range(len(images)), FEW), None):
+      images, layout = self.prepare(specs), self.recipe.layout
+      few, numbers = images, spread(range(len(images)), FEW)
+      if layout.by_size:
+        few, numbers = images.sized(np.array(numbers), None), range(len(numbers))
+      if not few.after_ops(numbers, None, layout.fit(None)):
         images.tally.finish()
       return
     labels = [op for op in self.ops if type(op).misfit is not ExampleOp.misfit]

@@ -231,7 +231,7 @@ class SizedExamples:
     (height, width), told = example["original_size"].tolist(), self.examples.size(i)
     if (height, width) != told:
       raise BadExample(example["path"], f"is of {width} x {height} pixels, and of"
-                       f" {told[1]} x {told[0]} by its annotation")
+                       f" {told[1]} x {told[0]} by its annotation, which need not say it")
 
   def _after(self, n: int) -> tuple[int, int]:
     """Height and width of an image after the ops."""

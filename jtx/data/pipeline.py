@@ -15,6 +15,7 @@ from typing import Any, Iterator, NamedTuple, Sequence
 from absl import flags
 import numpy as np
 
+from jtx.data import batching
 from jtx.data.lazy import LazyExamples
 from jtx.data.order import Order, rng
 from jtx.data.op import LayoutOp
@@ -245,7 +246,8 @@ def example_batch(recipe: Recipe, batch_size: int) -> Batch:
 class Split:
   """Evaluation batches by number: every example once; the last is filled with padding.
 
-  They are in order, but images whose batches have several shapes in that of their shapes.
+  They are in order, but images whose batches have several shapes in that of their shapes, of which
+  none is mixed with another: what is said of an image does not depend on the others.
   All that is formed and drawn is the same every time. Arguments are as for `eval_batches`.
   """
 
@@ -253,10 +255,9 @@ class Split:
                rows: Sequence[int] | None = None):
     self.examples, self.plan = planned(recipe, prepared, np.arange(len(prepared)),
                                        rng(0, "form", 0), train=False)
-    if recipe.layout.by_size and self.plan:
-      places = np.argsort(ranks(recipe, self.examples, self.plan), kind="stable")
-      self.plan = [self.plan[i] for i in places]
     self.planned = batch_size * recipe.layout.fold  # rows of the plan that a batch has
+    if recipe.layout.by_size and self.plan:
+      self.plan = batching.apart(self.plan, ranks(recipe, self.examples, self.plan), self.planned)
     self.plan += [np.zeros(0, np.int64)] * (-len(self.plan) % self.planned)
     self.recipe = recipe
     self.rows = range(batch_size) if rows is None else rows

@@ -11,7 +11,7 @@ from jtx.data.ops.decode import DecodeImage
 from jtx.data.sources import files
 from jtx.errors import DataError
 from jtx.figures.boxes import Drawn, boxed
-from jtx.inference.images import Image, ImagePredictor
+from jtx.inference.images import Image, ImagePredictor, in_order
 
 KEYS = ("image", "size")  # of a batch, that a detector takes
 THRESHOLD = 0.5  # the least score of what is given
@@ -112,11 +112,14 @@ class Detector:
     Raises:
       DataError: an image can't be read or decoded.
     """
+    yield from in_order(self._found(images, threshold))
+
+  def _found(self, images: Sequence[Image], threshold: float) -> Iterator[tuple[int, list[Found]]]:
     for examples, batch in self.predictor.batches(images, KEYS):
       found = jax.device_get(detect(self.model, self.params, batch))
-      for i, example in enumerate(examples):
-        yield objects(Queries(*(x[i] for x in found)), example["original_size"], self.labels,
-                      threshold)
+      for i, (place, example) in enumerate(examples.items()):
+        yield place, objects(Queries(*(x[i] for x in found)), example["original_size"],
+                             self.labels, threshold)
 
 
 def picture(path: str, found: Sequence[Found], labels: Sequence[str]) -> Any:

@@ -103,13 +103,16 @@ class Beam:
   |Y|^alpha, with alpha = 1 the mean log-probability of a token. The search of a row ends
   when no live hypothesis can overtake its `beam` finished ones or, with `early_stop`, when
   there are `beam` finished ones. With `hopeful` off a live hypothesis is taken to be worth no
-  more than now, as `transformers` does unless it is told never to stop early.
+  more than now, as `transformers` does unless it is told never to stop early. Live hypotheses of a
+  row that runs out of length come after its finished ones, or with `cut_off`, as of `transformers`,
+  where their scores say.
   """
   beam: Beams = 4  # hypotheses of a row that go on; 1 is greedy search
   alpha: float = 0.6  # exponent of the length penalty; 0 is none
   penalty: str = "gnmt"  # of `PENALTIES`: (5 + length) / 6 or, "power", the length itself
   early_stop: bool = False  # a row ends when `beam` hypotheses are finished
   hopeful: bool = True  # live hypotheses count by the best that they can reach; else as they are
+  cut_off: bool = False  # a hypothesis that runs out of length counts as finished
   n_best: Beams = 1  # targets of a row that are returned, `beam` at most
 
   def __post_init__(self):
@@ -181,10 +184,11 @@ class Beam:
                       done_scores=done_scores)
 
   def result(self, s: Hypotheses) -> Decoded:
-    # Rows that ran out of length: live hypotheses come after the finished ones.
     live = s.scores / self.length_penalty(s.tokens.shape[-1])
     scores = jnp.concatenate([s.done_scores, live], 1)
-    is_done = jnp.concatenate([s.done_scores > -jnp.inf, jnp.zeros_like(live, bool)], 1)
+    # Of a row that ran out of length; one that did not has its finished hypotheses alone.
+    ended = jnp.full_like(live, self.cut_off, bool) & ~jnp.expand_dims(self.done(s), 1)
+    is_done = jnp.concatenate([s.done_scores > -jnp.inf, ended], 1)
     best = jnp.lexsort((-scores, ~is_done), axis=-1)[:, :self.n_best]
     rows = jnp.arange(len(scores))[:, None]
     tokens = jnp.concatenate([s.done_tokens, s.tokens], 1)[rows, best]

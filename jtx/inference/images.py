@@ -6,7 +6,7 @@ Images are paths, bytes of a file, or arrays; they go through the ops that evalu
 import concurrent.futures
 import os
 import sys
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterable, Iterator, Sequence, TypeVar
 
 import flax.linen as nn
 import jax
@@ -21,6 +21,7 @@ from jtx.data.sources.images import ENDINGS
 from jtx.errors import ConfigError, DataError
 from jtx.inference.predictions import Labels, Prediction, predicted
 
+Value = TypeVar("Value")
 Image = str | os.PathLike | bytes | np.ndarray
 THREADS = 4  # that decode
 TOP = 5  # classes that are given for an image
@@ -56,41 +57,53 @@ class ImagePredictor:
     Raises:
       DataError: an image can't be read or decoded.
     """
+    yield from in_order(self._values(images))
+
+  def _values(self, images: Sequence[Image]) -> Iterator[tuple[int, np.ndarray]]:
     for examples, batch in self.batches(images, self.keys):
-      values = np.asarray(self.run(self.params, batch))[:len(examples)]
-      yield from values.reshape(len(values), -1) if self.method == "features" else values
+      values = np.asarray(self.run(self.params, batch))
+      for (place, _), value in zip(examples.items(), values):
+        yield place, value.reshape(-1) if self.method == "features" else value
 
   def batches(self, images: Sequence[Image], keys: Sequence[str],
-              ) -> Iterator[tuple[list[Example], dict[str, jax.Array]]]:
-    """Examples after the ops, and the arrays [batch_size, ...] of some of their keys.
+              ) -> Iterator[tuple[dict[int, Example], dict[str, jax.Array]]]:
+    """Examples after the ops by their places, and the arrays [batch_size, ...] of some keys.
 
-    All batches are of one shape, or of the few that the layout has, so that a program is compiled
-    once for each; rows without an image are 0. Of fewer images than `batch_size` the rows are a
-    power of two.
+    All batches are of one shape, or each of one of the few that the layout has, so that a program
+    is compiled once for each; rows without an image are 0. Of fewer images than `batch_size` the
+    rows are a power of two.
 
     Raises:
       DataError: an image can't be read or decoded.
     """
     size = min(self.batch_size, 1 << max(len(images) - 1, 0).bit_length())
+    waiting: dict[Any, dict[int, Example]] = {}  # by the layout of their batch
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
       for start in range(0, len(images), size):
-        examples = list(pool.map(self._before_layout, images[start:start + size]))
-        layout = self._fitted(examples)
-        examples = list(pool.map(lambda example: layout.augment(example, None), examples))
-        rows = [[example] for example in examples] + [[]] * (size - len(examples))
-        batch = assemble(layout, {**self.columns, **layout.columns}, rows, [[]] * size)
-        yield examples, {key: jnp.asarray(batch[key]) for key in keys}
+        made = pool.map(self._laid, images[start:start + size])
+        for place, (layout, example) in enumerate(made, start):
+          waiting.setdefault(layout, {})[place] = example
+          if len(waiting[layout]) == size:
+            yield self._batch(layout, waiting.pop(layout), size, keys)
+    for layout, examples in waiting.items():
+      yield self._batch(layout, examples, size, keys)
+
+  def _laid(self, image: Image) -> tuple[Any, Example]:
+    """The layout of an image's batch, and the image after all ops."""
+    example, layout = self._before_layout(image), self.ops[-1]
+    if layout.by_size:
+      layout = layout.fit(np.array([example["image"].size[::-1]]))
+    return layout, layout.augment(example, None)
+
+  def _batch(self, layout: Any, examples: dict[int, Example], size: int,
+             keys: Sequence[str]) -> tuple[dict[int, Example], dict[str, jax.Array]]:
+    rows = [[example] for example in examples.values()] + [[]] * (size - len(examples))
+    batch = assemble(layout, {**self.columns, **layout.columns}, rows, [[]] * size)
+    return examples, {key: jnp.asarray(batch[key]) for key in keys}
 
   def example(self, image: Image) -> Example:
     """An image as an example after the ops, without a label."""
     return self.ops[-1].augment(self._before_layout(image), None)
-
-  def _fitted(self, examples: Sequence[Example]) -> Any:
-    """The layout of a batch."""
-    layout = self.ops[-1]
-    if not layout.by_size:
-      return layout
-    return layout.fit(np.array([example["image"].size[::-1] for example in examples]))
 
   def _before_layout(self, image: Image) -> Example:
     path = "an image" if isinstance(image, (bytes, np.ndarray)) else os.fspath(image)
@@ -111,6 +124,17 @@ class ImagePredictor:
       raise ConfigError("a picture needs a model of whole images, and this one takes the patches of"
                         " images of any shape")
     return self.example(image)["image"]
+
+
+def in_order(results: Iterable[tuple[int, Value]]) -> Iterator[Value]:
+  """Values by their places, from 0 up, each as soon as those before it are there."""
+  waiting: dict[int, Value] = {}
+  at = 0
+  for place, value in results:
+    waiting[place] = value
+    while at in waiting:
+      yield waiting.pop(at)
+      at += 1
 
 
 def save_patches(path: str, model: nn.Module, params: Any, ops: Sequence[Any],

@@ -111,12 +111,12 @@ def hf_values(family: Family, model: Any) -> tuple[str, dict[str, Any], list[str
   return name, values, lost
 
 
-def expressed(families: Mapping[str, Family],
-              model: Any) -> tuple[str, tuple[str, dict[str, Any], list[str]]]:
+def expressed(families: Mapping[str, Family], model: Any, *,
+              advise: bool = True) -> tuple[str, tuple[str, dict[str, Any], list[str]]]:
   """The name of the first family that can express a model, and what `hf_values` says of it.
 
   Raises:
-    Inexpressible: no family can, and why.
+    Inexpressible: no family can, and why; with `advise`, and which head one could have, too.
   """
   own = {name: f for name, f in families.items() if MODELS[f.model] is type(model)}
   if not own:
@@ -130,7 +130,7 @@ def expressed(families: Mapping[str, Family],
     except ConfigError as e:
       by_reason.setdefault(str(e), []).append(name)
   reasons = [clause for reason, names in by_reason.items() for clause in clauses(names, reason)]
-  advice = head_advice(families, model)
+  advice = head_advice(families, model) if advise else ""
   raise Inexpressible("the model can't be expressed as a Hugging Face model: "
                       + "; ".join(reasons + [advice] * bool(advice)))
 
@@ -154,8 +154,8 @@ def head_advice(families: Mapping[str, Family], model: Any) -> str:
   own = model_section(model)
   left = trunks.trunk_fields(own.name, {k: v for k, v in own.items() if k != "name"})
   try:
-    name, (_, values, _) = expressed(families, build(MODELS, section(MODELS, own.name, **left),
-                                                     what="model"))
+    bare = build(MODELS, section(MODELS, own.name, **left), what="model")
+    name, (_, values, _) = expressed(families, bare, advise=False)
   except Inexpressible:
     return ""
   for family in (f for n, f in families.items() if type_of(n) == type_of(name)):

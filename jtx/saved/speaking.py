@@ -84,7 +84,7 @@ def writing(saved: Saved, model: Any) -> tuple[ConfigDict, Writing | None]:
   options.max_source_length = longest if model.longest else 2 * MAX_LENGTH
   options.method = section(
       METHODS, "beam", beam=found.beams, alpha=found.length_penalty, penalty="power",
-      early_stop=found.early_stop is True, hopeful=found.early_stop is not False)
+      early_stop=found.early_stop is True, hopeful=found.early_stop is not False, cut_off=True)
   rules = Rules(
       start=start, forced_first=found.forced_first, forced_last=found.forced_last,
       min_length=max(found.min_length - 1, 0), no_repeat=found.no_repeat,

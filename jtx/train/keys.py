@@ -37,7 +37,7 @@ class OptimKeys:
   # (regex on a path, two shares of the run between which it is frozen), first match wins
   frozen: tuple[tuple[str, Share, Share], ...] = ()
   ema: Rate = 0.0  # decay of the average of the parameters; 0 is off
-  accumulate: Size = 1  # batches whose gradients make an update
+  accumulate: Size = 1  # parts that a batch is taken in, one after the other, for one update
 
 
 @_keys

@@ -15,7 +15,7 @@ from jtx.data.pipeline import example_batch, iterate
 from jtx.data.sources.boxes import coco
 from jtx.data.sources.views import View
 from jtx.data.sources.voc import voc
-from jtx.errors import ConfigError
+from jtx.errors import ConfigError, DataError
 from tests.data.image_files import assert_same, configs, error_of, png
 from tests.data.streams import assert_same_all
 
@@ -137,7 +137,7 @@ def test_evaluation_has_every_image_once_by_its_shape(folder, batch_size):
         np.testing.assert_array_equal(batch["image"][r], plain["image"][i, :height, :width])
         np.testing.assert_array_equal(batch["boxes"][r], plain["boxes"][i])
   assert sorted(seen) == list(range(30))
-  assert sum(shape_of(batch) == (32, 32) for batch in batches) <= (batch_size > 1)
+  assert {shape_of(batch) for batch in batches} == set(SHAPES)  # and none is mixed
 
 
 def test_the_example_is_the_largest(folder):
@@ -188,8 +188,11 @@ def test_an_image_of_another_size_than_its_annotation_is_bad(tmp_path, caplog):
   batches = data.eval_batches(("coco:c.json",), 1, range(1))
   found = {int(b["ids"][0, 0]): (shape_of(b), bool(b["real"][0, 0])) for b in batches}
   assert found == {0: ((16, 32), True), 1: ((16, 32), True), -1: ((32, 16), False)}
-  assert (f"{tmp_path}/2.png: is of 20 x 12 pixels, and of 12 x 20 by its annotation; it is left"
-          " out") in caplog.text
+  assert (f"{tmp_path}/2.png: is of 20 x 12 pixels, and of 12 x 20 by its annotation, which need"
+          " not say it; it is left out") in caplog.text
+  write_coco(tmp_path, [{"width": 12, "height": 20}] * 3)  # of which no run learns anything
+  with pytest.raises(DataError, match="3 of the 3 images read so far can't be used"):
+    dataset(tmp_path, spec="coco:c.json").train_stream(0, 2, range(2))
 
 
 def test_voc_tells_sizes(tmp_path):

@@ -54,18 +54,19 @@ def test_objects_are_in_pixels_of_files_and_batches_change_nothing(images, batch
   assert [x.label for x in next(detector(images, 0.3))] == ["cat", "dog"]  # best first
 
 
-@pytest.mark.parametrize("batch_size, shapes", [(1, [(10, 20), (20, 10), (20, 20)]),
-                                                (2, [(20, 20), (20, 20)])])
-def test_a_batch_has_the_first_shape_that_it_fits_into(images, batch_size, shapes):
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+def test_an_image_is_in_the_first_shape_that_it_fits_into_whatever_is_beside_it(images, batch_size):
   ops = [*OPS[:1], Images(20, pad=True, mean=(0.5,) * 3, std=(0.25,) * 3,
                           shapes=((10, 20), (20, 10)))]
   for i, size in enumerate([(20, 10), (8, 16), (20, 20)]):
     with open(images[i], "wb") as f:
       f.write(png(i, size))
+  images = [images[i] for i in (0, 1, 0, 2, 0)]
   detector = Detector(Given(), said(ROWS), ops, NAMES, batch_size=batch_size)
-  found = [batch["image"].shape[1:3]
-           for _, batch in detector.predictor.batches(images, ("image", "size"))]
-  assert found == shapes
+  batches = list(detector.predictor.batches(images, ("image", "size")))
+  assert {place: batch["image"].shape[1:3] for places, batch in batches for place in places} == {
+      0: (10, 20), 1: (20, 10), 2: (10, 20), 3: (20, 20), 4: (10, 20)}
+  assert {len(batch["image"]) for _, batch in batches} == {batch_size}
   plain = Detector(Given(), said(ROWS), [*OPS[:1], *OPS[2:]], NAMES, batch_size=batch_size)
   assert list(detector(images)) == list(plain(images))
   assert detector.predictor.array(images[0]).shape == (20, 20, 3)  # as a program for all has it

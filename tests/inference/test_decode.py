@@ -135,13 +135,16 @@ def by_definition(method, first, table, max_length):
              if tokens[-1] == EOS]
     live = [pair for pair in after if pair[1][-1] != EOS][:method.beam]
   done = best(done)[:method.beam]
-  return (done + [(score / penalty(max_length), tokens) for score, tokens in live])[:method.beam]
+  rest = [(score / penalty(max_length), tokens) for score, tokens in live]
+  ended = len(done) == method.beam and all(score <= done[-1][0] for score, _ in rest)
+  return (best(done + rest) if method.cut_off and not ended else done + rest)[:method.beam]
 
 
+@pytest.mark.parametrize("cut_off", [False, True])
 @pytest.mark.parametrize("beam, max_length", [(2, 7), (3, 4)])
-def test_a_beam_is_its_definition(beam, max_length):
+def test_a_beam_is_its_definition(beam, max_length, cut_off):
   first, table = tables(5, 24)
-  method = Beam(beam=beam, n_best=beam)
+  method = Beam(beam=beam, n_best=beam, cut_off=cut_off)
   out, lengths = run(method, first, table, max_length), set()
   for b in range(24):
     expected = by_definition(method, first[b], table, max_length)

@@ -44,7 +44,7 @@ def test_settings_become_a_search(folder):
   decode, writing = speaking.writing(saved, model)
   assert decode.method.to_dict() == {
       "name": "beam", "beam": 2, "alpha": 1.0, "penalty": "power", "early_stop": False,
-      "hopeful": False, "n_best": 1}
+      "hopeful": False, "cut_off": True, "n_best": 1}
   assert decode.max_target_length == 8 and writing.start == 0
   assert writing.ends == Ends((2,), 0, Rules(
       start=0, forced_first=7, forced_last=2, no_repeat=1, suppressed=(5,)))

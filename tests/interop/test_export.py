@@ -89,6 +89,14 @@ def test_a_head_that_no_class_has_is_refused_with_the_one_that_it_has(tmp_path):
   assert not export.head_advice(mean.clone(mlm=True))
 
 
+def test_a_detector_that_no_family_has_is_refused(tmp_path):
+  """Its layers alone can't be expressed either, and have its head by themselves."""
+  model = build(MODELS, section(MODELS, "detr", backbone=dict(
+      stages=(1, 1), width=8, kind="basic", groups=4)), what="model").clone()
+  model = dataclasses.replace(model, head=dataclasses.replace(model.head, outputs=3))
+  assert "detr " in message(export.save, str(tmp_path / "new"), model, {})
+
+
 def test_stacks_that_share_layers_are_refused(tmp_path):
   fields = huggingface.fields_for(ENCDECS["t5_small"], {"seq2seq"}, "t5_small")
   model = build(MODELS, section(MODELS, "encdec", **fields, share_stacks=True))

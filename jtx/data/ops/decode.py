@@ -7,7 +7,7 @@ from typing import Any, Literal, Sequence
 
 from absl import logging
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from jtx.data.example import Example
 from jtx.data.op import Column, ImageOp
@@ -29,8 +29,9 @@ class DecodeImage(ImageOp):
   An example may have "boxes" [N, 4] and "box_labels" [N]; see `jtx.data.sources.boxes`. With
   `boxes` the classes are those of the boxes, and without, `box_labels` are numbers already.
 
-  Files are converted to RGB or to grey (16 bits to their upper 8); of several frames the first
-  is taken. Arrays must have `channels`: [H, W, 3], or for one channel [H, W] or [H, W, 1], uint8.
+  Files are converted to RGB or to grey (16 bits to their upper 8), and are turned as their EXIF
+  says, as programs show them: boxes are of what is shown. Of several frames the first is taken.
+  Arrays must have `channels`: [H, W, 3], or for one channel [H, W] or [H, W, 1], uint8.
   """
   channels: Literal[1, 3] = 3  # 3 is RGB, 1 is grey
   names: tuple[str, ...] = ()  # of the classes, in order; () is those of the training source
@@ -128,7 +129,7 @@ class DecodeImage(ImageOp):
     if isinstance(image, np.ndarray):
       return image.shape[:2]
     try:
-      width, height = Image.open(io.BytesIO(image), formats=FORMATS).size
+      width, height = shown_size(Image.open(io.BytesIO(image), formats=FORMATS))
     except Exception:  # as below
       return 1, 1
     return height, width
@@ -137,9 +138,10 @@ class DecodeImage(ImageOp):
     """An image, and the width and height of its file."""
     try:
       image = Image.open(io.BytesIO(data), formats=FORMATS)
-      size = image.size
+      size = shown_size(image)
       if self.min_side:
         image.draft(None, (self.min_side, self.min_side))
+      ImageOps.exif_transpose(image, in_place=True)
       if image.mode.startswith("I"):  # which Pillow would not scale, but cut off at 255
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
       image.load()
@@ -195,3 +197,10 @@ class DecodeImage(ImageOp):
       raise DataError(f"op decode_image: {path} has the label {label!r}; valid are"
                       f" {listed(self.names)}, or their numbers 0 to {len(self.names) - 1}")
     return int(number)
+
+
+def shown_size(image: Image.Image) -> tuple[int, int]:
+  """Width and height of an image that is turned as its EXIF says."""
+  sideways = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+  # Pillow turns a TIFF by itself, and gives the size that it then has.
+  return image.size[::-1] if sideways and image.format != "TIFF" else image.size

@@ -51,6 +51,31 @@ def test_other_modes_become_rgb_or_grey():
   assert decoded(bytes_of(image.convert("CMYK"), "JPEG"))["image"].mode == "RGB"
 
 
+@pytest.mark.parametrize("orientation, turned", [
+    (1, lambda x: x), (3, lambda x: x[::-1, ::-1]), (2, lambda x: x[:, ::-1]),
+    (6, lambda x: np.rot90(x, -1)), (8, lambda x: np.rot90(x)), (5, lambda x: x.swapaxes(0, 1))])
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_images_are_turned_as_programs_show_them(orientation, turned, kind):
+  image, exif = noise(13, 7), Image.Exif()
+  exif[0x0112] = orientation
+  example = decoded(bytes_of(image, kind, exif=exif))
+  np.testing.assert_array_equal(array(example["image"]), turned(array(image)))
+  assert example["original_size"].tolist() == list(array(example["image"]).shape[:2])
+
+
+def test_boxes_are_of_an_image_as_it_is_shown():
+  """Of 16 x 24 pixels on their side, also where it is decoded at a half."""
+  exif = Image.Exif()
+  exif[0x0112] = 6
+  data = bytes_of(smooth(24, 16), "JPEG", exif=exif)
+  boxes = {"boxes": [[2, 4, 16, 24]], "box_labels": [3]}
+  for op, scale in ((DecodeImage(names=TEN), 1), (DecodeImage(names=TEN, min_side=8), 2)):
+    example = op.augment({"image": data, "label": 3, "path": "p.x", **boxes}, None)
+    assert example["image"].size == (16 // scale, 24 // scale)
+    assert example["original_size"].tolist() == [24, 16] == [*op.size_of({"image": data})]
+    np.testing.assert_array_equal(example["boxes"], np.array([[2, 4, 16, 24]]) / scale)
+
+
 def test_sixteen_bits_keep_their_upper_eight():
   pixels = (np.arange(64 * 64) * 16).astype(np.uint16).reshape(64, 64)
   for kind in ("PNG", "TIFF"):
