@@ -3,9 +3,11 @@
 import dataclasses
 from typing import Any, Iterator, Mapping
 
+from absl import logging
 import numpy as np
 
 from jtx.data.op import TOKENIZER
+from jtx.errors import ConfigError
 from jtx.evals.task import Record, Task
 from jtx.inference.continuations import Continuation, Limits, TextGenerator
 from jtx.ranges import Count, CountOrNone, Size
@@ -28,13 +30,23 @@ class Replies:
   heads = frozenset({"lm"})  # of the model
   keys = ("text", "text_answers")  # of a batch
 
+  def check_model(self, model: Any) -> None:
+    """Raises ConfigError where a reply may be longer than the model's inputs."""
+    if model.longest is not None and self.max_new_tokens >= model.longest:
+      raise ConfigError(f"evals: replies has max_new_tokens={self.max_new_tokens}, and the model"
+                        f" takes {model.longest} tokens, its prompt among them")
+
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, Any]]:
     tokenizer = task.data.tokenizers[TOKENIZER]
     examples = task.data.encoded(self.source)
     parts = [split(e, tokenizer.eos_id) for e in examples]
     run = TextGenerator(task.model, params, tokenizer, mesh=task.mesh, batch_size=self.batch_size,
                         limits=Limits(max_new_tokens=self.max_new_tokens))
-    replies = [best[0] for best in run([prompt for prompt, _ in parts])]
+    if cut := sum(len(prompt) > run.room for prompt, _ in parts):
+      logging.warning("%s: %d of %d prompts leave less room than max_new_tokens=%d; of these the"
+                      " last %d tokens are read", ", ".join(self.source), cut, len(parts),
+                      self.max_new_tokens, run.room)
+    replies = [best[0] for best in run([prompt[-run.room:] for prompt, _ in parts])]
     gold = [run.behind(prompt, answer) for prompt, answer in parts]
     correct = [reply.text.strip() == text.strip() for reply, text in zip(replies, gold)]
     yield "exact_match", float(np.mean(correct))

@@ -15,6 +15,7 @@ from jtx.data.tokenizers.tokenizer import Tokenizer
 from jtx.errors import ConfigError, DataError
 from jtx.inference.decode import Beam, Ends, Sample, cache_lengths
 from jtx.inference.generate import apart, go_on, grow, prefill
+from jtx.inference.predictions import check_counts
 from jtx.parallel import processes, sharding
 
 STOP_EVERY = 8  # tokens, after which stop strings are looked for
@@ -61,6 +62,7 @@ class TextGenerator:
     self.apart = apart(model, params)
     self.method, self.limits, self.batch_size, self.sharding = method, limits, batch_size, None
     self.ends = Ends(limits.end_ids or (tokenizer.eos_id,), tokenizer.pad_id)
+    check_counts(max_new_tokens=limits.max_new_tokens, batch_size=batch_size)
     # The last token is not read again, so it needs no position.
     self.room = (model.longest or batching.NO_LIMIT) - limits.max_new_tokens + 1
     if self.room < 1:

@@ -23,10 +23,22 @@ def _specials(mask: bool) -> list[str]:
   return [*SPECIALS, MASKS[0]] if mask else list(SPECIALS)
 
 
+def _pieces(vocab_size: int, sentinels: int) -> int:
+  """What a vocabulary has beside its sentinels; of no more than special tokens none is trained."""
+  if vocab_size - sentinels <= len(SPECIALS):
+    raise _too_small(vocab_size, sentinels)
+  return vocab_size - sentinels
+
+
+def _too_small(vocab_size: int, sentinels: int) -> ConfigError:
+  also = f"sentinels={sentinels}, the " if sentinels else "the "
+  return ConfigError(f"tokenizer: vocab_size={vocab_size} is too small to hold {also}special tokens"
+                     " and every character of the texts")
+
+
 def _train(backend: hf.Tokenizer, trainer: Any, texts: Iterator[str], mask: bool,
            sentinels: int) -> Tokenizer:
-  too_small = ConfigError(f"tokenizer: vocab_size={trainer.vocab_size} is too small to hold the "
-                          "special tokens and every character of the texts")
+  too_small = _too_small(trainer.vocab_size + sentinels, sentinels)
   try:
     backend.train_from_iterator(_not_empty(texts), trainer)
   except Exception as e:  # a bare Exception of the Unigram trainer
@@ -93,7 +105,7 @@ def bpe(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency: Count
   backend.pre_tokenizer = _word_splitter(split_digits)
   backend.decoder = hf.decoders.Metaspace()
   trainer = hf.trainers.BpeTrainer(
-      vocab_size=vocab_size - sentinels, min_frequency=min_frequency,
+      vocab_size=_pieces(vocab_size, sentinels), min_frequency=min_frequency,
       special_tokens=_specials(mask), show_progress=False)
   return _train(backend, trainer, texts, mask, sentinels)
 
@@ -117,7 +129,7 @@ def byte_bpe(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency: 
   backend.pre_tokenizer = hf.pre_tokenizers.Sequence([*digits, byte_level])
   backend.decoder = hf.decoders.ByteLevel()
   trainer = hf.trainers.BpeTrainer(
-      vocab_size=vocab_size - sentinels, min_frequency=min_frequency,
+      vocab_size=_pieces(vocab_size, sentinels), min_frequency=min_frequency,
       special_tokens=_specials(mask),
       initial_alphabet=hf.pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
   return _train(backend, trainer, texts, mask, sentinels)
@@ -143,7 +155,7 @@ def wordpiece(texts: Iterator[str], *, vocab_size: Size = 16_000, min_frequency:
   texts = list(texts)
   continuations = _continuations(backend, texts)
   trainer = hf.trainers.WordPieceTrainer(
-      vocab_size=vocab_size - sentinels, min_frequency=min_frequency,
+      vocab_size=_pieces(vocab_size, sentinels), min_frequency=min_frequency,
       special_tokens=[*_specials(mask), *continuations], show_progress=False)
   return _train(backend, trainer, iter(texts), mask, sentinels)
 
@@ -183,7 +195,7 @@ def unigram(texts: Iterator[str], *, vocab_size: Size = 16_000, lowercase: bool 
   backend.pre_tokenizer = _word_splitter(split_digits)
   backend.decoder = hf.decoders.Metaspace()
   trainer = hf.trainers.UnigramTrainer(
-      vocab_size=vocab_size - sentinels, special_tokens=_specials(mask), unk_token="<unk>",
+      vocab_size=_pieces(vocab_size, sentinels), special_tokens=_specials(mask), unk_token="<unk>",
       show_progress=False)
   return _train(backend, trainer, texts, mask, sentinels)
 

@@ -137,6 +137,12 @@ def test_bad_training(texts, kind):
     TOKENIZERS[kind](iter(texts), vocab_size=20)
 
 
+@pytest.mark.parametrize("size", [60, 100, 103])  # sentinels alone are as many, or nearly
+def test_a_vocabulary_without_room_beside_its_sentinels(size):
+  with pytest.raises(config.ConfigError, match=f"vocab_size={size} .* hold sentinels=100, the s"):
+    TOKENIZERS["unigram"](iter(["a b"]), vocab_size=size, sentinels=100)
+
+
 def test_subword_nmt_by_hand(merges):
   t = TOKENIZERS["subword_nmt"](iter(["low  lower new newer", "low"]), merges=merges)
   assert t.segment("low lower new newer slow") == (
