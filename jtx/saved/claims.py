@@ -16,7 +16,7 @@ FREE_KEYS = ("mesh", "log_every", "trackers", "profile", "checkpoint", "evals", 
 
 
 def _config_there(config: ConfigDict, workdir: str) -> ConfigDict:
-  """The config of a workdir, or that of its newest checkpoint where a power cut took the file."""
+  """The config of a workdir, or that of its newest checkpoint where the file is lost or broken."""
   path = os.path.join(workdir, workdirs.CONFIG_FILE)
   try:
     values = config_files.read_json(path, missing="")
@@ -40,7 +40,7 @@ def holds_run(workdir: str) -> bool:
 
 def check(config: ConfigDict, workdir: str) -> None:
   """Raises ConfigError where the workdir holds a run of another config."""
-  if storage.exists(os.path.join(workdir, workdirs.CONFIG_FILE)) and holds_run(workdir):
+  if holds_run(workdir):
     theirs = config_files.flatten(older.with_defaults(_config_there(config, workdir)))
     ours = config_files.flatten(config)
     for key in sorted(theirs.keys() | ours.keys()):

@@ -7,7 +7,7 @@ from typing import Any
 
 from jtx.config import ConfigDict
 from jtx.errors import ConfigError
-from jtx.sweeps.sweep import values_of, value_at
+from jtx.sweeps.sweep import SEED, values_of, value_at
 
 DIGITS = 4  # of a number that is drawn, which is then a name that people can read
 
@@ -65,6 +65,9 @@ def parse(texts: Sequence[str], config: ConfigDict) -> list[Axis]:
                         " --space=optim.lr=1e-4..1e-2:log")
     else:
       axes[key] = Axis(key, tuple(words))
+  if SEED in axes:
+    raise ConfigError(f"--space={SEED}: the best of several seeds is luck; a table of a --grid has"
+                      " the mean over them")
   return list(axes.values())
 
 

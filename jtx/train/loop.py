@@ -163,7 +163,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   if notice.reason:
     states.save(checkpoints, state, program, data, stream, step, totals=progress.totals())
-  profile.stop()
+  profile.finish()
   watchdog.stop()
   checkpoints.wait()
   notice.at_once()

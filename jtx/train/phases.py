@@ -3,6 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
+from absl import logging
 import jax
 
 from jtx.config import ConfigDict
@@ -11,6 +12,7 @@ from jtx.data.dataset import Dataset
 from jtx.data.recipes import Recipe
 from jtx.errors import ConfigError
 from jtx.parallel.sharding import check_batch, local_rows
+from jtx.train.keys import RunKeys
 
 
 def with_steps(config: ConfigDict, data: Dataset) -> ConfigDict:
@@ -20,9 +22,12 @@ def with_steps(config: ConfigDict, data: Dataset) -> ConfigDict:
   if config.phases:
     raise ConfigError("config.epochs and config.phases exclude each other: a phase is a share of"
                       " config.steps")
-  config = config.copy_and_resolve_references()
+  given, config = config.steps, config.copy_and_resolve_references()
   a_batch = config.batch_size * data.recipe.layout.fold
   config.steps = max(math.ceil(config.epochs * data.num_train_rows() / a_batch), 1)
+  if given not in (RunKeys.steps, config.steps):
+    logging.warning("config.steps=%d has no effect beside config.epochs=%g, which comes to %d steps;"
+                    " set config.epochs=None for it", given, config.epochs, config.steps)
   return config.lock()
 
 

@@ -35,18 +35,25 @@ class Profile:
                         " to a folder of this machine")
     self._steps = range(steps[0], steps[1] + 1) if steps else range(0)
     self._folder = os.path.join(workdir, "profile")
-    self._on = False
+    self._on = self._begun = False
 
   @contextlib.contextmanager
   def step(self, step: int) -> Iterator[None]:
     """Step number `step` is made inside."""
     if step in self._steps and not self._on:
       jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
-      self._on = True
+      self._on = self._begun = True
     with jax.profiler.StepTraceAnnotation("train", step_num=step):
       yield
     if self._on and step + 1 not in self._steps:
       self.stop()
+
+  def finish(self) -> None:
+    """Ends a run: writes the trace, or says that there is none, since no step of it was made."""
+    self.stop()
+    if self._steps and not self._begun:
+      logging.warning("profile  there is no trace: none of steps %d to %d was made",
+                      self._steps[0], self._steps[-1])
 
   def stop(self) -> None:
     """Writes the trace of the steps so far, where there is one."""

@@ -117,6 +117,9 @@ def test_a_config_that_a_power_cut_took(tmp_path, caplog, damage):
   claims.check(config, str(tmp_path))
   with pytest.raises(ConfigError, match="holds a run of another config: steps is 7 there and 8"):
     claims.check(tiny_config(steps=8), str(tmp_path))
+  path.unlink()
+  with pytest.raises(ConfigError, match="holds a run of another config: steps is 7 there and 8"):
+    claims.check(tiny_config(steps=8), str(tmp_path))
 
 
 def test_tokenizers_that_a_power_cut_took(tmp_path, caplog):

@@ -48,6 +48,7 @@ def test_axes():
 @pytest.mark.parametrize("texts,message", [
     (["seed"], "--space=seed is not of the form"), (["seed=1"], "give several values, each once"),
     (["seed=1,1"], "each once"), (["seed=1..2", "seed=3,4"], "seed has a --space already"),
+    (["optim.lr=1e-4,1e-3", "seed=0,1"], "--space=seed: the best of several seeds is luck"),
     (["seed=1..2.5"], "the ends of a range are integers"), (["optim.lr=a..b"], "are numbers"),
     (["optim.lr=1e-2..1e-4"], "with LOW below HIGH"), (["optim.lr=0..1:log"], "and above 0"),
     (["optim.lr=1..2:ln"], ":log and :int only"), (["optim.lr=1..inf"], "LOW..HIGH"),
@@ -302,7 +303,7 @@ SEARCH = ("--search=tpe", "--space=optim.lr=0.1..1", "--trials=3", "--metrics=ne
     (SEARCH[1:], "--space and --trials have no effect without --search=tpe"),
     ((*SEARCH, "--grid=seed=0,1"), "--search goes without --sweep, --grid and --launcher=slurm"),
     ((*SEARCH, "--space=optim.lrr=1,2"), "unknown config key --config.optim.lrr"),
-    ((*SEARCH, "--space=seed=0,x"), "--config.seed: 'x' is not an int"),
+    ((*SEARCH, "--space=batch_size=4,x"), "--config.batch_size: 'x' is not an int"),
     ((*SEARCH, "--config.optim.lr=3"), "--config.optim.lr would have no effect"),
     ((*SEARCH[:3], "--metrics=val/loss"), "'val/loss' is of no evaluator"),
 ])

@@ -146,12 +146,15 @@ def test_tags_come_from_the_training_data_and_stay_with_the_checkpoint(folder, t
 
 
 @pytest.mark.parametrize("epochs, batch_size, steps", [(2.0, 16, 25), (0.5, 7, 15), (0.001, 16, 1)])
-def test_epochs_are_steps(epochs, batch_size, steps, folder):
+def test_epochs_are_steps(epochs, batch_size, steps, folder, caplog):
   for per_row in (1, batch_size):
     config = config_for("classify", folder, {"max_segments": per_row}, epochs=epochs,
-                        batch_size=batch_size // per_row)
+                        steps=100_000, batch_size=batch_size // per_row)
     data = workdirs.open_data(config, "nowhere", checkpoint.Checkpointer("nowhere/checkpoints"))
     assert phases.with_steps(config, data).steps == steps
+    assert not caplog.records
+  phases.with_steps(config_for("classify", folder, epochs=epochs, steps=9999), data)
+  assert f"config.steps=9999 has no effect beside config.epochs={epochs:g}" in caplog.text
 
 
 def test_a_head_of_another_number_of_classes_than_the_data(folder):

@@ -28,15 +28,20 @@ def test_the_steps_of_a_run_are_traced(tmp_path):
   assert (tmp_path / "results.json").exists()
 
 
-def test_a_trace_ends_with_the_run(tmp_path):
+def test_a_trace_ends_with_the_run(tmp_path, caplog):
   profile = Profile((2, 9), str(tmp_path))
   for step in (4, 5):  # of a run that went on with step 4
     with profile.step(step):
       pass
   assert not list(tmp_path.rglob("*.pb"))
-  profile.stop()
-  profile.stop()
-  assert len(list(tmp_path.rglob("*.pb"))) == 1
+  profile.finish()
+  profile.finish()
+  assert len(list(tmp_path.rglob("*.pb"))) == 1 and not caplog.records
+  late = Profile((20, 21), str(tmp_path))
+  with late.step(19):
+    pass
+  late.finish()
+  assert "there is no trace: none of steps 20 to 21 was made" in caplog.text
 
 
 def test_regions_of_a_step_have_names():
