@@ -26,8 +26,8 @@ def with_steps(config: ConfigDict, data: Dataset) -> ConfigDict:
   a_batch = config.batch_size * data.recipe.layout.fold
   config.steps = max(math.ceil(config.epochs * data.num_train_rows() / a_batch), 1)
   if given not in (RunKeys.steps, config.steps):
-    logging.warning("config.steps=%d has no effect beside config.epochs=%g, which comes to %d steps;"
-                    " set config.epochs=None for it", given, config.epochs, config.steps)
+    logging.warning("config.steps=%d has no effect beside config.epochs=%g, which comes to %d"
+                    " steps; set config.epochs=None for it", given, config.epochs, config.steps)
   return config.lock()
 
 

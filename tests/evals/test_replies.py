@@ -48,7 +48,8 @@ def test_replies_that_no_prompt_leaves_room_for():
 
 
 @pytest.mark.parametrize("options, key", [
-    (dict(limits=Limits(max_new_tokens=0)), "max_new_tokens=0"), (dict(batch_size=0), "batch_size=0")])
+    (dict(limits=Limits(max_new_tokens=0)), "max_new_tokens=0"),
+    (dict(batch_size=0), "batch_size=0")])
 def test_nothing_to_generate_is_refused(options, key):
   with pytest.raises(ConfigError, match=f"{key}: valid are whole numbers from 1"):
     TextGenerator(MODEL, PARAMS, TOKENIZER, **options)
