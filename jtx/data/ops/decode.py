@@ -141,7 +141,8 @@ class DecodeImage(ImageOp):
       size = shown_size(image)
       if self.min_side:
         image.draft(None, (self.min_side, self.min_side))
-      ImageOps.exif_transpose(image, in_place=True)
+      if orientation(image) > 1:
+        ImageOps.exif_transpose(image, in_place=True)
       if image.mode.startswith("I"):  # which Pillow would not scale, but cut off at 255
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
       image.load()
@@ -201,6 +202,15 @@ class DecodeImage(ImageOp):
 
 def shown_size(image: Image.Image) -> tuple[int, int]:
   """Width and height of an image that is turned as its EXIF says."""
-  sideways = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
   # Pillow turns a TIFF by itself, and gives the size that it then has.
-  return image.size[::-1] if sideways and image.format != "TIFF" else image.size
+  sideways = image.format != "TIFF" and orientation(image) in (5, 6, 7, 8)
+  return image.size[::-1] if sideways else image.size
+
+
+def orientation(image: Image.Image) -> int:
+  """That of its EXIF, from 1, upright, to 8."""
+  try:
+    value = image.getexif().get(ExifTags.Base.Orientation)
+  except Exception:  # broken EXIF raises all kinds of errors, and the pixels may be whole
+    return 1
+  return value if value in range(1, 9) else 1

@@ -63,6 +63,16 @@ def test_images_are_turned_as_programs_show_them(orientation, turned, kind):
   assert example["original_size"].tolist() == list(array(example["image"]).shape[:2])
 
 
+@pytest.mark.parametrize("exif", [b"Exif\0\0II*\0\x08\0\0", b"Exif\0\0nothing", b"Exif\0\0"])
+def test_broken_exif_loses_no_image(exif):
+  data = bytes_of(smooth(24, 16), "JPEG")
+  length = (len(exif) + 2).to_bytes(2, "big")
+  broken = data[:2] + b"\xff\xe1" + length + exif + data[2:]
+  example = decoded(broken)
+  assert same(example["image"], decoded(data)["image"])
+  assert DecodeImage(names=TEN).size_of({"image": broken}) == (16, 24)
+
+
 def test_boxes_are_of_an_image_as_it_is_shown():
   """Of 16 x 24 pixels on their side, also where it is decoded at a half."""
   exif = Image.Exif()
