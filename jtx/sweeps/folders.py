@@ -73,7 +73,8 @@ class Run:
       return f"failed: {self.failed}"
     if self.pruned:
       return self.pruned
-    of = f" of {self.config['steps']}" if self.config.get("steps") else ""
+    known = self.config.get("steps") and not self.config.get("epochs")  # by which they are others
+    of = f" of {self.config['steps']}" if known else ""
     return f"not finished: step {self.step}{of}" if self.logged else "not started"
 
 
