@@ -47,13 +47,23 @@ class Replies:
                       " last %d tokens are read", ", ".join(self.source), cut, len(parts),
                       self.max_new_tokens, run.room)
     replies = [best[0] for best in run([prompt[-run.room:] for prompt, _ in parts])]
-    gold = [run.behind(prompt, answer) for prompt, answer in parts]
+    gold = [told(run, prompt, answer) for prompt, answer in parts]
     correct = [reply.text.strip() == text.strip() for reply, text in zip(replies, gold)]
     yield "exact_match", float(np.mean(correct))
     yield "examples", len(examples)
     for number, (reply, text) in enumerate(zip(replies[:SAMPLES], gold), 1):
       yield f"sample_{number}", f"{reply.text!r} for {text!r}"
     yield "predictions", records(examples, replies, gold)
+
+
+def told(run: TextGenerator, prompt: np.ndarray, answer: np.ndarray) -> str:
+  """The text of an answer, with U+FFFD for what the vocabulary lacks, which no reply can be."""
+  places = np.flatnonzero(answer == run.tokenizer.unk_id)
+  if not len(places):
+    return run.behind(prompt, answer)
+  pieces = np.split(answer, sorted({*places, *(places + 1)}))
+  return "".join("\ufffd" if run.tokenizer.unk_id in piece else run.tokenizer.decode(piece)
+                 for piece in pieces if len(piece))
 
 
 def split(example: Mapping[str, Any], end: int) -> tuple[np.ndarray, np.ndarray]:

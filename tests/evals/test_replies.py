@@ -7,7 +7,7 @@ import pytest
 
 from jtx.data.tokenizers.kinds import characters
 from jtx.errors import ConfigError
-from jtx.evals.replies import Replies
+from jtx.evals.replies import Replies, told
 from jtx.inference.continuations import Limits, TextGenerator
 from jtx.nn.positions import Learned
 from tests.helpers import block, decoder
@@ -37,6 +37,14 @@ def test_a_prompt_without_room_for_its_reply_is_read_from_its_end(caplog):
   assert [row["prediction"] for row in results["predictions"]] == [x[0].text for x in expected]
   assert ("jsonl:dev: 1 of 2 prompts leave less room than max_new_tokens=6; of these the last 11"
           " tokens are read") in caplog.text
+
+
+def test_an_answer_with_an_unknown_character_is_no_reply():
+  tokenizer = characters(iter(["abcdefgh"]), unknown=True)
+  run = TextGenerator(MODEL, PARAMS, tokenizer, limits=Limits(max_new_tokens=4))
+  for text, expected in (("bad", "bad"), ("Zbad", "\ufffdbad"), ("bZZad", "b\ufffd\ufffdad"),
+                         ("badZ", "bad\ufffd"), ("Z", "\ufffd")):
+    assert told(run, tokenizer.encode("a"), tokenizer.encode(text)) == expected
 
 
 def test_replies_that_no_prompt_leaves_room_for():
