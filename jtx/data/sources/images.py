@@ -12,6 +12,7 @@ from typing import Any, Iterable, Iterator, Sequence
 import zipfile
 import zlib
 
+from absl import logging
 import numpy as np
 
 from jtx import config
@@ -48,6 +49,8 @@ class ImagesSource:
                                leading=self._archive is not None)
     self.classes = tuple(by_class)
     kept = [images if part is None else part.of(images) for images in by_class.values()]
+    if empty := [c for c, images in zip(self.classes, kept) if not images]:
+      logging.warning("%s: has no image of %s, too few for every part", name, listed(empty))
     self._files = [file for images in kept for file in images]
     self._labels = np.repeat(np.arange(len(kept)), [len(images) for images in kept])
 

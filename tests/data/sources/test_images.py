@@ -135,7 +135,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
       (label, png(value)) for label, _, value in IN_ORDER]
 
 
-def test_parts_are_of_each_class(tmp_path):
+def test_parts_are_of_each_class(tmp_path, caplog):
   write_tree(tmp_path, a={f"{i:02}.png": png(i) for i in range(10)},
              b={f"{i:02}.png": png(100 + i) for i in range(5)})
 
@@ -147,8 +147,10 @@ def test_parts_are_of_each_class(tmp_path):
   assert values(":each[:3]") == [0, 1, 2, 100, 101, 102]
   assert values(":each[3:]") == [*range(3, 10), 103, 104]
   assert values(":each[90%:]") == [9, 104]  # 9 of 10, 4 of 5
+  assert not caplog.records
   assert values(":each[:90%]") == [*range(9), *range(100, 104)]
   assert values(":each[7:]") == [7, 8, 9]
+  assert "images:.:each[7:]: has no image of " in caplog.text
   assert values(":each[2:4]") == [2, 3, 102, 103]
   assert error_of(DataError, values, ":each[10:]") == "images:.:each[10:]: empty split"
   for part in (":rows[:3]", ":each[3]", ":"):
