@@ -70,7 +70,7 @@ def main() -> int:
   failed, stopped = (jobs.run(items, WORKDIR.value, parts()) if SEARCH.value is None else
                      search(items[0].config))
   if stopped:
-    return 128 + stopped  # as a shell has it
+    return jobs.status_of(stopped)
   tell(failed)
   print_table()
   return 1 if failed else 0

@@ -19,7 +19,7 @@ def _config_there(config: ConfigDict, workdir: str) -> ConfigDict:
   """The config of a workdir, or that of its newest checkpoint where the file is lost or broken."""
   path = os.path.join(workdir, workdirs.CONFIG_FILE)
   try:
-    values = config_files.read_json(path, missing="")
+    values = config_files.read_json(path, missing="it has the config of the run")
   except ConfigError as e:
     logging.warning("%s; it is written anew", e)
     checkpoints = workdirs.make_checkpoints(config, workdir)

@@ -28,6 +28,11 @@ EXIT_FILE = "exit_status"  # of a task of a cluster: its status, and where its l
 GRACE_SECONDS = 10.0  # between asking a run to end and killing it
 
 
+def status_of(stopped: int) -> int:
+  """The exit status of a sweep whose runs a signal stopped and saved."""
+  return 128 + stopped if stopped == signal.SIGINT else RESTART  # the former as a shell has it
+
+
 def finished(config: ConfigDict, folder: str) -> bool:
   """Whether `folder` holds the finished run of `config`."""
   try:

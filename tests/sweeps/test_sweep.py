@@ -224,6 +224,11 @@ def test_a_folder_in_which_another_process_runs_is_left_alone(tmp_path):
   assert first.process.returncode == -signal.SIGTERM
 
 
+def test_a_sweep_that_was_stopped_exits_as_a_run_does():
+  assert jobs.status_of(signal.SIGTERM) == 75
+  assert jobs.status_of(signal.SIGINT) == 130
+
+
 def test_a_signal_ends_the_runs(tmp_path):
   pid_file = str(tmp_path / "pid")
   body = (f"import os, time; open({pid_file!r}, 'w').write(str(os.getpid()))\n"
