@@ -162,7 +162,8 @@ def end_ids(directory: str) -> tuple[int, ...]:
 def written(decode: ConfigDict, start: int, tokenizer: Any) -> dict[str, Any]:
   """The content of generation_config.json for a run of translations.
 
-  Its length penalty is |Y|^alpha there, also where the run's is ((5 + |Y|) / 6)^alpha.
+  Its length penalty is |Y|^alpha there, also where the run's is ((5 + |Y|) / 6)^alpha, and a target
+  that runs out of length counts as finished there.
 
   Args:
     decode: the config's section.

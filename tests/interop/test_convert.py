@@ -193,9 +193,9 @@ def test_an_encoder_decoder_of_a_run_translates_as_its_export(form, tmp_path):
   ours, theirs = (jtx.Translator(d) for d in (workdir, there))
   options = theirs.translator.options
   assert options.max_target_length == 12 and options.method.to_dict() == {
-      **ours.translator.options.method.to_dict(), "penalty": "power"}
-  with options.unlocked():
-    options.method.penalty = "gnmt"  # which the files have no word for
+      **ours.translator.options.method.to_dict(), "penalty": "power", "cut_off": True}
+  with options.unlocked():  # what the files have no words for
+    options.method.penalty, options.method.cut_off = "gnmt", False
   theirs.translator.method = build(METHODS, options.method, what="decode.method")
   assert theirs.hypotheses(texts) == ours.hypotheses(texts)
 
