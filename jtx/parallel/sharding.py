@@ -151,8 +151,11 @@ def with_whole(function: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arr
     kernel: a parameter, in the type of x.
     names: logical, of the kernel.
   """
-  sizes = dict(jax.sharding.get_abstract_mesh().shape)
-  if not sizes or spec(names, kernel.shape, sizes) == spec(_whole(names), kernel.shape, sizes):
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.size <= 1:  # 0 is none; that of a process by itself has not all axes
+    return function(x, kernel)
+  sizes = dict(mesh.shape)
+  if spec(names, kernel.shape, sizes) == spec(_whole(names), kernel.shape, sizes):
     return function(x, kernel)
   return _with_whole(function, tuple(names), x, kernel)
 

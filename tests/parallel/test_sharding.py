@@ -218,6 +218,16 @@ def test_a_product_gathers_the_parts_of_its_kernel(sizes, names, num_in):
   assert ("custom_vjp" in program) == ("fsdp" in sizes)
 
 
+def test_a_process_by_itself_has_kernels_whole():
+  """Its mesh, of `processes.alone`, has one device, and not all axes."""
+  alone = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,),
+                        devices=jax.devices()[:1])
+  x, kernel = jnp.ones((2, 8)), jnp.ones((8, 3))
+  with jax.set_mesh(alone):
+    np.testing.assert_array_equal(product(x, kernel, None, 1, axes=("embed", "mlp")), 8)
+  np.testing.assert_array_equal(product(x, kernel, None, 1, axes=("embed", "mlp")), 8)
+
+
 def test_no_kernel_is_kept_whole_for_the_way_back():
   with jax.set_mesh(mesh(fsdp=8)):
     x, kernel = jnp.ones((8, 8)), jnp.ones((8, 12))
