@@ -10,7 +10,7 @@ from jtx.nn.activations import activate
 from jtx.nn.grouped import grouped_product
 from jtx.nn.layers import Dense, FeedForward, FfnConfig, kernel_init, param
 from jtx.nn.mixture import ExpertsConfig
-from jtx.parallel.sharding import spec
+from jtx.parallel.sharding import spec, whole
 
 SUMS = "sums"  # the collection of what layers tell of themselves in training
 AXES = ("experts", "embed", "mlp")
@@ -86,7 +86,6 @@ def on_mesh(ffn: FfnConfig, x: jax.Array, weights: jax.Array, chosen: jax.Array,
     return mixed(ffn, x, weights, chosen, kernels, 0)
   sizes = dict(mesh.shape)
   of_tokens = spec(("batch", "length", None), x.shape, sizes)
-  whole = lambda names: tuple(None if name == "embed" else name for name in names)
   names = {name: whole(AXES if name != "out" else (AXES[0], *AXES[:0:-1])) for name in kernels}
   specs = {name: spec(names[name], k.shape, sizes) for name, k in kernels.items()}
   split = specs["in"][0] is not None

@@ -155,27 +155,28 @@ def with_whole(function: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arr
   if mesh.size <= 1:  # 0 is none; that of a process by itself has not all axes
     return function(x, kernel)
   sizes = dict(mesh.shape)
-  if spec(names, kernel.shape, sizes) == spec(_whole(names), kernel.shape, sizes):
+  if spec(names, kernel.shape, sizes) == spec(whole(names), kernel.shape, sizes):
     return function(x, kernel)
   return _with_whole(function, tuple(names), x, kernel)
 
 
-def _whole(names: Sequence[str]) -> tuple[str | None, ...]:
+def whole(names: Sequence[str]) -> tuple[str | None, ...]:
+  """The names of a kernel that no devices share by its width."""
   return tuple(None if name == "embed" else name for name in names)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _with_whole(function, names, x, kernel):
-  return function(x, constrain(kernel, *_whole(names)))
+  return function(x, constrain(kernel, *whole(names)))
 
 
 def _gradients(function, names, kept, gradient):
   x, kernel = kept
-  whole = constrain(kernel, *_whole(names))
-  of_x, = jax.linear_transpose(lambda x: function(x, whole), x)(gradient)
-  of_kernel, = jax.linear_transpose(lambda kernel: function(x, kernel), whole)(gradient)
+  gathered = constrain(kernel, *whole(names))
+  of_x, = jax.linear_transpose(lambda x: function(x, gathered), x)(gradient)
+  of_kernel, = jax.linear_transpose(lambda kernel: function(x, kernel), gathered)(gradient)
   # One product for the whole of it, too, and then a sum of which each device takes its part.
-  return of_x, constrain(constrain(of_kernel, *_whole(names)), *names)
+  return of_x, constrain(constrain(of_kernel, *whole(names)), *names)
 
 
 _with_whole.defvjp(lambda function, names, x, kernel: (
