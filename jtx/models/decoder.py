@@ -157,4 +157,4 @@ class Decoder(Generative):
     x = x if x.shape[-1] == self.stack.width else self.embed_projection(x)
     x = self.stack.embed(x, places, self.position_params)
     x = self.embed_norm(x) if self.embedding.norm else x
-    return constrain(self.dropout(x, train), "batch", "length", None)
+    return constrain(self.dropout(x, train), "batch", "residual", None)

@@ -178,7 +178,7 @@ class Detr(Adapted):
     numbers = jnp.broadcast_to(jnp.arange(h * w), (B, h * w))
     places = Places(numbers, vectors=vectors if attached else None)
     own = places if self.places.in_encoder else Places(numbers)
-    x, out = self.encoder_stack(constrain(x, "batch", "length", None), Context(
+    x, out = self.encoder_stack(constrain(x, "batch", "residual", None), Context(
         own, segments, train=train, **returns))
     return Memory(x, segments, places), out
 
@@ -190,7 +190,7 @@ class Detr(Adapted):
     numbers = jnp.broadcast_to(jnp.arange(shape[1]), shape[:2])
     places = Places(numbers, vectors=queries if attached else None)
     x = (x if attached else queries).astype(memory.states.dtype)
-    return self.decoder_stack(constrain(x, "batch", "length", None), Context(
+    return self.decoder_stack(constrain(x, "batch", "residual", None), Context(
         places, jnp.ones(shape[:2], jnp.int32), memory=memory, train=train, **returns))
 
   def features(self, batch: Batch) -> tuple[jax.Array, jax.Array]:

@@ -101,7 +101,7 @@ class Electra(Encoder):
       x = self.generator_projection(x)
     ctx = Context(places, batch["text_segment_ids"], flags_of(batch, "text", stack, places),
                   batch.get("text_pairs"), train=train, **returns)
-    return self.generator_layers(constrain(x, "batch", "length", None), ctx)
+    return self.generator_layers(constrain(x, "batch", "residual", None), ctx)
 
   def generated(self, batch: Batch, at: jax.Array, train: bool = False) -> jax.Array:
     """The generator's scores float32 [B, K, V] at places [B, K] of the rows."""

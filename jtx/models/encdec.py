@@ -248,13 +248,13 @@ class EncDec(Generative):
     """Tokens [B, S] to the input [B, S, D] of the encoder."""
     x = self.encoder.embed(self.scaled(self.src_embed(tokens)), places, self.src_params)
     x = self.src_norm(x) if self.embedding.norm else x
-    return self.dropout(constrain(x, "batch", "length", None), train)
+    return self.dropout(constrain(x, "batch", "residual", None), train)
 
   def embed_target(self, tokens: jax.Array, places: Places, train: bool) -> jax.Array:
     """Target inputs [B, T] to the input [B, T, D] of the decoder."""
     x = self.decoder.embed(self.scaled(self.tgt_embed(tokens)), places, self.tgt_params)
     x = self.tgt_norm(x) if self.embedding.norm else x
-    return self.tgt_dropout(constrain(x, "batch", "length", None), train)
+    return self.tgt_dropout(constrain(x, "batch", "residual", None), train)
 
   def scaled(self, x: jax.Array) -> jax.Array:
     return x * x.shape[-1] ** 0.5 if self.embedding.scale else x

@@ -178,4 +178,4 @@ class Encoder(Adapted):
     x = self.dropout(x, train)
     if wide and x.shape[-1] != self.stack.width:
       x = self.embed_projection(x)
-    return constrain(x, "batch", "length", None)
+    return constrain(x, "batch", "residual", None)

@@ -130,6 +130,6 @@ class PackedVit(Adapted):
     row, column = jnp.moveaxis(batch["patch_places"], -1, 0)
     places = Places(row * self.max_side + column)
     x = self.bound.embed(self.patches(pixels), places, self.position_params)
-    x = constrain(self.dropout(x, train), "batch", "length", None)
+    x = constrain(self.dropout(x, train), "batch", "residual", None)
     return self.encoder(x, Context(places, batch["patch_segment_ids"], train=train, **returns,
                                    embed_params=self.bound.shared(self.position_params)))

@@ -199,7 +199,7 @@ class RnnEncDec(Recurrently):
       train: dropout on.
     """
     c, B = self.decoder, len(tokens)
-    x = self.embed_dropout(self.tgt_embed(tokens), train)
+    x = constrain(self.embed_dropout(self.tgt_embed(tokens), train), "batch", "length", None)
     readers, steps = zip(*((layer.reader(), layer.stepper()) for layer in self.layers))
     noise = [self.between(jnp.ones((*tokens.shape, layer.inputs)), train)
              for layer in self.layers[1:]] if train and c.dropout else None

@@ -209,7 +209,7 @@ class Vit(Adapted):
       kept = jnp.concatenate([positions[:, :prefix], prefix + kept], 1)
       x = jnp.take_along_axis(x, kept[..., None], 1)
       positions = kept
-    return constrain(self.dropout(x, train), "batch", "length", None), positions
+    return constrain(self.dropout(x, train), "batch", "residual", None), positions
 
   def embed_patches(self, image: jax.Array) -> jax.Array:
     """[B, H, W, C] to [B, N, D].

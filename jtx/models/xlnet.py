@@ -145,5 +145,5 @@ class Xlnet(Encoder):
     ctx = Context(Places(both(places.positions), both(places.types)),
                   both(batch["text_segment_ids"]),
                   pairs=stream_pairs(batch["text_pairs"].astype(bool), at), train=train)
-    x, _ = self.encoder(constrain(x, "batch", "length", None), self.recall(ctx, batch))
+    x, _ = self.encoder(constrain(x, "batch", "residual", None), self.recall(ctx, batch))
     return x[:, :T], x[:, T:]

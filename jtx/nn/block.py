@@ -20,7 +20,7 @@ from jtx.nn.masks import Rows
 from jtx.nn.positions import Params, Places, Position, make_params
 from jtx.nn.recurrence import Seen, sources
 from jtx.nn.residual import ResidualConfig, skip_examples
-from jtx.parallel.sharding import constrain
+from jtx.parallel.sharding import constrain, gather_rows, scatter_rows
 from jtx.ranges import Positive, Rate
 
 # Positions are added by the model, once; by every layer to its input, with a table of its own; or
@@ -164,7 +164,8 @@ class Block(nn.Module):
       x = self.residual("ffn_norm", x, feed_forward, ctx, skipped)
     if c.convolution.size:
       layer = Convolution(c.convolution, c.init_std, self.dtype, name="convolution")
-      x = self.residual("convolution_norm", x, lambda _: layer(start, ctx.segments), ctx, skipped)
+      convolve = lambda _: layer(gather_rows(start), ctx.segments)
+      x = self.residual("convolution_norm", x, convolve, ctx, skipped)
     return x, memory, attention if ctx.return_weights else None
 
   def attention(self, name: str) -> Attention:
@@ -179,13 +180,13 @@ class Block(nn.Module):
     norm_first = c.norm.position in ("pre", "sandwich") and (
         c.norm.attention or name != "attention_norm")
     y = c.norm.make(name)(x) if norm_first else x
-    y = sublayer(y)
+    y = scatter_rows(sublayer(gather_rows(y)))
     if c.norm.position in ("sandwich", "output"):
       y = c.norm.make(f"{name}_out")(y)
     y = keep(self.scaled(name, y, ctx, skipped) + x, "residual")
     if c.norm.position == "post":
       y = c.norm.make(name)(y)
-    return constrain(y, "batch", "length", None)
+    return constrain(y, "batch", "residual", None)
 
   def parallel(self, x: jax.Array, self_attention: Callable, feed_forward: Callable, ctx: Context,
                skipped: jax.Array | None) -> jax.Array:
@@ -197,11 +198,12 @@ class Block(nn.Module):
     if self.cross:
       raise ConfigError(f"block.parallel={self.config.parallel!r} has no place for cross-attention")
     norm = self.config.norm.make
-    y = norm("attention_norm")(x)
-    z = norm("ffn_norm")(x) if self.config.parallel == "own_norms" else y
-    y = x + self.scaled("attention_norm", self_attention(y), ctx, skipped)
-    y += self.scaled("ffn_norm", feed_forward(z), ctx, skipped)
-    return constrain(y, "batch", "length", None)
+    y = gather_rows(norm("attention_norm")(x))
+    z = gather_rows(norm("ffn_norm")(x)) if self.config.parallel == "own_norms" else y
+    y, z = scatter_rows(self_attention(y)), scatter_rows(feed_forward(z))
+    y = x + self.scaled("attention_norm", y, ctx, skipped)
+    y += self.scaled("ffn_norm", z, ctx, skipped)
+    return constrain(y, "batch", "residual", None)
 
   def scaled(self, name: str, y: jax.Array, ctx: Context,
              skipped: jax.Array | None) -> jax.Array:

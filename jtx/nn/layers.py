@@ -86,7 +86,7 @@ class Embed(nn.Module):
     """
     tokens = constrain(tokens, "lookups", None)
     x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
-    return constrain(constrain(x, "lookups", None, "embed"), "batch", "length", None)
+    return constrain(constrain(x, "lookups", None, "embed"), "batch", "residual", None)
 
   def attend(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., V]
     x, embedding = x.astype(self.dtype), self.embedding.astype(self.dtype)

@@ -25,7 +25,7 @@ from jtx.nn.experts import SUMS
 from jtx.nn.kept import REMAT, kept_as, remat_of
 from jtx.nn.positions import Params, Places, Position, make_params
 from jtx.nn.recurrence import of_layer
-from jtx.parallel.sharding import platform
+from jtx.parallel.sharding import constrain, gather_rows, platform
 from jtx.ranges import Layers, Size, SizeOrNone, Within
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +195,8 @@ class Stack(nn.Module):
       raise ConfigError("segments that share a position bias need the same num_heads")
     ctx = ctx.replace(params=make_params(self, tables), places=ctx.places.replace(
         causal=config.causal and "prefix" not in config.pattern))
-    outputs, first, total = [], self.below, self.of or sum(s.num_layers for s in segments)
+    x, outputs = constrain(x, "batch", "residual", None), []
+    first, total = self.below, self.of or sum(s.num_layers for s in segments)
     for i, segment in enumerate(segments):
       name = "layers" if len(segments) == 1 else f"layers_{i}"
       own = None if cache is None else cache[i]
@@ -211,10 +212,10 @@ class Stack(nn.Module):
     norm = segments[-1].block.norm
     if norm.position != "post" and config.final_norm:
       x = norm.make("final_norm")(x)
-    return x, Outputs(None if cache is None else caches,
-                      memories if ctx.keep_memory else None,
-                      weights if ctx.return_weights else None,
-                      jnp.concatenate(hidden) if ctx.return_hidden else None)
+    return gather_rows(x), Outputs(
+        None if cache is None else caches, memories if ctx.keep_memory else None,
+        weights if ctx.return_weights else None,
+        jnp.concatenate(hidden) if ctx.return_hidden else None)
 
   def scan(self, segment: Segment, name: str, apart: bool, train: bool) -> Callable:
     c, (distinct, _, shares) = self.config, segment.kinds

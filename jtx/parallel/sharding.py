@@ -27,6 +27,7 @@ TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "batch": (BATCH_AXES,),
     "lookups": ("data",),
     "length": ("context",),
+    "residual": (("context", "tensor"), "context", "tensor"),  # length, between sub-layers
     "vocab": ("tensor",),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
@@ -137,6 +138,28 @@ def constrain(x: jax.Array, *names: str | None, uneven: bool = False) -> jax.Arr
   return jax.lax.with_sharding_constraint(x, spec(names, x.shape, dict(mesh.shape), uneven))
 
 
+def gather_rows(x: jax.Array) -> jax.Array:
+  """Residuals [B, T, D], for a sub-layer whose kernels `tensor` splits: each device has whole rows.
+
+  Between sub-layers devices share the rows by their length (Korthikanti et al. 2022, section 4.2.2),
+  so that norms, dropout and what is kept for the way back are not the same on all of them.
+  """
+  return _exchanged(x, ("batch", "residual", None), ("batch", "length", None))
+
+
+def scatter_rows(x: jax.Array) -> jax.Array:
+  """A sub-layer's output [B, T, D]: of the sum over `tensor` a device has its part of each row."""
+  return _exchanged(x, ("batch", "length", None), ("batch", "residual", None))
+
+
+def _exchanged(x, names, then):
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.size <= 1 or spec(names, x.shape, mesh.shape) == spec(then, x.shape, mesh.shape):
+    return x
+  # Both are told, since the gradient is asked for the same in turn.
+  return constrain(constrain(x, *names), *then)
+
+
 def with_whole(function: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array,
                kernel: jax.Array, names: Sequence[str]) -> jax.Array:
   """function(x, kernel), for which devices among which the kernel's width is split gather it.
@@ -155,7 +178,8 @@ def with_whole(function: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arr
   if mesh.size <= 1:  # 0 is none; that of a process by itself has not all axes
     return function(x, kernel)
   sizes = dict(mesh.shape)
-  if spec(names, kernel.shape, sizes) == spec(whole(names), kernel.shape, sizes):
+  needed = spec(whole(names), kernel.shape, sizes, "vocab" in names)
+  if spec(names, kernel.shape, sizes) == needed:
     return function(x, kernel)
   return _with_whole(function, tuple(names), x, kernel)
 
@@ -167,16 +191,23 @@ def whole(names: Sequence[str]) -> tuple[str | None, ...]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _with_whole(function, names, x, kernel):
-  return function(x, constrain(kernel, *whole(names)))
+  return function(x, _gathered(kernel, names))
 
 
 def _gradients(function, names, kept, gradient):
   x, kernel = kept
-  gathered = constrain(kernel, *whole(names))
+  gathered = _gathered(kernel, names)
   of_x, = jax.linear_transpose(lambda x: function(x, gathered), x)(gradient)
   of_kernel, = jax.linear_transpose(lambda kernel: function(x, kernel), gathered)(gradient)
   # One product for the whole of it, too, and then a sum of which each device takes its part.
-  return of_x, constrain(constrain(of_kernel, *whole(names)), *names)
+  part = constrain(_gathered(of_kernel, names), *names, uneven="vocab" in names)
+  return of_x, constrain(part, *names)
+
+
+def _gathered(kernel, names):
+  # A vocabulary that `tensor` does not divide is split unevenly, or else devices would share the
+  # products by their width, and sum the logits of all of it.
+  return constrain(kernel, *whole(names), uneven="vocab" in names)
 
 
 _with_whole.defvjp(lambda function, names, x, kernel: (
