@@ -1,6 +1,7 @@
 """Language models of both directions: each word from those before it, and from those behind."""
 
 import dataclasses
+from typing import Any, Mapping
 
 import flax.linen as nn
 import jax
@@ -26,7 +27,7 @@ class BiLm:
   """
   logits_chunk: SizeOrNone = 0  # words whose logits are held at a time; 0 is all
 
-  unit = "words"  # what the loss is a mean of
+  unit = "words"
   heads = frozenset({"bilm"})  # of the model
   keys = ("text", "text_targets")  # of a batch
 
@@ -35,6 +36,10 @@ class BiLm:
     segments = batch["text_segment_ids"]  # 1, 2, ... in a row
     words = (batch["text_targets"] >= 0) & (segments > 0)
     return {"loss": 2 * (words.sum() - segments.max(-1).sum()).astype(jnp.float32)}
+
+  def units(self, sums: Mapping[str, Any]) -> float:
+    """Words, of which each is predicted in both directions."""
+    return sums["loss"][1] / 2
 
   def model_inputs(self, batch: Batch) -> Batch:
     return batch

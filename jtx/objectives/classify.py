@@ -5,6 +5,7 @@ Devlin et al. 2019, figure 4a, b; Dosovitskiy et al. 2020, section 4.1.
 
 import dataclasses
 import functools
+from typing import Any, Mapping
 
 import flax.linen as nn
 import jax
@@ -38,7 +39,7 @@ class Classify(WithLm, Balanced):
   class_weights: tuple[NotNegative | str, ...] = ()
   focal_gamma: NotNegative = 0.0  # of the focal loss: see `imbalance.focal`; 0 is off
 
-  unit = "examples"  # what the loss is a mean of
+  unit = "examples"  # what the loss is a mean of, if classes weigh the same
   heads = frozenset({"classes"})  # of the model
   keys = ("label",)  # of a batch
   balanced = {"class_weights": of_classes}
@@ -59,6 +60,10 @@ class Classify(WithLm, Balanced):
     """The divisor of each loss term's sum: texts or images, or what their classes weigh."""
     return {"loss": self.loss_weights(batch).sum(),
             **self.lm_weights(self.model_inputs(batch))}
+
+  def units(self, sums: Mapping[str, Any]) -> float:
+    """Texts or images, whatever their classes weigh."""
+    return sums["accuracy" if self.class_weights else "loss"][1]
 
   def loss_weights(self, batch: Batch) -> jax.Array:
     """[B, S] float32: of each text or image the weight of its class, 0 where there is none."""

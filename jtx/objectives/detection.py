@@ -5,7 +5,7 @@ say that there is no object.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Mapping
 
 import flax.linen as nn
 import jax
@@ -43,7 +43,7 @@ class Detection:
   # Q, of the model; `with_model` sets it
   num_queries: int = dataclasses.field(default=0, metadata={"config": False}, kw_only=True)
 
-  unit = "queries"  # what the loss is a mean of
+  unit = "images"
   heads = frozenset({"boxes"})  # of the model
   keys = ("image", "size", "boxes", "box_classes")  # of a batch
   needs_model = True  # see `with_model`
@@ -59,6 +59,12 @@ class Detection:
     boxes = jnp.maximum(number, 1)
     return {"loss": number + self.no_object * (queries - number),
             "l1_loss": boxes / self.l1, "giou_loss": boxes / self.giou}
+
+  def units(self, sums: Mapping[str, Any]) -> float:
+    """Images, which the two divisors of `weights` tell, of `loss` and over boxes."""
+    boxes = float(sums["iou"][1])
+    others = (float(sums["loss"][1]) - boxes) / self.no_object
+    return round((boxes + others) / self.num_queries)
 
   def model_inputs(self, batch: Batch) -> Batch:
     return {key: batch[key] for key in ("image", "size")}

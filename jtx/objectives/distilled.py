@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Mapping
 
 import flax.linen as nn
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.nn import layers
 from jtx.nn.taps import Tapped
-from jtx.objectives.contract import OWN
+from jtx.objectives.contract import OWN, units_of
 from jtx.objectives.distill_classes import as_taught
 from jtx.objectives.sums import Batch, Sums, weighted_sums
 from jtx.objectives.terms import ALWAYS, Both, Soft, Term, check_during, name_of
@@ -66,6 +66,10 @@ class Distilled:
   @property
   def unit(self) -> str:
     return self.task.unit
+
+  def units(self, sums: Mapping[str, Any]) -> float:
+    """Those of the task."""
+    return units_of(self.task, sums)
 
   @property
   def heads(self) -> frozenset[str]:

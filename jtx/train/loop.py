@@ -12,6 +12,7 @@ from jtx.data import pipeline
 from jtx.data.tokenizers.files import save_tokenizers
 from jtx.evals.run import check_early, checked, evaluate, make_evaluators
 from jtx.evals.task import Task
+from jtx.objectives.contract import units_of
 from jtx.objectives.sums import summarize
 from jtx.parallel import preemption, processes, sharding
 from jtx.saved import claims, lock, workdir as workdirs
@@ -136,7 +137,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     if logged or progress.due():
       host = processes.to_host(state.sums)
       scalars = summarize(host)
-      measured = progress.log(step, scalars, float(host["loss"][1]), logged)
+      measured = progress.log(step, scalars, units_of(objective, host), logged)
     if logged:
       states.check_finite(state, checkpoints)
       scalars |= {"lr": float(program.schedule(step - 1)), "seen/epochs": stream.epochs(step)}

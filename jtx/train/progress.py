@@ -41,7 +41,7 @@ class Progress:
     total_steps: of the run.
     start: the step that it goes on from.
     num_devices: that share them.
-    unit: what the loss is a mean of.
+    unit: what is counted, as `jtx.objectives.contract.units_of` does.
     flops: of a step on a batch, on all devices.
     before: `totals` of the checkpoint that it goes on from.
   """

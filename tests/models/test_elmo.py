@@ -18,6 +18,7 @@ from jtx.nn.characters import BEGIN, END, PAD, TEXT_BEGIN, TEXT_END, CharacterCo
 from jtx.nn.recurrent import CellConfig, RecurrentConfig
 from jtx.nn.shapes import shapes_of
 from jtx.objectives.bilm import BiLm
+from jtx.objectives.contract import units_of
 from tests.models.test_contract import drawn
 
 SMALL = CharacterConfig(dim=3, filters=((1, 4), (2, 5)), max_length=7, highways=1)
@@ -119,6 +120,7 @@ def test_loss_is_that_of_both_directions():
           scores = states[i, part] @ params["output"]["kernel"] + params["output"]["bias"]
           total += np.log(np.exp(scores).sum()) - scores[numbers[i + step]]
   assert objective.weights(batch)["loss"] == sums["loss"][1] == 2 * (3 + 5)
+  assert units_of(objective, sums) == 3 + 5
   np.testing.assert_allclose(sums["loss"][0], total, rtol=1e-5)
 
 

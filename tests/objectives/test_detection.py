@@ -8,6 +8,7 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 from jtx.objectives.boxes import generalized_iou
+from jtx.objectives.contract import units_of
 from jtx.objectives.detection import CostConfig, Detection
 from jtx.parallel import sharding
 
@@ -88,6 +89,16 @@ def test_images_without_boxes():
   np.testing.assert_allclose(terms(OBJECTIVE, none), [-log_p.mean((1, 2)).sum(), 0, 0], rtol=1e-5)
   sums, _ = sums_and_weights(OBJECTIVE, none, FOUND)
   assert float(sums["accuracy"][1]) == float(sums["iou"][1]) == 0
+
+
+@pytest.mark.parametrize("number, objects", [(8, True), (5, True), (5, False)])
+def test_what_a_run_counts_are_images(number, objects):
+  batch = BATCH | {"real": (np.arange(B) < number).astype(np.int32)[:, None]}
+  if not objects:
+    batch |= {"box_classes": np.full((B, N), -1, np.int32)}
+  sums, _ = sums_and_weights(OBJECTIVE, batch, FOUND)
+  logged = jax.tree.map(lambda x: 1000 * x, sums)  # of a thousand batches
+  assert units_of(OBJECTIVE, logged) == 1000 * number
 
 
 def test_metrics_are_of_the_objects_after_the_last_layer():

@@ -11,8 +11,11 @@ from sklearn.utils.class_weight import compute_class_weight
 from jtx.errors import ConfigError
 from jtx.objectives import imbalance
 from jtx.objectives.classify import Classify
+from jtx.objectives.contract import units_of
 from jtx.objectives.distill_classes import DistillClasses, TaughtClasses
+from jtx.objectives.distilled import Distilled
 from jtx.objectives.multi_label import MultiLabel
+from jtx.objectives.terms import Soft
 from tests.objectives.test_texts import BASE, TEXTS, Fixed, check, log_softmax
 
 RNG = np.random.default_rng(0)
@@ -44,11 +47,15 @@ def test_a_weighted_loss_is_the_mean_that_the_classes_weigh(smooth):
     assert out["loss"][0] == pytest.approx(total)
     assert out["loss"][1] == divisor == sum(WEIGHTS[labels[t]] for t in places)
     assert out["accuracy"] == (sum(outputs[t].argmax() == labels[t] for t in places), len(places))
+    for objective in (Classify(class_weights=WEIGHTS), Distilled(
+        Classify(class_weights=WEIGHTS), (Soft(),), "teacher")):
+      assert units_of(objective, out) == len(places) != divisor
 
 
 def test_equal_weights_change_nothing():
   plain, _ = sums(Classify(), CLASSES)
   equal, _ = sums(Classify(class_weights=(3.0,) * 4), CLASSES)
+  assert units_of(Classify(), plain) == units_of(Classify(class_weights=(3.0,) * 4), equal) == 3
   assert equal["loss"][0] / equal["loss"][1] == pytest.approx(plain["loss"][0] / 3)
 
 

@@ -23,7 +23,7 @@ from jtx.saved.workdir import load_run
 from jtx.train import loop, phases
 from jtx.train.program import Program
 from jtx.train.states import modules
-from tests.helpers import encoder, losses, one_fast_row
+from tests.helpers import encoder, logged, losses, one_fast_row
 from tests.models.test_encoder import BLOCK, batch_of
 
 NAMES = ["Ann", "Bob", "Eve", "Kim", "Leo", "Max", "Pia", "Tom"]
@@ -105,8 +105,11 @@ def folder(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_head_learns_its_task_and_is_evaluated_again_from_its_workdir(task, folder, tmp_path):
-  config = config_for(task, folder)
+  weighed = {"objective.class_weights": (0.25, 8.0)} if task == "classify" else {}
+  config = config_for(task, folder, **weighed)
   results = loop.run(config, str(tmp_path), jax.devices()[:1])
+  if weighed:  # what a run counts are texts, whatever they weigh
+    assert [line["seen/examples"] for line in logged(tmp_path)] == [320, 640, 960, 1280]
   score = f"val/{TASKS[task][-1]}"
   assert results[score] > 0.97
   loaded, params, step = load_run(str(tmp_path))
