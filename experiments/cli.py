@@ -34,7 +34,7 @@ from jtx.parallel import preemption
 
 from . import no_accelerator
 from .config_files import find_file
-from .config_values import ConfigParser, TupleParser
+from .config_values import ConfigParser, TupleParser, no_section
 from .errors import UsageError, is_user_error, output_closed, sentence
 
 # Imports and traced programs make many objects that stay: looking through them for garbage as often
@@ -261,6 +261,10 @@ def _unknown_flag(flag: str, configs: Sequence[str], flag_values: flags.FlagValu
 
 def _illegal_value(message: str, flag_values: flags.FlagValues) -> str:
   """absl's message, with the type that was expected instead of Python's words for it."""
+  if match := re.match(r"flag --(\w+)\.([^=]+)=(.*?): Failed to parse .* as a ConfigDict", message,
+                       re.DOTALL):
+    name, path, value = match.groups()
+    return no_section(flag_values[name].value, name, path, value)
   match = re.match(
       r"flag --(?P<name>[^=]+)=(?P<value>.*?): "
       r"(invalid literal|could not convert|\('Non-boolean)", message, re.DOTALL)

@@ -103,6 +103,17 @@ def _literal(text: str) -> Any:
     return text
 
 
+def no_section(config: ConfigDict, name: str, path: str, value: str) -> str:
+  """Says that a text, which stands for the section at a path, is none, and how one is given."""
+  key = f"--{name}.{path}"
+  section = _value_at(config, path, name)
+  told = f"{key} is a section, and {value!r} is none; set its keys one by one, as "
+  if section and "name" in section:
+    return f"{told}{key}.KEY=VALUE, or all of it, as {key}='{{\"name\": \"{section.name}\"}}'"
+  below = f"; it has {', '.join(section)}" if section else ""
+  return f"{told}{key}.KEY=VALUE{below}"
+
+
 def _value_at(config: ConfigDict, path: str, name: str) -> Any:
   """The value at a dotted path such as `model.stack.width` or `data.ops[1][1].lengths`."""
   try:

@@ -317,6 +317,8 @@ def _check_sections(hint: Any, value: Any, what: str) -> None:
   if one_of:
     _check_named(one_of.registry, value, what)
   elif typing.get_origin(hint) is dict:
+    if not isinstance(value, (Mapping, ConfigDict)):
+      raise ConfigError(f"{what}={value!r} must be a section, with names of yours as its keys")
     for name, item in value.items():
       _check_sections(typing.get_args(hint)[1], item, f"{what}.{name}")
   elif typing.get_origin(hint) is tuple and isinstance(value, (tuple, list)):

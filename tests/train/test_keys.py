@@ -125,6 +125,16 @@ def test_a_section_of_any_name_is_checked(key, section, place, valid):
       f"config.{key}{dot}{place}: must be {valid}")
 
 
+@pytest.mark.parametrize("evals", [("val",), "val"])
+def test_evaluations_are_a_section(evals):
+  c = run_config({})
+  with c.unlocked():
+    del c.evals
+    c.evals = evals
+  assert refusal(lambda: check_config(c)) == (
+      f"config.evals={evals!r} must be a section, with names of yours as its keys")
+
+
 @pytest.mark.parametrize("name", ["nmt_base", "nmt_multi30k"])
 def test_of_keys_that_follow_others_that_is_named_which_was_given(name):
   for edits in ({"model.encoder.block.dropout": 1.5}, {"model.encoder.width": 0},
