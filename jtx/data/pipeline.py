@@ -10,7 +10,7 @@ reads the same batches.
 import bisect
 import functools
 import threading
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import Any, Iterator, NamedTuple, Protocol, Sequence
 
 from absl import flags
 import numpy as np
@@ -26,6 +26,13 @@ from jtx.errors import ConfigError, DataError
 
 Batch = dict[str, np.ndarray]
 PlannedRow = tuple[Any, np.ndarray]  # where its examples are, and their numbers there
+
+
+class Numbered(Protocol):
+  """What has batches by number: a stream, several in turn, or a split."""
+
+  def batch(self, step: int) -> Batch:
+    """This process's rows of batch number `step`."""
 
 
 class Window(NamedTuple):
@@ -103,7 +110,8 @@ class Stream:
   def epochs(self, step: int) -> float:
     """Passes over the data in the batches before number `step`, to a row's share of its window."""
     row = step * self.planned
-    w, first = self._locate(max(row - 1, 0))  # no window is planned ahead for it
+    at = row if row in (0, self.starts[0]) else row - 1  # no other window is planned for it
+    w, first = self._locate(at)
     share = (row - first) / max(len(self.plan(w).rows), 1)
     return (w + share) * self.window / sum(self.order.counts)
 
@@ -115,39 +123,6 @@ class Stream:
       window = self.plan(w)
       plan.append((window.examples, window.rows[row - first]))
     return read(self.recipe, plan, self.rows, self.seed, first_row, train=True)
-
-
-class Phases:
-  """Streams one after the other, as one: the rows of a later phase may be longer and fewer.
-
-  Args:
-    streams: one a phase.
-    starts: the first step of each, from 0 up.
-  """
-
-  def __init__(self, streams: Sequence[Stream], starts: Sequence[int]):
-    self.streams, self.starts = list(streams), list(starts)
-
-  def phase(self, step: int) -> int:
-    return bisect.bisect_right(self.starts, step) - 1
-
-  def batch_size(self, step: int) -> int:
-    return self.streams[self.phase(step)].batch_size
-
-  def batch(self, step: int) -> Batch:
-    """This process's rows of batch number `step`."""
-    phase = self.phase(step)
-    return self.streams[phase].batch(step - self.starts[phase])
-
-  def epochs(self, step: int) -> float:
-    """Passes over the data in the batches before number `step`, within the phase of the last."""
-    phase = self.phase(max(step - 1, 0))
-    return self.streams[phase].epochs(step - self.starts[phase])
-
-  def cursor(self, step: int) -> tuple[int, int]:
-    """Where planning may start for batch number `step`, within its phase."""
-    phase = self.phase(step)
-    return self.streams[phase].cursor(step - self.starts[phase])
 
 
 def grouped(rows: np.ndarray, lengths: np.ndarray, first: int, batch_size: int,
@@ -302,7 +277,7 @@ def eval_batches(prepared: Prepared | LazyExamples, recipe: Recipe, batch_size: 
 class _Batches:
   """Batches `start` to `stop` of a stream as a Grain source."""
 
-  def __init__(self, stream: Stream | Phases | Split, start: int, stop: int):
+  def __init__(self, stream: Numbered, start: int, stop: int):
     self.stream, self.start, self.stop = stream, start, stop
 
   def __len__(self):
@@ -315,7 +290,7 @@ class _Batches:
     return f"batches {self.start} to {self.stop}"
 
 
-def iterate(stream: Stream | Phases | Split, start: int, stop: int, *, threads: int,
+def iterate(stream: Numbered, start: int, stop: int, *, threads: int,
             workers: int) -> Iterator[Batch]:
   """Batches start to stop, in order, read ahead by threads or by worker processes.
 

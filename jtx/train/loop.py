@@ -88,12 +88,12 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   banner("model", program.describe(model))
 
   # ------------------------------------------------------------------ restore
-  state, start, cursor, pending, totals, known = states.begin(program, checkpoints)
+  state, start, cursor, pending, totals, known, epochs = states.begin(program, checkpoints)
   if start:
     banner("restore", f"step {start} of {checkpoints.directory}")
   if not workdirs.ended(config, checkpoints, start):
     states.check_data(config, data, known, f"the checkpoint of step {start}")
-  stream = phases.train_stream(config, data, rows_sharding, start, cursor)
+  stream = phases.train_stream(config, data, rows_sharding, start, cursor, epochs)
 
   complete = workdirs.ended(config, checkpoints, start) and workdirs.has_results(workdir)
   names = workdirs.unevaluated(asked, workdir) if complete else evaluators

@@ -7,8 +7,8 @@ from absl import logging
 import jax
 
 from jtx.config import ConfigDict
-from jtx.data import pipeline
 from jtx.data.dataset import Dataset
+from jtx.data.phases import Begun, Phases
 from jtx.data.recipes import Recipe
 from jtx.errors import ConfigError
 from jtx.parallel.sharding import check_batch, local_rows
@@ -90,7 +90,7 @@ def check_lengths(config: ConfigDict, recipe: Recipe, model: Any) -> None:
 
 
 def train_stream(config: ConfigDict, data: Dataset, sharding, start: int,
-                 cursor: tuple[int, int]) -> pipeline.Phases:
+                 cursor: tuple[int, int], epochs: float | None = None) -> Phases:
   """This process's training batches.
 
   Args:
@@ -99,6 +99,7 @@ def train_stream(config: ConfigDict, data: Dataset, sharding, start: int,
     sharding: of a batch's rows.
     start: the step to go on from.
     cursor: where the stream stood at that step.
+    epochs: that were made by then; None is what the data say.
   """
   parts = phases(config)
   active = max(i for i, phase in enumerate(parts) if phase.start <= start)
@@ -107,4 +108,5 @@ def train_stream(config: ConfigDict, data: Dataset, sharding, start: int,
                         local_rows(phase.batch_size, sharding),
                         cursor if i == active else (0, 0), phase.length)
       for i, phase in enumerate(parts)]
-  return pipeline.Phases(streams, [phase.start for phase in parts])
+  begun = None if epochs is None else Begun(start, epochs)
+  return Phases(streams, [phase.start for phase in parts], begun)

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jtx.config import ConfigDict
-from jtx.data import pipeline
 from jtx.data.dataset import Dataset
+from jtx.data.phases import Phases
 from jtx.errors import ConfigError, TrainError
 from jtx.interop import export
 from jtx.saved import workdir as workdirs
@@ -31,6 +31,7 @@ class Start(NamedTuple):
   pending: Sequence[str] = ()  # evaluations that are due
   totals: Mapping[str, float] | None = None  # of `Progress`
   data: Sequence[Mapping[str, Any]] | None = None  # `Dataset.known_by`
+  epochs: float | None = None  # passes over the data
 
 
 def begin(program: Program, checkpoints: Checkpointer) -> Start:
@@ -53,9 +54,10 @@ def begin(program: Program, checkpoints: Checkpointer) -> Start:
     take_base(program, meta)
   if meta["config"]["checkpoint"].get("best") != config.checkpoint.best:
     checkpoints.scores.clear()  # they are of another number
-  # Older checkpoints have neither evaluations that are due, nor totals, nor what data they know.
+  # Older checkpoints have neither evaluations that are due, nor totals, nor what data they know,
+  # nor epochs.
   return Start(state, step, tuple(meta["cursor"]), pending=meta.get("pending", ()),
-               totals=meta.get("progress"), data=meta.get("data"))
+               totals=meta.get("progress"), data=meta.get("data"), epochs=meta.get("epochs"))
 
 
 def check_data(config: ConfigDict, data: Dataset, known: Sequence[Mapping[str, Any]] | None,
@@ -167,7 +169,7 @@ def check_finite(state: TrainState, checkpoints: Checkpointer) -> None:
 
 
 def save(checkpoints: Checkpointer, state: TrainState, program: Program, data: Dataset,
-         stream: pipeline.Phases, step: int, pending: Iterable[str] = (),
+         stream: Phases, step: int, pending: Iterable[str] = (),
          totals: Mapping[str, float] | None = None) -> None:
   """Starts to write a checkpoint.
 
@@ -186,6 +188,7 @@ def save(checkpoints: Checkpointer, state: TrainState, program: Program, data: D
       "config": json.loads(program.config.to_json()), "tokenizers": data.tokenizer_texts(),
       "labels": list(data.labels), "shares": data.shares, "base": program.base_checksums,
       "cursor": [int(i) for i in stream.cursor(step)], "data": data.known_by,
+      "epochs": stream.epochs(step),
       "pending": list(pending), "progress": totals})
 
 

@@ -15,7 +15,7 @@ from jtx.errors import ConfigError
 from jtx.train import loop
 from tests.data.image_files import SMALL, configs, png, write_tree
 from tests.data.sources.test_webdataset import samples, write_tar
-from tests.helpers import losses, tiny_config
+from tests.helpers import logged, losses, tiny_config
 
 
 def known_by(path, train, *ops):
@@ -140,17 +140,19 @@ def test_a_run_goes_on_with_its_own_data_only(tmp_path, monkeypatch):
   run(tmp_path / "run", tmp_path / "data", steps=2)
   (tmp_path / "run" / "results.json").unlink()
   shutil.copytree(tmp_path / "run", tmp_path / "forced")
-  write(tmp_path / "data", 59)
+  write(tmp_path / "data", 15)
   before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
   with pytest.raises(ConfigError, match=r"the checkpoint of step 2 was written: text:one.txt,two"
-                     r".txt had 60 examples and has 59; .* by --config.checkpoint.same_data=False"):
+                     r".txt had 60 examples and has 15; .* by --config.checkpoint.same_data=False"):
     run(tmp_path / "run", tmp_path / "data")
   assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
   told = []
   monkeypatch.setattr(logging, "warning", lambda text, *args: told.append(text % args))
   run(tmp_path / "forced", tmp_path / "data", **{"checkpoint.same_data": False})
-  assert len([line for line in told if "had 60 examples and has 59; the run goes on" in line]) == 1
+  assert len([line for line in told if "had 60 examples and has 15; the run goes on" in line]) == 1
   run(tmp_path / "forced", tmp_path / "data")  # it has ended
+  epochs = [line["seen/epochs"] for line in logged(tmp_path / "forced")]
+  assert epochs == pytest.approx([8 / 3, 16 / 3, 16 / 3 + 8, 16 / 3 + 16])  # of 3 rows, then of 1
 
   write(tmp_path / "moved")
   run(tmp_path / "run", tmp_path / "moved")

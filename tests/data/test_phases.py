@@ -5,8 +5,10 @@ import pytest
 
 from jtx.data.ops.pretrain import DocSentences, SegmentPair
 from jtx.data.packing import Pad
-from jtx.data.pipeline import Phases, iterate
-from tests.data.streams import assert_same, assert_same_all, document_stream, documents_of
+from jtx.data.phases import Begun, Phases
+from jtx.data.pipeline import iterate
+from tests.data.streams import (
+    PAD, assert_same, assert_same_all, document_stream, documents_of, prepared_of, stream_of)
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +64,29 @@ def test_a_phase_without_steps_is_passed_over(corpus):
   streams = [document_stream(prepared, recipe, batch_size=n) for n in (1, 2, 3)]
   phases = Phases(streams, [0, 2, 2])
   assert [phases.batch_size(step) for step in range(4)] == [1, 1, 3, 3]
+
+
+def test_epochs_go_on_with_data_of_another_size():
+  """At half an epoch of 40 examples, 80 others take their place, a row each."""
+  lengths = dict(layout=PAD, batch_size=10, window=0)
+  small, large = (prepared_of(number, layout=PAD) for number in (40, 80))
+  before = Phases([stream_of(small, **lengths)], [0])
+  assert [before.epochs(step) for step in (0, 2, 4, 10)] == [0, 0.5, 1, 2.5]
+  for step, expected in ((2, [0.5, 0.625, 0.75]), (4, [1, 1.125, 1.25]), (10, [2.5, 2.625, 2.75])):
+    begun = Begun(step, before.epochs(step))
+    after = Phases([stream_of(large, cursor=before.cursor(step), **lengths)], [0], begun)
+    assert [after.epochs(step + i) for i in range(3)] == expected
+    same = Phases([stream_of(small, cursor=before.cursor(step), **lengths)], [0], begun)
+    for later in range(step, step + 20):
+      assert same.epochs(later) == before.epochs(later)
+
+
+def test_a_later_phase_counts_its_own_epochs(two_phases):
+  whole = two_phases()
+  for step, active in ((3, 0), (4, 1), (6, 1)):
+    resumed = two_phases(cursor=whole.cursor(step), active=active)
+    resumed.begun = Begun(step, 9.0)
+    more = 9.0 - whole.epochs(step)
+    for later in range(step, 9):
+      in_phase = (later > 4) == (step > 4)
+      assert resumed.epochs(later) == pytest.approx(whole.epochs(later) + more * in_phase)
