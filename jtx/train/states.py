@@ -1,6 +1,8 @@
 """Train states from and to checkpoints, and from the parameters of a trained model."""
 
+import collections
 import dataclasses
+import itertools
 import json
 from typing import Any, Collection, Iterable, Mapping, NamedTuple, Sequence
 
@@ -21,6 +23,9 @@ from jtx.train.adapters import take_base
 from jtx.train.own import apart, together
 from jtx.train.program import Program
 from jtx.train.step import TrainState
+
+
+SHOWN = 6  # names of parameters and modules in a line of the log
 
 
 class Start(NamedTuple):
@@ -119,10 +124,20 @@ def with_params(program: Program, state: TrainState, params: Any) -> TrainState:
 
 
 def modules(paths: Collection[str], every: Iterable[str]) -> list[str]:
-  """Paths of parameters, of which a module's are its name where all of it are among them."""
-  top = lambda path: path.partition("/")[0]
-  partly = {top(path) for path in every if path not in paths}
-  return sorted({path if top(path) in partly else top(path) for path in paths})
+  """Paths of parameters in short, with how many they are of.
+
+  All of a module are its name; where these are many, what is in one place at the top is one.
+  """
+  every, top = set(every), lambda path: path.partition("/")[0]
+  above = lambda path: itertools.accumulate(path.split("/"), "{}/{}".format)
+  partly = {module for path in every.difference(paths) for module in above(path)}
+  names = collections.Counter(
+      next(module for module in above(path) if module not in partly) for path in paths)
+  if len(names) > SHOWN:
+    number = collections.Counter(map(top, every))
+    return [f"{name} ({n} of {number[name]})"
+            for name, n in sorted(collections.Counter(map(top, paths)).items())]
+  return [name if n == 1 else f"{name} ({n})" for name, n in sorted(names.items())]
 
 
 def _filled(fresh: jax.Array, x: Any, place: Any) -> jax.Array:

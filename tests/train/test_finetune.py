@@ -310,5 +310,12 @@ def test_evaluations_are_looked_at_before_data_is_prepared(arg, error, message, 
 def test_fresh_parameters_are_told_by_modules():
   every = ("embed/embedding", "head/bias", "head/kernel", "encoder/norm/scale", "encoder/norm/bias")
   assert modules({"head/bias", "head/kernel", "encoder/norm/bias"}, every) == [
-      "encoder/norm/bias", "head"]
+      "encoder/norm/bias", "head (2)"]
   assert modules(set(), every) == []
+  layers = [f"decoder/layers/{part}/{name}" for part in ("cross", "ffn") for name in "abc"]
+  assert modules(layers[:3], [*every, *layers]) == ["decoder/layers/cross (3)"]
+  assert modules(layers, [*every, *layers]) == ["decoder (6)"]
+  spread = [f"decoder/layers/{i}/scale" for i in range(20)]
+  others = [f"decoder/layers/{i}/bias" for i in range(20)]
+  assert modules([*spread, "head/bias"], [*every, *spread, *others]) == [
+      "decoder (20 of 40)", "head (1 of 2)"]
