@@ -2,7 +2,8 @@
 
 They get the numbers of `metrics.jsonl`. W&B and MLflow are set up as their own users know it, by
 `wandb login`, WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME. A run that
-goes on is the same run there; its id is in `trackers.json` of the workdir.
+goes on is the same run there; its id is in `trackers.json` of the workdir. One that begins at step
+0, as after a start that failed before its first checkpoint, is another.
 """
 
 import importlib.util
@@ -172,7 +173,11 @@ def check(names: Sequence[str]) -> None:
 
 
 def open_trackers(names: Sequence[str], run: Run) -> list[Tracker]:
+  """The trackers of a run; one that begins has ids of its own, whatever a start before it left."""
   check(names)
+  path = os.path.join(run.workdir, IDS_FILE)
+  if not run.start and storage.exists(path):
+    config_files.write_json({}, path)
   return [TRACKERS[name](run) for name in names]
 
 

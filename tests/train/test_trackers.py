@@ -51,6 +51,18 @@ def test_a_tracker_gets_the_numbers_of_the_metrics(tmp_path, monkeypatch):
   assert not list(tmp_path.glob("events*"))
 
 
+def test_a_run_that_begins_is_not_that_of_an_earlier_start(tmp_path, monkeypatch):
+  """Which may have been of another config, and failed before its first checkpoint."""
+  monkeypatch.setitem(trackers.TRACKERS, "memory", Memory)
+  monkeypatch.setitem(trackers.TRACKERS, "other", type("Other", (Memory,), {}))
+  monkeypatch.setattr(Memory, "made", [])
+  for lr in (0.1, 0.2):
+    config = tiny_config(**{"optim.lr": lr})
+    MetricWriter(str(tmp_path), 0, trackers=("memory", "other"), config=config).close()
+  MetricWriter(str(tmp_path), 2, trackers=("memory",), config=config).close()
+  assert [tracker.id for tracker in Memory.made] == ["id 0", "id 0", "id 2", "id 2", "id 2"]
+
+
 @pytest.mark.parametrize("names,message", [
     (("tensorbord",), "config.trackers: there is no 'tensorbord'; did you mean 'tensorboard'"),
     (("wandb",), r"'wandb' takes the package wandb, .* pip install wandb does it"),
