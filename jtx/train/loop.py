@@ -91,6 +91,8 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   state, start, cursor, pending, totals, known, epochs = states.begin(program, checkpoints)
   if start:
     banner("restore", f"step {start} of {checkpoints.directory}")
+  else:
+    metrics.warn_of_lost(workdir)
   if not workdirs.ended(config, checkpoints, start):
     states.check_data(config, data, known, f"the checkpoint of step {start}")
   stream = phases.train_stream(config, data, rows_sharding, start, cursor, epochs)
@@ -98,6 +100,10 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   complete = workdirs.ended(config, checkpoints, start) and workdirs.has_results(workdir)
   names = workdirs.unevaluated(asked, workdir) if complete else evaluators
   missing = checked({name: evaluators[name] for name in names}, data)
+  if complete:
+    lacks = f"evaluations that it lacks are made: {', '.join(missing)}" if missing else (
+        "it lacks no evaluation")
+    banner("done", f"the run of {workdir} is complete; {lacks}; experiments.evaluate makes others")
 
   # Only now, so that a config that can't be run leaves nothing there.
   if processes.is_main():
@@ -173,7 +179,6 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   if step < config.steps:
     banner("stop", f"step {step}, {config.checkpoint.patience} checkpoints after the best")
   if idle:
-    banner("done", f"the run of {workdir} is complete")
     results = workdirs.read_results(workdir)
   else:
     params, at = states.final_params(program, checkpoints)

@@ -9,12 +9,15 @@ import subprocess
 import sys
 from typing import Mapping, Sequence
 
+from absl import logging
 import jax
 import numpy as np
 
 from jtx import config_files, storage
 from jtx.config import ConfigDict
 from jtx.train.trackers import Run, open_trackers
+
+METRICS_FILE = "metrics.jsonl"
 
 
 def write_environment(workdir: str) -> None:
@@ -86,7 +89,7 @@ class MetricWriter:
     if jax.process_index() != 0:
       return
     storage.make_folder(workdir)
-    path = os.path.join(workdir, "metrics.jsonl")
+    path = os.path.join(workdir, METRICS_FILE)
     self._trackers = open_trackers(trackers, Run(workdir, config, resume_step))
     self._lines = storage.Lines(path, _lines_until(path, resume_step, pending))
 
@@ -115,6 +118,18 @@ class MetricWriter:
       self._lines.close()
     for tracker in self._trackers:
       tracker.close()
+
+
+def warn_of_lost(workdir: str) -> None:
+  """Tells that a run begins at step 0 where another has left metrics, which are dropped then."""
+  path = os.path.join(workdir, METRICS_FILE)
+  if jax.process_index() != 0 or not storage.exists(path):
+    return
+  steps = [_step_of(line) for line in storage.read_text(path, errors="replace").splitlines()]
+  if last := max((step for step in steps if step < math.inf), default=0):
+    logging.warning("%s has metrics up to step %d and no checkpoint, since none was written or"
+                    " %s/checkpoints is gone: the run begins at step 0, and its metrics anew",
+                    workdir, last, workdir)
 
 
 def _lines_until(path: str, step: int, pending: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from jtx.evals.run import evaluate, make_evaluators
 from jtx.saved.folder import open_saved
 from jtx.saved.workdir import load_run
 from jtx.train import loop
-from tests.helpers import tiny_config
+from tests.helpers import losses, tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,8 @@ def val_loss(every=0, **edits):
 
 
 @pytest.mark.slow
-def test_another_evaluation_of_a_finished_run_is_made(finished, tmp_path):
+def test_another_evaluation_of_a_finished_run_is_made(finished, tmp_path, caplog):
+  caplog.set_level("INFO", logger="absl")
   workdir = tmp_path / "run"
   shutil.copytree(finished, workdir)
   read = lambda file: json.loads((workdir / file).read_text())
@@ -41,8 +42,11 @@ def test_another_evaluation_of_a_finished_run_is_made(finished, tmp_path):
   config = tiny_config(log_every=7)
   assert loop.run(config, str(workdir), jax.devices()[:1]) == {"step": 10}
   assert before == ((workdir / "config.json").read_bytes(), (workdir / "results.json").read_bytes())
+  told = f"done     the run of {workdir} is complete; %s; experiments.evaluate makes others"
+  assert told % "it lacks no evaluation" in caplog.messages
   more = val_loss(log_every=7)
   results = loop.run(more, str(workdir), jax.devices()[:1])
+  assert told % "evaluations that it lacks are made: val" in caplog.messages
   task, params, _ = load_run(str(workdir))
   again = evaluate(task, params, make_evaluators(more), 10, str(workdir))
   assert {"step": 10, **again} == results == read("results.json") and "val/loss" in again
@@ -53,6 +57,20 @@ def test_another_evaluation_of_a_finished_run_is_made(finished, tmp_path):
   with pytest.raises(ConfigError, match="checkpoint.best='min:val/loss': .* is complete, and its"):
     late = val_loss(every=5, **{"checkpoint.best": "min:val/loss"})
     loop.run(late, str(workdir), jax.devices()[:1])
+
+
+@pytest.mark.slow
+def test_a_run_whose_checkpoints_are_gone_begins_anew_and_says_so(finished, tmp_path, caplog):
+  workdir, told = tmp_path / "run", "has metrics up to step 10 and no checkpoint"
+  assert told not in caplog.text
+  shutil.copytree(finished, workdir)
+  loop.run(tiny_config(), str(workdir), jax.devices()[:1])
+  assert told not in caplog.text
+  shutil.rmtree(workdir / "checkpoints")
+  loop.run(tiny_config(), str(workdir), jax.devices()[:1])
+  line, = (m for m in caplog.messages if told in m)
+  assert line.startswith(str(workdir)) and "the run begins at step 0, and its metrics anew" in line
+  assert losses(workdir) == losses(finished)
 
 
 @pytest.mark.slow
