@@ -82,7 +82,7 @@ LATER = {name for name, op in OPS.items() if op.stage is not Stage.EXAMPLE} | {"
 def make_program(config, mesh_shape, vocab_size=None, outputs=3):
   mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1, "context": 1} | mesh_shape,
                             jax.devices()[:math.prod(mesh_shape.values())])
-  sharding.check_batch(config.batch_size, mesh, "batch_size")
+  sharding.check_batch(config.batch_size, mesh, f"batch_size={config.batch_size}")
   known = config.tokenizer.kind.get("vocab_size")
   recipe, info = declared_data(config, None if known else vocab_size or 30_000, outputs)
   model, objective = build.make_model(config, info, lambda: (0.5,) * info["head.outputs"])

@@ -276,11 +276,11 @@ def batch_ways(mesh: Mesh) -> int:
 
 
 def check_batch(batch_size: int, mesh: Mesh, what: str) -> None:
-  """Raises ConfigError where `batch_size` rows can't be split over the mesh."""
+  """Raises ConfigError where `batch_size` rows can't be split over the mesh; `what` says whose."""
   ways = batch_ways(mesh)
   if batch_size < 1 or batch_size % ways:
     raise ConfigError(
-        f"{what}={batch_size} must be a positive multiple of the {ways} ways that the mesh splits"
+        f"{what} must be a positive multiple of the {ways} ways that the mesh splits"
         f" a batch ({' x '.join(f'{axis}={mesh.shape[axis]}' for axis in BATCH_AXES)})")
 
 

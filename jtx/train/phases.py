@@ -68,13 +68,24 @@ def first_shape(config: ConfigDict) -> tuple[int, int | None]:
 def check_batches(config: ConfigDict, mesh: jax.sharding.Mesh) -> None:
   """Raises ConfigError where a part of a batch of some phase can't be split over the mesh."""
   parts = config.optim.accumulate
-  what = "rows of a batch in config.phases" if config.phases else "config.batch_size"
-  for phase in phases(config):
+  for i, phase in enumerate(phases(config)):
+    what = _batch_of(config, i)
     if phase.batch_size % parts:
-      raise ConfigError(f"config.optim.accumulate={parts} does not divide"
-                        f" {what}={phase.batch_size}")
+      raise ConfigError(f"config.optim.accumulate={parts} does not divide {what}")
     check_batch(phase.batch_size // parts, mesh,
-                what + " / config.optim.accumulate" * (parts > 1))
+                what + f" / config.optim.accumulate={parts}" * (parts > 1))
+
+
+def _batch_of(config: ConfigDict, phase: int) -> str:
+  """Where a config has the rows of a batch of a phase, and how many they are."""
+  if config.phases:
+    return f"config.phases[{phase}][2]={config.phases[phase][2]}"
+  told = f"config.batch_size={config.batch_size}"
+  for i, op in enumerate(config.data.ops):
+    if (most := op.get("max_segments", 1)) > 1:
+      given = "" if op.name == "pack" else ", as arguments such as batch / pack of a config make it"
+      told += f" (rows of up to config.data.ops[{i}].max_segments={most} examples{given})"
+  return told
 
 
 def check_lengths(config: ConfigDict, recipe: Recipe, model: Any) -> None:

@@ -245,7 +245,7 @@ def test_check_batch():
   for size in (6, 0, -4):
     message = f"config.batch_size={size} must be a positive multiple of the 4 ways"
     with pytest.raises(ConfigError, match=message):
-      sharding.check_batch(size, m, "config.batch_size")
+      sharding.check_batch(size, m, f"config.batch_size={size}")
   assert [sharding.padded_batch(size, m) for size in (1, 4, 5, 8)] == [4, 4, 8, 8]
 
 

@@ -337,7 +337,8 @@ def test_nan_stops_before_any_save(tmp_path):
 @pytest.mark.parametrize("edits,error,message", [
     ({"mesh.data": 3}, ConfigError, "data=3 takes 3 devices, and there are 8"),
     ({"batch_size": 12}, ConfigError,
-     "config.batch_size=12 must be a positive multiple of the 8 ways"),
+     r"config.batch_size=12 \(rows of up to config.data.ops\[2\].max_segments=64 examples\) must be"
+     " a positive multiple of the 8 ways"),
     ({"model.vocab_size": 7}, ConfigError, "config.model.vocab_size=7 does not fit the data"),
     ({"data.train": ("text:no.en,no.de",)}, DataError, "no.en"),
     ({"data.train": ()}, ConfigError, "data.train"),

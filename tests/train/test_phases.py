@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import common
+from configs import classify, common
 from jtx.data.dataset import Dataset
 from jtx.errors import ConfigError
 from jtx.evals.task import Task
@@ -171,15 +171,29 @@ def test_examples_that_are_not_formed_need_room_in_every_phase():
 
 @pytest.mark.parametrize("edits, message", [
     ({"phases": ((0.5, 24, 32), (0.5, 48, 34)), "optim.accumulate": 4},
-     "config.optim.accumulate=4 does not divide rows of a batch in config.phases=34"),
+     r"config.optim.accumulate=4 does not divide config.phases\[1\]\[2\]=34"),
     ({"phases": ((0.5, 24, 8), (0.5, 48, 6))},
-     "rows of a batch in config.phases=6 must be a positive multiple of the 8 ways"),
+     r"config.phases\[1\]\[2\]=6 must be a positive multiple of the 8 ways"),
+    ({"batch_size": 8, "optim.accumulate": 2},
+     r"config.batch_size=8 \(rows of up to config.data.ops\[2\].max_segments=64 examples\) /"
+     " config.optim.accumulate=2 must be a positive multiple of the 8 ways"),
     ({"phases": ((0.5, 24, 8), (0.4, 48, 8))}, r"config.phases=.*add up to 1"),
 ])
 def test_a_run_checks_all_its_phases_first(tmp_path, edits, message):
   with pytest.raises(ConfigError, match=message):
     loop.run(tiny_config(**edits), str(tmp_path), jax.devices())
   assert not (tmp_path / "config.json").exists()
+
+
+@pytest.mark.parametrize("pack, told", [
+    (1, "config.batch_size=12"),
+    (4, "config.batch_size=3 (rows of up to config.data.ops[2].max_segments=4 examples, as"
+     " arguments such as batch / pack of a config make it)")])
+def test_rows_of_a_packed_batch_are_told_with_what_makes_them(pack, told):
+  config = classify.get_config(f"batch=12,pack={pack},train=a.tsv,dev=b.tsv")
+  with pytest.raises(ConfigError) as e:
+    phases.check_batches(config, sharding.make_mesh(config.mesh, jax.devices()))
+  assert str(e.value).startswith(f"{told} must be a positive multiple of the 8 ways")
 
 
 def test_the_log_has_the_arithmetic_of_a_step_of_the_first_phase(tmp_path, folder, monkeypatch):
