@@ -92,11 +92,13 @@ def check_flags() -> None:
 
 
 def check(items) -> None:
-  """Raises ConfigError where a run, the metrics or the number of runs can't be."""
-  from jtx.sweeps import report
+  """Raises ConfigError where a run, the workdir, the metrics or the number of runs can't be."""
+  from jtx.sweeps import jobs, report
   from jtx.train.keys import check_config
   for item in items:
     check_config(item.config)
+  if SEARCH.value is None and not DRY_RUN.value:  # a search compares what it is of
+    jobs.check_same(items, WORKDIR.value)
   report.check_evaluators(METRICS.value, [item.config for item in items])
   if LAUNCHER.value == "local" and not DRY_RUN.value:
     parts()

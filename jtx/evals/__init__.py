@@ -6,6 +6,7 @@ tables for the log and the results, figures, and as `predictions` an iterator wi
 `jtx.evals.task.Record` of each example, for who asks for them. Its `heads` and `keys` are what it
 needs of the model and of batches, as of an objective; `check_model`, where it has one, tells what
 else it needs, and `check_data` looks at its split, where it reads other columns than data.ops do.
+Where its fields tell the names of all its scores, `numbers` are these.
 """
 
 from jtx.evals.answers import Answers

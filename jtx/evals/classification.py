@@ -37,6 +37,11 @@ class Classification:
         raise ConfigError(f"evals: scores={self.scores} has {name!r}; {nearest(name, SCORES)}")
       class_scores.arguments(name)
 
+  @property
+  def numbers(self) -> tuple[str, ...]:
+    """The names of its scores; one that is not defined is left out."""
+    return self.scores
+
   def check_model(self, model: Any) -> None:
     """Raises ConfigError where a score, or the report, is not of what the model predicts."""
     multi_label = "multi_label" in self.heads

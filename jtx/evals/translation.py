@@ -25,6 +25,7 @@ class Translation:
 
   heads = frozenset({"seq2seq"})  # of the model
   keys = ("src", "tgt")  # of a batch
+  numbers = ("exact_match", "bleu", "chrf")
 
   def __call__(self, task: Task, params: Any) -> Iterator[tuple[str, float | str]]:
     examples = task.data.examples(self.source, self.limit)

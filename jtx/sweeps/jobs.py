@@ -16,12 +16,13 @@ from typing import Any, Protocol
 
 from absl import logging
 
+from jtx import config_files
 from jtx.config import ConfigDict
 from jtx.errors import RESTART, ConfigError
 from jtx.launch.children import POLL_SECONDS, caught_signals, on_cores, signal_group, signal_name
 from jtx.launch.shares import Share
 from jtx.saved import claims, workdir as workdirs
-from jtx.sweeps.sweep import Item, write
+from jtx.sweeps.sweep import SWEEP_FILE, Item, write
 
 LOG_FILE = "log.txt"
 EXIT_FILE = "exit_status"  # of a task of a cluster: its status, and where its log begins
@@ -40,6 +41,25 @@ def finished(config: ConfigDict, folder: str) -> bool:
     return workdirs.has_results(folder) and not workdirs.unevaluated(config, folder)
   except ConfigError:
     return False  # the train command says what is wrong with it
+
+
+def check_same(items: Sequence[Item], workdir: str) -> None:
+  """Raises ConfigError where the folder has begun runs of a sweep of which `items` are not.
+
+  `sweep.json` would forget them. More items than there were are the same sweep.
+  """
+  path, ours = os.path.join(workdir, SWEEP_FILE), {item.name: item for item in items}
+  known = config_files.read_json(path, missing="")["items"] if os.path.exists(path) else []
+  for old in known:
+    folder = os.path.join(workdir, old["name"])
+    if not claims.holds_run(folder):
+      continue
+    if old["name"] not in ours:
+      here = f"such as {items[0].name}" if items else "none of which is there yet"
+      raise ConfigError(f"--workdir={workdir} holds another sweep: its run {old['name']} is none of"
+                        f" this one's, {here}; choose another workdir, or repeat its command, which"
+                        " may have more values")
+    claims.check(ours[old["name"]].config, folder)
 
 
 def environment(workdir: str) -> dict[str, str]:

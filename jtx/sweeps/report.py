@@ -14,8 +14,9 @@ from absl import logging
 import numpy as np
 
 from jtx import config_files, storage
-from jtx.config import ConfigDict
-from jtx.errors import ConfigError
+from jtx.config import ConfigDict, build
+from jtx.errors import ConfigError, nearest
+from jtx.evals import EVALS
 from jtx.figures.curves import Line, curves, mean_line
 from jtx.figures.figure import save_figure
 from jtx.sweeps import searched
@@ -82,13 +83,25 @@ def rows(workdir: str) -> list[Row]:
   return result
 
 
+def numbers_of(split: str, config: ConfigDict) -> Sequence[str] | None:
+  """The names of an evaluation's scores; None where only its results tell them."""
+  evaluator = build(EVALS, config.evals[split], what=f"config.evals.{split}")
+  return getattr(evaluator, "numbers", None)
+
+
 def check_evaluators(metrics: Sequence[str], configs: Sequence[ConfigDict]) -> None:
-  """Raises ConfigError for a metric of an evaluator that no config has."""
+  """Raises ConfigError for a metric that no config has: of no evaluator, or no score of it."""
   splits = dict.fromkeys(split for config in configs for split in config.evals)
   for metric in metrics:
-    if metric.partition("/")[0] not in splits:
+    split, _, name = metric.partition("/")
+    if split not in splits:
       raise ConfigError(f"--metrics: {metric!r} is of no evaluator; metrics are written split/name,"
                         " and config.evals has: " + (", ".join(splits) or "nothing"))
+    known = [numbers_of(split, config) for config in configs if split in config.evals]
+    if None not in known and not any(name in numbers for numbers in known) and name not in COUNTS:
+      valid = dict.fromkeys(f"{split}/{number}" for numbers in known for number in numbers)
+      raise ConfigError(f"--metrics: config.evals.{split} has no {metric!r}; "
+                        + nearest(metric, valid))
 
 
 def choose_metrics(results: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[str]:

@@ -8,7 +8,6 @@ a search of one run at a time repeats, also where it was killed and started agai
 import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
-import fcntl
 import json
 import math
 import os
@@ -16,22 +15,22 @@ from typing import Any
 
 from absl import logging
 import optuna
-from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from jtx import config_files
 from jtx.errors import ConfigError
 from jtx.saved import workdir as workdirs
-from jtx.sweeps import folders, report, space
-from jtx.sweeps.jobs import finished
+from jtx.sweeps import folders, journal, report, space
+from jtx.sweeps.jobs import check_same, finished
+from jtx.sweeps.journal import JOURNAL_FILE
 from jtx.sweeps.space import Axis
 from jtx.sweeps.sweep import Item, short_names, write
 
-JOURNAL_FILE = "search.journal"
 STARTUP = 8  # trials that are drawn at random
 DRAWS = 16  # for a point that no trial has yet
 RANDOM_DRAWS = 1000  # after these; where they find none either, the space is used up
 SPARED = 1 / 3  # of a run's steps: what it shows before, in a long warmup, says little of its end
+EPOCHS = "seen/epochs"  # of the metrics of a run
 FAILED = "failed"  # attribute of a trial: how its run failed; it stays open, to be tried again
 PRUNERS = {"median": lambda: optuna.pruners.MedianPruner(n_startup_trials=4, n_min_trials=3),
            "none": optuna.pruners.NopPruner}
@@ -42,9 +41,6 @@ class Objective:
   """The metric of `results.json` that a search is for, and whether its lowest value is the best."""
   metric: str
   lower: bool
-
-  def direction(self) -> str:
-    return "minimize" if self.lower else "maximize"
 
 
 class Search:
@@ -70,9 +66,11 @@ class Search:
                make_item: Callable[[int, Mapping[str, str]], Item], pruner: str = "median"):
     self._axes, self._objective, self._trials = axes, objective, trials
     self._workdir, self._make_item = workdir, make_item
+    if not os.path.exists(os.path.join(workdir, JOURNAL_FILE)):
+      check_same([], workdir)
     os.makedirs(workdir, exist_ok=True)
-    self._lock = _locked(os.path.join(workdir, JOURNAL_FILE))
-    self._study = _opened(workdir, objective, PRUNERS[pruner]())
+    self._lock = journal.locked(os.path.join(workdir, JOURNAL_FILE))
+    self._study = journal.opened(workdir, dataclasses.asdict(objective), PRUNERS[pruner]())
     self._check_same()
     self.failed: dict[str, str] = {}
     self._items: dict[str, tuple[Item, int]] = {}  # with the number of the trial, by name
@@ -132,12 +130,22 @@ class Search:
     trials = self._study.get_trials(deepcopy=False)
     stopped = {name: (item, trials[number]) for name, (item, number) in self._items.items()
                if trials[number].state == TrialState.PRUNED}
-    pruned = {name: f"pruned at step {item.config.steps if t.last_step is None else t.last_step}"
-              for name, (item, t) in stopped.items()}
+    pruned = {name: self._told(item, trial) for name, (item, trial) in stopped.items()}
     short = short_names([axis.key for axis in self._axes])
     write([item for item, _ in self._items.values()], self.failed, self._workdir, pruned=pruned,
           search={**dataclasses.asdict(self._objective),
                   "axes": [space.as_json(a, short[a.key]) for a in self._axes]})
+
+  def _told(self, item: Item, trial: FrozenTrial) -> str:
+    """Where a run was pruned: at the step of its last value, or that which it ended with."""
+    folder = os.path.join(self._workdir, item.name)
+    logged = folders.read_metrics(folder)
+    step = max((line["step"] for line in logged), default=0)
+    if trial.last_step is not None:
+      step = trial.last_step
+    epochs = [line[EPOCHS] for line in logged if EPOCHS in line and line["step"] <= step]
+    after = f", after {epochs[-1]:.3g} epochs" if item.config.epochs and epochs else ""
+    return f"pruned at step {step}{after}"
 
   # As `jobs.Work`.
 
@@ -182,6 +190,7 @@ class Search:
     trial, frozen = self._trial(item), self._frozen(item)
     metric, last = self._objective.metric, frozen.last_step
     for line in self._logged(item) if not frozen.state.is_finished() else ():
+      self._check_known(item, line)
       if metric not in line or last is not None and line["step"] <= last:
         continue
       value, last = line[metric], line["step"]
@@ -190,6 +199,21 @@ class Search:
         self._prune(item, f"at step {last}, with {metric} {value}")
         break
     return self._frozen(item).state == TrialState.PRUNED
+
+  def _check_known(self, item: Item, line: Mapping[str, Any]) -> None:
+    """Raises ConfigError where the objective's evaluation has told others, but never tells it."""
+    metric = self._objective.metric
+    split, _, name = metric.partition("/")
+    told = [other for other in line if other.startswith(f"{split}/")]
+    if told and metric not in line and name not in (report.numbers_of(split, item.config) or ()):
+      self._refuse(dict.fromkeys(told, 0.0))
+
+  def _refuse(self, results: Mapping[str, Any]) -> None:
+    """Raises ConfigError where results do not have the objective."""
+    try:
+      report.choose_metrics([results], [self._objective.metric])
+    except ConfigError as error:
+      raise ConfigError(f"{error}; the same command with one of these goes on") from error
 
   def _is_behind(self, item: Item) -> bool:
     """Whether the run is to be pruned by its last value."""
@@ -224,7 +248,7 @@ class Search:
     metric = self._objective.metric
     path = os.path.join(self._workdir, item.name, workdirs.RESULTS_FILE)
     results = config_files.read_json(path, missing="the run has no results")
-    report.choose_metrics([results], [metric])
+    self._refuse(results)
     if not math.isfinite(results[metric]):
       self._prune(item, f"at its end, with {metric} {results[metric]}")
       return
@@ -276,36 +300,3 @@ def _as_worst(trial: FrozenTrial) -> FrozenTrial:
   """A trial of the same point that is behind all others, as pruned ones without a value are."""
   return optuna.trial.create_trial(state=TrialState.PRUNED, params=trial.params,
                                    distributions=trial.distributions)
-
-
-class _Alone:
-  """The lock that Optuna asks for before it writes: we hold that of the whole search."""
-
-  def acquire(self) -> bool:
-    return True
-
-  def release(self) -> None:
-    pass
-
-
-def _locked(path: str):
-  """The journal's file, locked until it is closed, or until this process ends, however it does."""
-  file = open(path, "ab+")
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    file.close()
-    raise ConfigError(f"--workdir={os.path.dirname(path)}: another process searches there; wait for"
-                      " its end, or choose another workdir") from None
-  file.seek(0)
-  text = file.read()
-  file.truncate(text.rfind(b"\n") + 1)  # a line that a power cut left half written
-  return file
-
-
-def _opened(workdir: str, objective: Objective, pruner: optuna.pruners.BasePruner) -> optuna.Study:
-  optuna.logging.set_verbosity(optuna.logging.WARNING)
-  backend = JournalFileBackend(os.path.join(workdir, JOURNAL_FILE), lock_obj=_Alone())
-  return optuna.create_study(
-      storage=JournalStorage(backend), study_name="search", direction=objective.direction(),
-      pruner=pruner, load_if_exists=True)

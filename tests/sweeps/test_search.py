@@ -174,6 +174,67 @@ def test_runs_below_the_median_are_stopped_and_marked(tmp_path):
   assert items[min(saved)]["pruned"] == "pruned at step 10"
 
 
+def test_a_metric_that_no_evaluation_tells_does_not_hold_the_workdir(tmp_path):
+  """The first evaluation tells it; the run stops, and goes on by the command with another one."""
+  first = ("import time\n"
+           "if not (marks / 'again').exists():\n"
+           "  (marks / 'again').touch()\n"
+           "  line = json.dumps({'step': 10, 'val/loss': 3.0}) + '\\n'\n"
+           "  (folder / 'metrics.jsonl').write_text(line)\n"
+           "  time.sleep(60)")
+  make = make_item(tmp_path, first)
+
+  def making(number, edits):
+    item = make(number, edits)
+    item.config.evals.val = common.evaluator("loss", source=("a",))
+    return item
+
+  options = dict(workdir=str(tmp_path / "w"), make_item=making, pruner="none")
+  for metric, lower in (("val/los", True), ("val/accuracy", False)):
+    (tmp_path / "again").unlink(missing_ok=True)
+    work = search.Search([LR, LAYERS], search.Objective(metric, lower), 2, **options)
+    with pytest.raises(ConfigError, match=f"no '{metric}'; there are: val/loss; the same command"):
+      jobs.work_off(work, str(tmp_path / "w"), [Share()])
+    work.close()
+  begun = names(tmp_path)
+  assert len(begun) == 1 and not (tmp_path / "runs.txt").exists()
+  searched(tmp_path, 2, making, pruner="none")
+  assert names(tmp_path)[:1] == begun and len(names(tmp_path)) == 2
+  assert (tmp_path / "runs.txt").read_text().split() == names(tmp_path)
+  with pytest.raises(ConfigError, match="the search there is of another objective"):
+    search.Search([LR, LAYERS], search.Objective("val/los", True), 2, **options)
+
+
+def test_a_search_does_not_replace_a_sweep(tmp_path):
+  item = make_item(tmp_path)(0, {LR.key: "0.1", LAYERS.key: "1"})
+  sweep.write([item], {}, str(tmp_path / "w"))
+  (tmp_path / "w" / item.name / "checkpoints" / "3").mkdir(parents=True)
+  with pytest.raises(ConfigError, match="holds another sweep: its run trial=0,lr=0.1,log_every=1"):
+    searched(tmp_path, 1)
+  assert not (tmp_path / "w" / search.JOURNAL_FILE).exists()
+
+
+@pytest.mark.parametrize("epochs, told", [(None, "pruned at step 10"),
+                                          (2.0, "pruned at step 10, after 1.5 epochs")])
+def test_a_run_without_a_finite_result_is_told_with_the_steps_that_it_made(tmp_path, epochs, told):
+  """Not with those of its config, which the data give where it is in epochs."""
+  lines = [{"step": 5, "seen/epochs": 0.75}, {"step": 10, "seen/epochs": 1.5}]
+  files = {"metrics.jsonl": "".join(json.dumps(line) + "\n" for line in lines),
+           "results.json": json.dumps({"step": 10, METRIC: math.inf})}
+
+  def make(number, edits):
+    item = make_item(tmp_path)(number, edits)
+    item.config.epochs = epochs
+    body = "import pathlib\n" + "".join(
+        f"(pathlib.Path({str(tmp_path / 'w' / item.name)!r}) / {name!r}).write_text({text!r})\n"
+        for name, text in (files | {"config.json": item.config.to_json()}).items())
+    return dataclasses.replace(item, command=[sys.executable, "-S", "-c", body])
+
+  searched(tmp_path, 1, make)
+  item, = json.loads((tmp_path / "w" / "sweep.json").read_text())["items"]
+  assert item["pruned"] == told
+
+
 def test_a_failed_trial_is_tried_again_and_a_small_space_is_used_up(tmp_path):
   failing = (f"if not pathlib.Path({str(tmp_path / 'mended')!r}).exists():\n"
              "  print('error: no data'); sys.exit(1)")

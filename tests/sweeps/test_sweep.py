@@ -229,6 +229,33 @@ def test_a_sweep_that_was_stopped_exits_as_a_run_does():
   assert jobs.status_of(signal.SIGINT) == 130
 
 
+def test_another_sweep_does_not_replace_one_that_has_begun(tmp_path):
+  """More items are the same sweep, and so is one of which no run has begun."""
+  def items(**edits):
+    made = []
+    for seed in (0, 1, 2):
+      config = common.get_config()
+      common.apply(config, edits)
+      config.seed = seed
+      made.append(sweep.Item(f"seed={seed}", {}, {}, config, []))
+    return made
+
+  ours, folder = items(), tmp_path / "seed=1"
+  jobs.check_same(ours, str(tmp_path))
+  sweep.write(ours[:2], {}, str(tmp_path))
+  jobs.check_same([], str(tmp_path))
+  (folder / "checkpoints" / "10").mkdir(parents=True)
+  config_files.save(ours[1].config, str(folder / "config.json"))
+  jobs.check_same(ours, str(tmp_path))
+  jobs.check_same(items(log_every=7)[1:], str(tmp_path))
+  with pytest.raises(ConfigError, match=f"--workdir={tmp_path} holds another sweep: its run seed=1"
+                     " is none of this one's, such as seed=0; choose another workdir"):
+    jobs.check_same(ours[:1], str(tmp_path))
+  with pytest.raises(ConfigError, match="seed=1 holds a run of another config: steps is 100000"
+                     " there and 7 here"):
+    jobs.check_same(items(steps=7), str(tmp_path))
+
+
 def test_a_signal_ends_the_runs(tmp_path):
   pid_file = str(tmp_path / "pid")
   body = (f"import os, time; open({pid_file!r}, 'w').write(str(os.getpid()))\n"
@@ -314,7 +341,10 @@ def test_metrics_that_are_asked_for(tmp_path):
     report.report(str(tmp_path), ["val/blue"])
   with pytest.raises(ConfigError, match="'vla/bleu' is of no.* has: newstest2013, newstest2014"):
     report.check_evaluators(["vla/bleu"], [nmt_base.get_config()])
-  report.check_evaluators(["newstest2014/bleu"], [nmt_base.get_config()])
+  with pytest.raises(ConfigError, match="newstest2014 has no 'newstest2014/blue'; did you mean"
+                     " 'newstest2014/bleu'"):
+    report.check_evaluators(["newstest2014/blue"], [nmt_base.get_config()])
+  report.check_evaluators(["newstest2014/bleu", "newstest2013/los"], [nmt_base.get_config()])
 
 
 def test_a_table_of_seeds_alone_and_one_without_results(tmp_path):
@@ -406,6 +436,7 @@ def test_curves_of_a_sweep_are_means_over_seeds(tmp_path, monkeypatch):
     (["--sweep=table3", "--grid=steps=3"], "--grid=steps and sweep_table3 set the same key"),
     (["--grid=seed=0,1", "--config.seed=3"], "--config.seed would have no effect"),
     (["--grid=seed=0,1", "--metrics=val/bleu"], "'val/bleu' is of no evaluator"),
+    (["--grid=seed=0,1", "--metrics=newstest2014/blue"], "did you mean 'newstest2014/bleu'?"),
     (["--grid=seed=0,1", "--sbatch=--mem=1G"], "--sbatch has no effect without --launcher=slurm"),
 ])
 def test_mistakes_write_nothing(tmp_path, case, capsys):
@@ -418,13 +449,14 @@ def test_mistakes_write_nothing(tmp_path, case, capsys):
 def test_a_metric_that_no_result_has_leaves_the_table_of_all(tmp_path, monkeypatch, capsys):
   """What it is called shows when all are trained, which must not be for nothing."""
   make_sweep(tmp_path, SETTINGS, RESULTS)
+  monkeypatch.setattr("jtx.sweeps.jobs.check_same", lambda items, workdir: None)
   monkeypatch.setattr("jtx.sweeps.jobs.run", lambda items, workdir, parts: ({}, 0))
   monkeypatch.setattr("jtx.launch.shares.shares", lambda jobs: ())
   status, told = refused("sweep", f"--config={BASE}:tiny", f"--workdir={tmp_path}",
-                         "--grid=seed=0,1", "--metrics=newstest2014/bleuu")
+                         "--grid=seed=0,1", "--metrics=newstest2013/los")
   assert status == 1
   assert told.startswith(
-      "--metrics: there is no 'newstest2014/bleuu'; there are: val/bleu, val/loss; all are"
+      "--metrics: there is no 'newstest2013/los'; there are: val/bleu, val/loss; all are"
       f" in the table that was made, and experiments.report --workdir={tmp_path} --metrics=NAME,")
   table = (tmp_path / "sweep.md").read_text()
   assert table.startswith("| lr | norm | n | val/bleu | val/loss |")
