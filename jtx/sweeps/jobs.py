@@ -55,9 +55,9 @@ def check_same(items: Sequence[Item], workdir: str) -> None:
     if not claims.holds_run(folder):
       continue
     if old["name"] not in ours:
-      here = f"such as {items[0].name}" if items else "none of which is there yet"
+      here = f", such as {items[0].name}" if items else ""
       raise ConfigError(f"--workdir={workdir} holds another sweep: its run {old['name']} is none of"
-                        f" this one's, {here}; choose another workdir, or repeat its command, which"
+                        f" this one's{here}; choose another workdir, or repeat its command, which"
                         " may have more values")
     claims.check(ours[old["name"]].config, folder)
 

@@ -77,6 +77,8 @@ def test_labels_of_texts_on_an_uneven_split_of_two_devices(folder, tmp_path):
   assert results["dev/accuracy"] == results["all/accuracy"] == right.all(1).mean()
   hits = ((p >= 0.5) & gold).sum()
   assert results["dev/micro_f1"] == pytest.approx(2 * hits / ((p >= 0.5).sum() + gold.sum()))
+  told = {name for name, x in results.items() if name.startswith("dev/") and isinstance(x, float)}
+  assert told == {f"dev/{name}" for name in evaluators["dev"].numbers}
   assert results["dev/report"]["law"]["support"] == 3 and results["dev/examples"] == 7
 
 

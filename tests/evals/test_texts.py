@@ -77,8 +77,11 @@ def test_records_have_the_log_probability_and_not_the_score(monkeypatch):
   task = types.SimpleNamespace(data=types.SimpleNamespace(examples=lambda *args: examples))
   for module, evaluator in (("texts", Texts(("x",))), ("translation", Translation(("x",)))):
     monkeypatch.setattr(f"jtx.evals.{module}.best_texts", lambda *args: best)
-    record, = dict(evaluator(task, None))["predictions"]
+    told = dict(evaluator(task, None))
+    record, = told["predictions"]
     assert record["scores"] == {"log_probability": -1.5} and record["correct"]
+  numbers = [name for name, x in told.items() if isinstance(x, float) and name != "examples"]
+  assert set(numbers) == set(Translation(("x",)).numbers)  # of the last
 
 
 def test_what_can_not_be_scored():
