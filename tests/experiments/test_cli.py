@@ -192,12 +192,13 @@ def test_steps_of_a_flag_take_the_place_of_epochs_of_a_recipe(tmp_path):
     ("data.layers=clean", "--config.data.layers: 'clean' is not a section"),
     ("optim.betas=(1,", "flag --config.optim.betas=(1,: the brackets do not hold a tuple"),
     ("data.ops=[]", "--config.data.ops is a list; set an entry of it, as --config.data.ops[0]"),
-    ("train=fast: 3", "--config.train is a section, and 'fast: 3' is none; set its keys one by one, "
-                      "as --config.train.KEY=VALUE; it has steps"),
-    ("train=('steps',)", "--config.train is a section, and \"('steps',)\" is none; set its keys one "
-                         "by one, as --config.train.KEY=VALUE; it has steps"),
+    ("train=fast: 3", "--config.train is a section, and 'fast: 3' is none; set its keys one by "
+                      "one, as --config.train.KEY=VALUE; it has steps"),
+    ("train=('steps',)", "--config.train is a section, and \"('steps',)\" is none; set its keys "
+                         "one by one, as --config.train.KEY=VALUE; it has steps"),
     ("optim=sgd", "--config.optim is a section, and 'sgd' is none; set its keys one by one, as "
-                  "--config.optim.KEY=VALUE, or all of it, as --config.optim='{\"name\": \"adamw\"}'"),
+                  "--config.optim.KEY=VALUE, or all of it, as "
+                  "--config.optim='{\"name\": \"adamw\"}'"),
     ("train={'stps': 3}", "--config.train is a section; set its keys one by one, "
                           "as --config.train.KEY=VALUE"),
 ])
