@@ -57,15 +57,15 @@ def set_method(decode) -> None:
   from jtx.errors import ConfigError
   from jtx.inference.decode import METHODS
   given = lambda holders: {h.name: h.value for h in holders if h.value is not None}
-  name = "sample" if SAMPLE.value else "beam"
-  others = BEAM_FLAGS if SAMPLE.value else SAMPLE_FLAGS
-  if wrong := given(others):
+  own = decode.method.name  # a folder's settings may ask for draws
+  name = "sample" if SAMPLE.value else "beam" if given(BEAM_FLAGS) else own
+  if wrong := given(BEAM_FLAGS if name == "sample" else SAMPLE_FLAGS):
     relation = "without" if SAMPLE.value else "with"
     raise ConfigError(f"--{next(iter(wrong))} goes {relation} --sample")
-  if decode.method.name != name:
+  if own != name:
     decode.method = section(METHODS, name)
-  values = given(SAMPLE_FLAGS if SAMPLE.value else BEAM_FLAGS)
-  if not SAMPLE.value and BEAM.value is None:
+  values = given(SAMPLE_FLAGS if name == "sample" else BEAM_FLAGS)
+  if name == "beam" and BEAM.value is None:
     values["beam"] = max(decode.method.beam, N_BEST.value)
   edit(decode.method, values | {"n_best": N_BEST.value}, "decode.method")
 

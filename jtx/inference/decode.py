@@ -74,6 +74,19 @@ class Start(NamedTuple):
   seen: jax.Array | None = None  # [B, V] bool: tokens of the prompts, for a repetition penalty
 
 
+def seen_before(start: Start, number: int, penalty: float) -> jax.Array | None:
+  """Tokens [B, number, V] of the prompts; None without a penalty."""
+  if penalty == 1:
+    return None
+  seen = jnp.zeros(start.logits.shape, bool) if start.seen is None else start.seen
+  return jnp.repeat(seen[:, None], number, 1)
+
+
+def with_token(seen: jax.Array, token: jax.Array) -> jax.Array:
+  """Tokens [..., V] that were seen, and one [...] more."""
+  return seen | jax.nn.one_hot(token, seen.shape[-1], dtype=bool)
+
+
 Beams = Annotated[int, Within("[1, 1024]")]
 
 PENALTIES: dict[str, Callable] = {
@@ -91,6 +104,7 @@ class Hypotheses(NamedTuple):
   scores: jax.Array  # [B, K] their log-probability
   done_tokens: jax.Array  # [B, K, T] of finished hypotheses, best first
   done_scores: jax.Array  # [B, K] their penalised score, -inf where there is none
+  seen: jax.Array | None  # [B, K, V] bool: tokens of the prompt and of live hypotheses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +119,8 @@ class Beam:
   there are `beam` finished ones. With `hopeful` off a live hypothesis is taken to be worth no
   more than now, as `transformers` does unless it is told never to stop early. Live hypotheses of a
   row that runs out of length come after its finished ones, or with `cut_off`, as of `transformers`,
-  where their scores say.
+  where their scores say. A repetition penalty is of log-probabilities, and so part of the scores,
+  or of logits where the search is greedy: `transformers` does so, too.
   """
   beam: Beams = 4  # hypotheses of a row that go on; 1 is greedy search
   alpha: float = 0.6  # exponent of the length penalty; 0 is none
@@ -113,6 +128,7 @@ class Beam:
   early_stop: bool = False  # a row ends when `beam` hypotheses are finished
   hopeful: bool = True  # live hypotheses count by the best that they can reach; else as they are
   cut_off: bool = False  # a hypothesis that runs out of length counts as finished
+  repetition_penalty: Positive = 1.0  # of tokens of the prompt and of the target; see `penalised`
   n_best: Beams = 1  # targets of a row that are returned, `beam` at most
 
   def __post_init__(self):
@@ -142,7 +158,8 @@ class Beam:
     return Hypotheses(
         index=jnp.array(0), logits=jnp.repeat(start.logits[:, None], K, 1), state=start.state,
         tokens=nothing, scores=minus_inf.at[:, 0].set(0.0), done_tokens=nothing,
-        done_scores=jnp.where(start.absent[:, None], 0.0, minus_inf))
+        done_scores=jnp.where(start.absent[:, None], 0.0, minus_inf),
+        seen=seen_before(start, K, self.repetition_penalty))
 
   def done(self, s: Hypotheses) -> jax.Array:  # [B] bool
     worst = s.done_scores[:, -1]
@@ -160,7 +177,10 @@ class Beam:
     """One token on."""
     B, K, V = s.logits.shape
     rows = jnp.arange(B)[:, None]
-    log_p = ends.allowed(jax.nn.log_softmax(s.logits), s.tokens, s.index)
+    penalise = lambda scores: penalised(scores, s.seen, self.repetition_penalty)
+    log_softmax = jax.nn.log_softmax
+    log_p = log_softmax(penalise(s.logits)) if K == 1 else penalise(log_softmax(s.logits))
+    log_p = ends.allowed(log_p, s.tokens, s.index)
     total = s.scores[:, :, None] + log_p  # [B, K, V]
     # At most K of every end token are among these, so K live ones are always left.
     number = min((1 + len(ends.ids)) * K, K * V)
@@ -177,11 +197,12 @@ class Beam:
 
     scores, live = jax.lax.top_k(jnp.where(end, -jnp.inf, top), K)
     tokens, parent = tokens[rows, live], parent[rows, live]
+    seen = None if s.seen is None else with_token(s.seen[rows, parent], tokens[:, :, s.index])
     state = s.state if K == 1 else s.state.reorder((rows * K + parent).reshape(-1))
     logits, state = step(tokens[:, :, s.index].reshape(-1), state, s.index + 1)
     return Hypotheses(index=s.index + 1, logits=logits.reshape(B, K, V), state=state,
                       tokens=tokens, scores=scores, done_tokens=done_tokens,
-                      done_scores=done_scores)
+                      done_scores=done_scores, seen=seen)
 
   def result(self, s: Hypotheses) -> Decoded:
     live = s.scores / self.length_penalty(s.tokens.shape[-1])
@@ -236,15 +257,12 @@ class Sample:
 
   def begin(self, start: Start, max_length: int, ends: Ends) -> Draws:
     """Before the first token, with room for `max_length`."""
-    (B, V), n = start.logits.shape, self.n_best
-    keys, seen = start.keys, None
+    B, n, keys = len(start.logits), self.n_best, start.keys
     if self.temperature:
       keys = jax.vmap(lambda k: jax.random.split(k, n))(keys)
-    if self.repetition_penalty != 1:
-      seen = jnp.zeros((B, V), bool) if start.seen is None else start.seen
-      seen = jnp.repeat(seen[:, None], n, 1)
     return Draws(index=jnp.array(0), logits=jnp.repeat(start.logits[:, None], n, 1),
-                 state=start.state, keys=keys, seen=seen,
+                 state=start.state, keys=keys,
+                 seen=seen_before(start, n, self.repetition_penalty),
                  tokens=jnp.full((B, n, max_length), ends.pad_id, jnp.int32),
                  log_probs=jnp.zeros((B, n, max_length)),
                  ended=jnp.repeat(start.absent[:, None], n, 1))
@@ -264,9 +282,7 @@ class Sample:
       token = likeliest(logits)
     log_p = jnp.take_along_axis(jax.nn.log_softmax(s.logits), token[..., None], -1)[..., 0]
     token = jnp.where(s.ended, ends.pad_id, token)
-    seen = s.seen
-    if seen is not None:
-      seen |= jax.nn.one_hot(token, seen.shape[-1], dtype=bool)
+    seen = None if s.seen is None else with_token(s.seen, token)
     logits, state = step(token.reshape(-1), s.state, s.index + 1)
     return s._replace(index=s.index + 1, logits=logits.reshape(s.logits.shape), state=state,
                       tokens=s.tokens.at[:, :, s.index].set(token),

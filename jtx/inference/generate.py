@@ -74,7 +74,7 @@ def begun(model: nn.Module, method: Beam | Sample, max_length: int, *, params: A
                               prompt_lengths, cache_lengths(max_length, P)[0], prompt_starts,
                               method="start")
   B, seen = len(logits), None
-  if getattr(method, "repetition_penalty", 1.0) != 1:
+  if method.repetition_penalty != 1:
     starts = jnp.arange(B) * P if prompt_starts is None else prompt_starts
     prompt = prompt.reshape(-1)[of_prompts(starts, (r, P))]
     real = jnp.arange(P) < (jnp.full(B, P) if prompt_lengths is None else prompt_lengths)[:, None]

@@ -9,6 +9,7 @@ from jtx.config import ConfigDict
 from jtx.config_files import read_json
 from jtx.errors import ConfigError
 from jtx.interop.files import CONFIG
+from jtx.ranges import Within
 
 FILE = "generation_config.json"
 
@@ -25,14 +26,34 @@ class Generation:
   pad: int | None = None
   forced_first: int | None = None
   forced_last: int | None = None  # where a text reaches the longest length
-  max_length: int | None = None  # tokens
-  min_length: int = 0  # tokens
+  max_length: int | None = None  # tokens, the start token among them
+  max_new: int | None = None  # tokens behind the start token; goes before `max_length`
+  min_length: int = 0  # tokens, likewise
+  min_new: int | None = None
   beams: int = 1
   length_penalty: float = 1.0  # exponent of the length that a score is divided by
   early_stop: bool | str = False  # a search ends with so many beams; "never": as none is better
   no_repeat: int = 0  # n of the n-grams that come once; 0 is none
   bad_words: tuple[tuple[int, ...], ...] = ()  # sequences that are never generated
   suppressed: tuple[int, ...] = ()  # tokens that are never generated
+  repetition_penalty: float = 1.0
+  samples: bool = False  # draws tokens; what follows is without effect where it searches
+  temperature: float = 1.0
+  top_k: int = 50  # 0 is all
+  top_p: float = 1.0
+  min_p: float = 0.0
+
+  @property
+  def most(self) -> int | None:
+    """Tokens behind the start token at most; None is not told."""
+    if self.max_new is not None or self.max_length is None:
+      return self.max_new
+    return self.max_length - 1
+
+  @property
+  def least(self) -> int:
+    """Tokens behind the start token before the end."""
+    return max(self.min_length - 1, 0) if self.min_new is None else self.min_new
 
 
 def _is_int(value: Any) -> bool:
@@ -62,6 +83,16 @@ def _number(value: Any) -> float | None:
   return float(value) if isinstance(value, float) or _is_int(value) else None
 
 
+def _within(interval: str) -> Callable[[Any], float | None]:
+  """Reads a number of an interval."""
+  return lambda value: number if (number := _number(value)) is not None \
+      and number in Within(interval) else None
+
+
+def _flag(value: Any) -> bool | None:
+  return value if isinstance(value, bool) else None
+
+
 def _sequences(value: Any) -> tuple[tuple[int, ...], ...] | None:
   sequences = [_ids(v) if isinstance(v, list) and v else None for v in value] \
       if isinstance(value, list) else [None]
@@ -80,13 +111,21 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "forced_bos_token_id": ("forced_first", _one_id, "an id"),
     "forced_eos_token_id": ("forced_last", _one_id, "an id"),
     "max_length": ("max_length", _size, "a whole number of 1 or more"),
+    "max_new_tokens": ("max_new", _size, "a whole number of 1 or more"),
     "min_length": ("min_length", _count, "a whole number of 0 or more"),
+    "min_new_tokens": ("min_new", _count, "a whole number of 0 or more"),
     "num_beams": ("beams", _size, "a whole number of 1 or more"),
     "length_penalty": ("length_penalty", _number, "a number"),
     "early_stopping": ("early_stop", _stop, "true, false or 'never'"),
     "no_repeat_ngram_size": ("no_repeat", _count, "a whole number of 0 or more"),
     "bad_words_ids": ("bad_words", _sequences, "a list of lists of ids"),
     "suppress_tokens": ("suppressed", _ids, "a list of ids"),
+    "repetition_penalty": ("repetition_penalty", _within("(0, inf)"), "a number above 0"),
+    "do_sample": ("samples", _flag, "true or false"),
+    "temperature": ("temperature", _within("[0, inf)"), "a number of 0 or more"),
+    "top_k": ("top_k", _count, "a whole number of 0 or more"),
+    "top_p": ("top_p", _within("(0, 1]"), "a number above 0, and 1 at most"),
+    "min_p": ("min_p", _within("[0, 1]"), "a number of 0 to 1"),
 }
 # The class's decoder_start_token_id of a model type that has one; of others it is bos_token_id.
 STARTS = {"bart": 2, "marian": 58100, "mt5": 0, "pegasus": 0, "umt5": 0}
@@ -96,9 +135,10 @@ FREE = frozenset({"_from_model_config", "transformers_version", "use_cache", "bo
                   "output_attentions", "output_hidden_states", "output_scores",
                   "return_dict_in_generate"})
 # Keys whose only value that can be read is the one that changes nothing.
-FIXED = {"do_sample": False, "num_return_sequences": 1, "num_beam_groups": 1,
-         "diversity_penalty": 0.0, "repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
-         "renormalize_logits": False, "remove_invalid_values": False}
+FIXED = {"num_return_sequences": 1, "num_beam_groups": 1, "diversity_penalty": 0.0,
+         "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "typical_p": 1.0,
+         "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "renormalize_logits": False,
+         "remove_invalid_values": False}
 
 
 def read_generation(directory: str) -> Generation:
@@ -174,8 +214,12 @@ def written(decode: ConfigDict, start: int, tokenizer: Any) -> dict[str, Any]:
   content = {"decoder_start_token_id": start, "bos_token_id": tokenizer.bos_id,
              "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id,
              "max_length": decode.max_target_length + 1}  # the start token is one of them
-  if method.name != "beam":
-    return content
+  if method.repetition_penalty != 1:
+    content["repetition_penalty"] = method.repetition_penalty
+  if method.name == "sample":
+    drawn = ("temperature", "top_k", "top_p", "min_p")
+    return content | ({"do_sample": True} | {name: method[name] for name in drawn}
+                      if method.temperature else {})
   stops = True if method.early_stop else "never" if method.hopeful else False
   return content | {"num_beams": method.beam, "length_penalty": method.alpha,
                     "early_stopping": stops}
@@ -208,4 +252,11 @@ def parse(content: Mapping[str, Any], where: str, default: Generation = Generati
     found[field] = convert(value)
     if found[field] is None:
       raise ConfigError(f"{where}: {key}={value!r} is not {expected}")
-  return dataclasses.replace(default, **found)
+  result = dataclasses.replace(default, **found)
+  if result.samples and result.beams > 1:
+    raise ConfigError(f"{where}: do_sample=True with num_beams={result.beams} draws beams, and jtx"
+                      " searches by beams or draws: remove one of them")
+  if result.samples and not result.temperature:
+    raise ConfigError(f"{where}: do_sample=True with temperature={result.temperature!r} draws"
+                      " nothing: do_sample=False takes the likeliest token")
+  return result

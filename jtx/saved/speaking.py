@@ -79,18 +79,28 @@ def writing(saved: Saved, model: Any) -> tuple[ConfigDict, Writing | None]:
   if start is None:
     raise ConfigError(f"{folder} has neither decoder_start_token_id nor bos_token_id, in"
                       f" {generation.FILE} or config.json: a text begins behind it")
-  if found.max_length is not None:  # the start token is one of them
-    options.max_target_length = min(found.max_length - 1, longest)
+  if found.most is not None:
+    options.max_target_length = min(found.most, longest)
   options.max_source_length = longest if model.longest else 2 * MAX_LENGTH
-  options.method = section(
-      METHODS, "beam", beam=found.beams, alpha=found.length_penalty, penalty="power",
-      early_stop=found.early_stop is True, hopeful=found.early_stop is not False, cut_off=True)
+  options.method = method_of(found)
   rules = Rules(
       start=start, forced_first=found.forced_first, forced_last=found.forced_last,
-      min_length=max(found.min_length - 1, 0), no_repeat=found.no_repeat,
+      min_length=found.least, no_repeat=found.no_repeat,
       bad_words=found.bad_words, suppressed=found.suppressed)
   pad = saved.tokenizer().pad_id if found.pad is None else found.pad
   return options, Writing(start, Ends(found.end or (saved.tokenizer().eos_id,), pad, rules))
+
+
+def method_of(found: generation.Generation) -> ConfigDict:
+  """The section of the method of decoding that a folder's settings ask for."""
+  if found.samples:
+    return section(
+        METHODS, "sample", temperature=found.temperature, top_k=found.top_k, top_p=found.top_p,
+        min_p=found.min_p, repetition_penalty=found.repetition_penalty)
+  return section(
+      METHODS, "beam", beam=found.beams, alpha=found.length_penalty, penalty="power",
+      early_stop=found.early_stop is True, hopeful=found.early_stop is not False, cut_off=True,
+      repetition_penalty=found.repetition_penalty)
 
 
 def chat_template(saved: Saved) -> str:

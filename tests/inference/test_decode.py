@@ -126,10 +126,12 @@ def by_definition(method, first, table, max_length):
   """Beam search of one row, hypothesis by hypothesis: scores and tokens, best first."""
   penalty = lambda length: PENALTY[method.penalty](length, method.alpha)
   best = lambda pairs: sorted(pairs, key=lambda pair: -pair[0])
+  again = method.repetition_penalty
   live, done = [(0.0, ())], []
   for length in range(1, max_length + 1):
-    after = [(score + log_p, (*tokens, token)) for score, tokens in live for token, log_p in
-             enumerate(log_softmax(table[(0, 0, *tokens)[-2:]] if tokens else first))]
+    after = [(score + log_p * (again if token in tokens else 1), (*tokens, token))
+             for score, tokens in live for token, log_p in enumerate(
+                 log_softmax(table[(0, 0, *tokens)[-2:]] if tokens else first))]
     after = best(after)[:2 * method.beam]
     done += [(score / penalty(length), tokens) for score, tokens in after[:method.beam]
              if tokens[-1] == EOS]
@@ -140,11 +142,11 @@ def by_definition(method, first, table, max_length):
   return (best(done + rest) if method.cut_off and not ended else done + rest)[:method.beam]
 
 
-@pytest.mark.parametrize("cut_off", [False, True])
+@pytest.mark.parametrize("more", [{}, {"cut_off": True}, {"repetition_penalty": 1.6}])
 @pytest.mark.parametrize("beam, max_length", [(2, 7), (3, 4)])
-def test_a_beam_is_its_definition(beam, max_length, cut_off):
+def test_a_beam_is_its_definition(beam, max_length, more):
   first, table = tables(5, 24)
-  method = Beam(beam=beam, n_best=beam, cut_off=cut_off)
+  method = Beam(beam=beam, n_best=beam, **more)
   out, lengths = run(method, first, table, max_length), set()
   for b in range(24):
     expected = by_definition(method, first[b], table, max_length)
@@ -313,6 +315,8 @@ def test_tokens_seen_before_are_less_likely(penalty):
       history = [history[1], text[-1]]
       logits = table[history[0], history[1]]
     assert out.tokens[b, 0].tolist() == text + [PAD] * (6 - len(text))
+  searched = decode(Beam(beam=1, repetition_penalty=penalty), start, step, 6, Ends((EOS,), PAD))
+  np.testing.assert_array_equal(searched.tokens, out.tokens)
 
 
 @pytest.mark.parametrize("method", [Beam(beam=2, alpha=0.0, n_best=2), Sample(temperature=0.0)])

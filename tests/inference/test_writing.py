@@ -1,6 +1,7 @@
 """Encoder-decoders of Hugging Face folders write by the settings of their files."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -44,10 +45,32 @@ def test_settings_become_a_search(folder):
   decode, writing = speaking.writing(saved, model)
   assert decode.method.to_dict() == {
       "name": "beam", "beam": 2, "alpha": 1.0, "penalty": "power", "early_stop": False,
-      "hopeful": False, "cut_off": True, "n_best": 1}
+      "hopeful": False, "cut_off": True, "repetition_penalty": 1.0, "n_best": 1}
   assert decode.max_target_length == 8 and writing.start == 0
   assert writing.ends == Ends((2,), 0, Rules(
       start=0, forced_first=7, forced_last=2, no_repeat=1, suppressed=(5,)))
+
+
+def test_settings_become_draws(folder, tmp_path):
+  made = tmp_path / "made"
+  shutil.copytree(folder, made)
+  (made / "generation_config.json").write_text(json.dumps(
+      SETTINGS | {"num_beams": 1, "do_sample": True, "temperature": 0.7, "top_p": 0.8,
+                  "repetition_penalty": 1.5, "max_new_tokens": 6, "min_new_tokens": 3}))
+  saved = open_saved(str(made))
+  decode, writing = speaking.writing(saved, saved.load()[0])
+  assert decode.method.to_dict() == {
+      "name": "sample", "temperature": 0.7, "top_k": 50, "top_p": 0.8, "min_p": 0.0,
+      "repetition_penalty": 1.5, "n_best": 1, "seed": 0}
+  assert decode.max_target_length == 6 and writing.ends.rules.min_length == 3
+  (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
+  run = lambda *more: run_command("translate", f"--workdir={made}", f"--input={tmp_path}/in.txt",
+                                  f"--output={tmp_path}/out.txt", *more)
+  run()
+  expected = jtx.Translator(str(made))(TEXTS)
+  assert (tmp_path / "out.txt").read_text("utf-8").split("\n")[:-1] == expected
+  run("--beam=2")
+  assert (tmp_path / "out.txt").read_text("utf-8").split("\n")[:-1] != expected
 
 
 def test_texts_are_written_by_the_rules(folder, tmp_path):

@@ -35,13 +35,37 @@ def test_a_folder_without_settings_has_the_defaults(tmp_path):
     ({"beam": 3, "alpha": 0.5}, Generation(beams=3, length_penalty=0.5, early_stop="never")),
     ({"early_stop": True}, Generation(beams=4, length_penalty=0.6, early_stop=True)),
     ({"hopeful": False}, Generation(beams=4, length_penalty=0.6)),
-    ({"name": "sample"}, Generation())])
+    ({"repetition_penalty": 1.3, "early_stop": True}, Generation(
+        beams=4, length_penalty=0.6, early_stop=True, repetition_penalty=1.3)),
+    ({"name": "sample", "temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.2},
+     Generation(samples=True, temperature=0.7, top_k=0, top_p=0.9, min_p=0.1,
+                repetition_penalty=1.2)),
+    ({"name": "sample", "temperature": 0.0, "repetition_penalty": 1.2},
+     Generation(repetition_penalty=1.2))])
 def test_settings_of_a_run_are_read_again(method, expected):
   tokenizer = characters(iter(["ab"]))
   decode = ConfigDict({"method": section(METHODS, method.pop("name", "beam"), **method),
                        "max_target_length": 20})
   told = {"start": 7, "end": (tokenizer.eos_id,), "pad": tokenizer.pad_id, "max_length": 21}
   assert parse(written(decode, 7, tokenizer), "file") == dataclasses.replace(expected, **told)
+
+
+@pytest.mark.parametrize("content, most, least", [
+    ({}, None, 0), ({"max_length": 20, "min_length": 5}, 19, 4), ({"min_length": 0}, None, 0),
+    ({"max_new_tokens": 20, "min_new_tokens": 5}, 20, 5),
+    ({"max_new_tokens": 20, "max_length": 9, "min_new_tokens": 0, "min_length": 9}, 20, 0)])
+def test_lengths_without_the_start_go_before_those_with_it(content, most, least):
+  found = parse(content, "file")
+  assert (found.most, found.least) == (most, least)
+
+
+def test_draws(tmp_path):
+  drawn = {"do_sample": True, "temperature": 0.6, "top_k": 0, "top_p": 0.9, "min_p": 0.05}
+  assert parse(drawn, "file") == Generation(
+      samples=True, temperature=0.6, top_k=0, top_p=0.9, min_p=0.05)
+  assert parse({"do_sample": True}, "file").top_k == 50  # as `transformers` has it
+  (tmp_path / "config.json").write_text(json.dumps({"max_new_tokens": 7, "top_k": 3}))
+  assert read_generation(str(tmp_path)) == Generation(max_new=7, top_k=3)
 
 
 def test_several_tokens_may_end_a_text():
@@ -52,9 +76,17 @@ def test_several_tokens_may_end_a_text():
     ({"contrastive_alpha": 0.6},
      "file: 'contrastive_alpha'=0.6 is not known to jtx and might change"
      " what is generated; remove it if it does not"),
-    ({"repetition_penalty": 1.2},
-     "file: repetition_penalty=1.2 is not what jtx does, which is 1.0"),
-    ({"do_sample": True}, "file: do_sample=True is not what jtx does, which is False"),
+    ({"encoder_repetition_penalty": 1.2},
+     "file: encoder_repetition_penalty=1.2 is not what jtx does, which is 1.0"),
+    ({"repetition_penalty": 0}, "file: repetition_penalty=0 is not a number above 0"),
+    ({"do_sample": 1}, "file: do_sample=1 is not true or false"),
+    ({"top_p": 1.5}, "file: top_p=1.5 is not a number above 0, and 1 at most"),
+    ({"temperature": "hot"}, "file: temperature='hot' is not a number of 0 or more"),
+    ({"max_new_tokens": 0}, "file: max_new_tokens=0 is not a whole number of 1 or more"),
+    ({"do_sample": True, "num_beams": 3}, "file: do_sample=True with num_beams=3 draws beams, and"
+     " jtx searches by beams or draws: remove one of them"),
+    ({"do_sample": True, "temperature": 0.0}, "file: do_sample=True with temperature=0.0 draws"
+     " nothing: do_sample=False takes the likeliest token"),
     ({"num_return_sequences": True},
      "file: num_return_sequences=True is not what jtx does, which is 1"),
     ({"decoder_start_token_id": [1, 2]}, "file: decoder_start_token_id=[1, 2] is not an id"),

@@ -316,18 +316,21 @@ SETTINGS = {
     "summaries": dict(num_beams=4, length_penalty=2.0, early_stopping=True, min_length=4,
                       no_repeat_ngram_size=3, forced_bos_token_id=8, forced_eos_token_id=EOS),
     "beams": dict(num_beams=3, bad_words_ids=[[9], [11, 12]], forced_eos_token_id=EOS),
+    "penalty": dict(repetition_penalty=1.7, max_new_tokens=LENGTH, max_length=3, min_new_tokens=3),
+    "both": dict(num_beams=3, repetition_penalty=1.4, no_repeat_ngram_size=3, min_new_tokens=4,
+                 forced_eos_token_id=EOS),
     "never": dict(num_beams=2, early_stopping="never", length_penalty=0.5,
                   forced_eos_token_id=EOS)}
 
 
 @pytest.mark.parametrize("family, settings", [
-    *(("Bart", name) for name in SETTINGS), ("T5", "beams"), ("Marian", "summaries")])
+    *(("Bart", n) for n in SETTINGS), ("T5", "beams"), ("T5", "penalty"), ("Marian", "summaries")])
 def test_settings_of_a_folder_are_kept(family, settings, tmp_path):
   """Every one of 200 targets is what `generate` writes, by generation_config.json."""
   deep = dict(num_layers=3, num_decoder_layers=3) if family == "T5" else {}
   peer = make_peer(family, 1, **deep)
   peer.generation_config = transformers.GenerationConfig(
-      **SETTINGS[settings], max_length=LENGTH + 1, eos_token_id=EOS, pad_token_id=PAD,
+      **{"max_length": LENGTH + 1} | SETTINGS[settings], eos_token_id=EOS, pad_token_id=PAD,
       decoder_start_token_id=PAD)
   opened = open_saved(saved(peer, tmp_path / "theirs"))
   model, params = opened.load()

@@ -50,8 +50,7 @@ M_ATTRIBUTES = ATTRIBUTES | {
     "num_heads": ("size", 6),
     "feed_forward_proj": ("feed_forward", "gated-gelu"),
 }
-FREE = frozenset({"dense_act_fn", "is_gated_act", "n_positions", "output_past",
-                  "max_new_tokens"})
+FREE = frozenset({"dense_act_fn", "is_gated_act", "n_positions", "output_past"})
 START = 0  # the padding
 OUTPUT, SHARED = "lm_head.weight", "shared.weight"
 
