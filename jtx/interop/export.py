@@ -28,7 +28,7 @@ from jtx.nn import lora
 from jtx.parallel.sharding import unbox
 
 LONGEST = "max_position_embeddings"  # of models whose positions have no end, too
-START = "decoder_start_token_id"
+START, BEGIN = "decoder_start_token_id", "bos_token_id"
 
 
 def hf_config(model: Any, tokenizer: Tokenizer | None = None, labels: Sequence[str] | None = None,
@@ -42,6 +42,7 @@ def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[st
   ids = dict.fromkeys(IDS)
   if tokenizer is not None:
     ids = dict(zip(IDS, map(int, (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id))))
+    ids |= {} if tokenizer.has_begin else {BEGIN: None}
   if original.tokenizer or tokenizer is None:
     ids |= {name: original.config[name] for name in IDS if name in original.config}
   theirs = original.config["model_type"] if "model_type" in original.config else None
@@ -55,7 +56,8 @@ def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[st
       own = original.config[section] if section in original.config else {}
       config[section] = {key: own[key] for key in IDS if key in own} | config[section]
   if "seq2seq" in model.heads and START not in config:
-    start = ids["bos_token_id"] if original.start is None else original.start
+    begin = int(tokenizer.bos_id) if ids[BEGIN] is None and tokenizer is not None else ids[BEGIN]
+    start = begin if original.start is None else original.start
     config |= {} if start is None else {START: start}
   return name, config
 

@@ -211,9 +211,11 @@ def written(decode: ConfigDict, start: int, tokenizer: Any) -> dict[str, Any]:
     tokenizer: of targets.
   """
   method = decode.method
-  content = {"decoder_start_token_id": start, "bos_token_id": tokenizer.bos_id,
-             "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id,
+  content = {"decoder_start_token_id": start, "eos_token_id": tokenizer.eos_id,
+             "pad_token_id": tokenizer.pad_id,
              "max_length": decode.max_target_length + 1}  # the start token is one of them
+  if tokenizer.has_begin:
+    content["bos_token_id"] = tokenizer.bos_id
   if method.repetition_penalty != 1:
     content["repetition_penalty"] = method.repetition_penalty
   if method.name == "sample":

@@ -13,6 +13,7 @@ from jtx.config import build, section
 from jtx.data.tokenizers import kinds
 from jtx.data.tokenizers.kinds import wordpiece
 from jtx.data.tokenizers.subword_nmt import SubwordNmt
+from jtx.data.tokenizers.utf8 import Bytes
 from jtx.interop import configs, export, huggingface
 from jtx.interop.families import FAMILIES
 from jtx.interop.originals import Originals
@@ -236,6 +237,19 @@ def test_a_config_says_what_targets_begin_behind(original, start):
   model = configs.make_model(FAMILIES["bart"], fields)
   config = export.hf_config(model, TOKENIZER, original=original)
   assert config["decoder_start_token_id"] == start
+
+
+def test_a_config_of_t5_has_no_begin_token():
+  """Padding stands in its tokenizer's place for it: `T5Config` has pad, eos and the start alone."""
+  fields = huggingface.fields_for(ENCDECS["byt5_small"], {"seq2seq"}, "byt5_small")
+  model = configs.make_model(FAMILIES["t5"], fields)
+  ids = lambda *args: {key: value for key, value in export.hf_config(model, *args).items()
+                       if key.endswith("token_id")}
+  expected = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1,
+              "decoder_start_token_id": 0}
+  assert ids(Bytes(byt5=True)) == expected
+  assert ids(Bytes()) == {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+                          "decoder_start_token_id": 1}
 
 
 def test_a_folder_has_one_tokenizer(tmp_path):

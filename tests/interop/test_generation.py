@@ -7,6 +7,7 @@ import pytest
 
 from jtx.config import ConfigDict, section
 from jtx.data.tokenizers.kinds import characters
+from jtx.data.tokenizers.utf8 import Bytes
 from jtx.errors import ConfigError
 from jtx.inference.decode import METHODS
 from jtx.interop.generation import Generation, parse, read_generation, written
@@ -66,6 +67,16 @@ def test_draws(tmp_path):
   assert parse({"do_sample": True}, "file").top_k == 50  # as `transformers` has it
   (tmp_path / "config.json").write_text(json.dumps({"max_new_tokens": 7, "top_k": 3}))
   assert read_generation(str(tmp_path)) == Generation(max_new=7, top_k=3)
+
+
+@pytest.mark.parametrize("byt5, begin", [(True, {}), (False, {"bos_token_id": 1})])
+def test_padding_is_not_written_as_a_begin_token(byt5, begin):
+  tokenizer = Bytes(byt5)
+  decode = ConfigDict({"method": section(METHODS, "beam", beam=1), "max_target_length": 8})
+  found = written(decode, tokenizer.bos_id, tokenizer)
+  assert {k: v for k, v in found.items() if k.endswith("token_id")} == begin | {
+      "decoder_start_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id,
+      "pad_token_id": 0}
 
 
 def test_several_tokens_may_end_a_text():

@@ -95,6 +95,11 @@ class Tokenizer:
     named = frozenset({self.mask_id} if special else ())
     return self._encoder(max_length, named).texts(first, second, words)
 
+  @property
+  def has_begin(self) -> bool:
+    """Whether a token begins texts; in its place T5's have padding, with which targets begin."""
+    return self.bos_id != self.pad_id or self.bos_id == self.eos_id  # as GPT-2's, of all three
+
   def begin_ids(self) -> tuple[int, ...]:
     """The special tokens that stand before a text that is gone on with."""
     return (self.bos_id,)
