@@ -5,8 +5,9 @@
 
 A line of train.en and the same line of train.de are a pair. Arguments: src and tgt, the
 endings of the files; train and val, tables of pairs in their place (.tsv, .csv, .jsonl, .parquet,
-.arrow), of which src and tgt are columns, such as translation.en; length, the most tokens of a
-sentence; tiny. The model is small (about 7 M parameters) and the dropout strong, which suits tens
+.arrow), of which src and tgt are columns, such as translation.en; those of a .tsv are 0 and 1, and
+where its first line names them, it is table:FILE.tsv; length, the most tokens of a sentence; tiny.
+The model is small (about 7 M parameters) and the dropout strong, which suits tens
 of thousands of pairs; with millions take --config.model.encoder.width=512
 --config.model.encoder.block.ffn.dim=2048 --config.model.encoder.block.dropout=0.1; the decoder
 follows.

@@ -11,7 +11,8 @@ from jtx.data.sources.lines import Lines, Rows
 from jtx.data.sources.specs import Options
 from jtx.errors import DataError
 
-FIRST = 20  # lines in which quotes are looked for
+FIRST = 20  # lines in which quotes are looked for, and to which a header is compared
+WORD = re.compile(r"[^\W\d][\w.-]{0,30}")  # as a name of a column is
 
 
 class TsvSource:
@@ -30,6 +31,8 @@ class TsvSource:
     first = self._lines[0].split("\t") if len(self._lines) else []
     self.columns = named(file, first, header)
     _check_tabs(name, self._lines)
+    if not header:
+      _hint_header(name, self._lines)
 
   def __len__(self) -> int:
     return max(len(self._lines) - self._header, 0)
@@ -84,6 +87,16 @@ def _check_tabs(name: str, lines: Lines) -> None:
                         " text; csv:FILE:delimiter[tab] takes them away", file, number + 1,
                         name.partition(":")[0])
         return
+
+
+def _hint_header(name: str, lines: Lines) -> None:
+  """Warns of a first line of different single words, where each of the next has something else."""
+  rows = [lines[i].split("\t") for i in range(min(len(lines), FIRST))]
+  words = [all(map(WORD.fullmatch, row)) for row in rows]
+  if len(rows) > 1 and words[0] and not any(words[1:]) and len(set(rows[0])) == len(rows[0]) > 1:
+    logging.warning("%s:1: %s look like names of columns, and %s: takes the line for an example;"
+                    " if they are names, table:FILE takes them as such", lines.file,
+                    " and ".join(map(repr, rows[0])), name.partition(":")[0])
 
 
 # -------------------------------------------------------------------------------- CSV

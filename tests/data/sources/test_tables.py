@@ -90,6 +90,23 @@ def test_bad_options(tmp_path, options, said):
   assert said in str(e.value)
 
 
+@pytest.mark.parametrize("content, found", [
+    ("en\tde\nA dog.\tEin Hund.\nYes\tJa\n", False),  # nor does a later line have more
+    ("en\tde\nA dog.\tEin Hund.\nYes!\tJa\n", True), ("en\ten\nA dog.\tEin Hund.\n", False),
+    ("source.en\ttarget_de\n4\t5\n", True), ("one\teins\ntwo\tzwei\n", False),
+    ("A dog.\tEin Hund.\nYes!\tJa\n", False), ("en\tde\n", False), ("text\nA dog.\n", False)])
+def test_a_first_line_of_names_is_hinted_at(content, found, tmp_path, warnings):
+  write(tmp_path, "a.tsv", content)
+  open_source("tsv:a.tsv", str(tmp_path))
+  first, second = content.partition("\n")[0].split("\t") if found else ("", "")
+  assert warnings == [
+      f"{tmp_path}/a.tsv:1: {first!r} and {second!r} look like names of columns, and tsv: takes the"
+      " line for an example; if they are names, table:FILE takes them as such"] * found
+  if found:
+    assert open_source("table:a.tsv", str(tmp_path)).columns == (first, second)
+    assert len(warnings) == 1
+
+
 def test_a_csv_that_is_read_as_tsv_is_noticed(tmp_path, warnings):
   write(tmp_path, "a.csv", 'text,label\n"a, b",x\n')
   for kind in ("tsv", "table"):
