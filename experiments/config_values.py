@@ -136,10 +136,13 @@ def _value_at(config: ConfigDict, path: str, name: str) -> Any:
 
 def _nearest_key(config: ConfigDict, path: str, name: str, node: Any, done: str) -> str:
   """A clause that names the key meant by `path`, or the valid ones at `done`."""
+  last = path.rsplit(".", 1)[-1]
+  if last == "path" and (sources := _sources(node, done)):
+    return (f"a source has its folder in its name, as {sources}=KIND:/FOLDER/FILE; those without"
+            f" one are in --{name}.data.path")
   if isinstance(node, (list, tuple)):
     return f"{done} has {len(node)} entries"
   keys = list(_keys(config))
-  last = path.rsplit(".", 1)[-1]
   elsewhere = [key for key in keys if key.rsplit(".", 1)[-1] == last]
   close = (difflib.get_close_matches(path, elsewhere, n=1, cutoff=0)
            or difflib.get_close_matches(path, keys, n=1, cutoff=0.75))
@@ -148,6 +151,13 @@ def _nearest_key(config: ConfigDict, path: str, name: str, node: Any, done: str)
   if isinstance(node, (ConfigDict, dict)):
     return f"{done} has: " + ", ".join(node)
   return f"{done} is not a section"
+
+
+def _sources(node: Any, done: str) -> str:
+  """The key of the sources of data at `done`, or of the section there; "" where there are none."""
+  if isinstance(node, (ConfigDict, dict)) and "source" in node:
+    return f"{done}.source"
+  return done if done.endswith(".data.train") else ""
 
 
 def _keys(node: Any, prefix: str = "") -> Iterator[str]:

@@ -24,6 +24,11 @@ def test_a_mistake_of_a_process(tmp_path):
     ("train", ["--config=configs/nmt_numbers.py:tiny", "over"], 2, "unexpected argument 'over'"),
     ("train", ["--config=configs/nmt_text.py", "--config.data.path=nowhere"], 1,
      "nowhere/train.en: No such file or directory"),
+    ("train", ["--config=configs/nmt_text.py", "--config.data.train.path=x"], 2,
+     "unknown config key --config.data.train.path; a source has its folder in its name, as"
+     " --config.data.train=KIND:/FOLDER/FILE; those without one are in --config.data.path"),
+    ("train", ["--config=configs/nmt_text.py", "--config.evals.val.path=x"], 2,
+     "as --config.evals.val.source=KIND:/FOLDER/FILE; those without one"),
     ("train", ["--config=configs/nmt_numbers.py:tiny", "--config.mesh.data=3"], 1,
      ": data=3 takes 3 devices, and there"),
     ("evaluate", [], 1, "config.json does not exist: no run was started there"),
