@@ -36,6 +36,9 @@ class ConfigParser(flags.ArgumentParser):
   def _load(self, argument: str) -> ConfigDict:
     config = load_config(argument)
     for path in self._overrides:
+      if whole := next((p for p in self._overrides if path.startswith(f"{p}.")), ""):
+        raise UsageError(f"--{self._name}.{path} is a key of --{self._name}.{whole}, which is given"
+                         " whole: put it there")
       value = _value_at(config, path, self._name)
       if isinstance(value, list):
         raise UsageError(

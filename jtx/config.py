@@ -241,7 +241,7 @@ def build(registry: Registry, cfg: ConfigDict, /, *args: Any, what: str = "confi
   Raises:
     ConfigError: an unknown name, an unknown key, or a required key that is unset.
   """
-  constructor = lookup(registry, cfg.name, f"{what}.name")
+  constructor = _constructor_of(registry, cfg, what)
   return constructor(*args, **kwargs_of(constructor, cfg, what), **extra)
 
 
@@ -329,7 +329,20 @@ def _check_sections(hint: Any, value: Any, what: str) -> None:
 def _check_named(registry: Registry, cfg: ConfigDict, what: str) -> None:
   if not isinstance(cfg, ConfigDict) or "name" not in cfg:
     raise ConfigError(f"{what} must be a section with a name: {', '.join(registry)}")
-  check(lookup(registry, cfg.name, f"{what}.name"), cfg, what)
+  check(_constructor_of(registry, cfg, what), cfg, what)
+
+
+def _constructor_of(registry: Registry, cfg: ConfigDict, what: str) -> Callable[..., Any]:
+  """That of a section's name; refuses keys of another name, as where `name` alone was changed."""
+  constructor = lookup(registry, cfg.name, f"{what}.name")
+  known = fields(constructor)
+  for key in (key for key in cfg if key != "name" and key not in known):
+    if others := [name for name in registry if key in fields(registry[name])]:
+      raise ConfigError(
+          f"{what}.{key}: unknown key of {what}.name={cfg.name!r}, but of {', '.join(others)};"
+          f" valid are: {', '.join(known)}; a section of another name is given whole, as"
+          f" {what}='{{\"name\": \"{cfg.name}\", \"KEY\": VALUE}}'")
+  return constructor
 
 
 def check_value(hint: Any, value: Any, what: str) -> None:

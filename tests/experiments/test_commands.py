@@ -27,6 +27,12 @@ def test_a_mistake_of_a_process(tmp_path):
     ("train", ["--config=configs/nmt_text.py", "--config.data.train.path=x"], 2,
      "unknown config key --config.data.train.path; a source has its folder in its name, as"
      " --config.data.train=KIND:/FOLDER/FILE; those without one are in --config.data.path"),
+    ("train", ["--config=configs/nmt_text.py", '--config.tokenizer.kind={"name": "unigram"}',
+               "--config.tokenizer.kind.vocab_size=700"], 2, "--config.tokenizer.kind.vocab_size is"
+     " a key of --config.tokenizer.kind, which is given whole: put it there"),
+    ("train", ["--config=configs/nmt_text.py", "--config.tokenizer.kind.name=unigram"], 1,
+     "config.tokenizer.kind.min_frequency: unknown key of config.tokenizer.kind.name='unigram', but"
+     " of bpe, byte_bpe, wordpiece; valid are: vocab_size,"),
     ("train", ["--config=configs/nmt_text.py", "--config.evals.val.path=x"], 2,
      "as --config.evals.val.source=KIND:/FOLDER/FILE; those without one"),
     ("train", ["--config=configs/nmt_numbers.py:tiny", "--config.mesh.data=3"], 1,
