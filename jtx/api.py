@@ -39,7 +39,7 @@ from jtx.saved import speaking
 from jtx.saved.folder import open_saved
 from jtx.saved.languages import between
 from jtx.saved.pretrained import load_pretrained, load_tokenizer, push_to_hub, save_pretrained
-from jtx.saved.trained import MAX_LENGTH, Cleaner, trained
+from jtx.saved.trained import MAX_LENGTH, Cleaner, trained, warn_of_length
 
 __all__ = ("Answerer", "Classifier", "Detector", "Embedder", "FillMask", "Generator", "Tagger",
            "Translator", "attention", "load_pretrained", "load_tokenizer", "push_to_hub",
@@ -267,6 +267,7 @@ class Generator(Opened):
     elif not method.keys() - {"repetition_penalty"}:
       method["temperature"] = 0.0
     edit(options, method, "method")
+    warn_of_length(self.saved, self.model, max_new_tokens, "a text by max_new_tokens")
     self.generator = TextGenerator(
         self.model, self.params, self.trained.tokenizer,
         method=build(METHODS, options, what="method"), batch_size=batch_size, limits=Limits(

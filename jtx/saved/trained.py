@@ -14,6 +14,8 @@ from jtx.data.ops.captions import Caption
 from jtx.inference import texts
 from jtx.inference.predictions import check_counts
 from jtx.inference.tasks import Input, Trained
+from jtx.interop.export import LONGEST
+from jtx.nn.rope import Rope
 from jtx.saved.folder import Run, Saved, Workdir
 
 MAX_LENGTH = 256  # tokens, of a model that is not known to be trained with fewer or more
@@ -37,6 +39,7 @@ def trained(saved: Saved, model: Any, params: Any, max_length: int | None = None
   check_counts(max_length=max_length, batch_size=batch_size)
   found = lengths(saved) if max_length is None else {"max_length": max_length}
   found["max_length"] = texts.longest(model, found.get("max_length", MAX_LENGTH))
+  warn_of_length(saved, model, found["max_length"], "texts")
   if isinstance(saved, Workdir) and saved.texts is not None:
     found["no_answer"] = saved.texts.get("no_answer")
   return Trained(model, params, saved.tokenizer_for(model), saved.labels() or (),
@@ -50,6 +53,40 @@ def lengths(saved: Saved) -> dict[str, int]:
     return {} if told is None else {"max_length": told}
   rows = [length for _, length, _ in saved.config.phases]
   return saved.data.lengths | ({"max_length": max(rows)} if rows else {})
+
+
+def told_length(saved: Saved, model: Any) -> int | None:
+  """Tokens of texts that a model with rotary positions is for; None where its folder tells none.
+
+  These positions have no end, so nothing refuses longer texts.
+  """
+  positions = (stack.position for stack in model.stacks.values())
+  rope = next((position for position in positions if isinstance(position, Rope)), None)
+  if rope is None or isinstance(saved, Run):
+    return None
+  config = saved.originals().config
+  told = config[LONGEST] if LONGEST in config else None
+  if not isinstance(told, int):
+    return None
+  # Files of scaled positions have the length before or behind it here.
+  before = getattr(rope.scaling, "original_length", told)
+  return max(told, int(before * getattr(rope.scaling, "factor", 1)))
+
+
+def warn_of_length(saved: Saved, model: Any, length: int, what: str) -> None:
+  """Warns where a model may get more tokens than its folder says that it is for.
+
+  Args:
+    saved: the folder.
+    model: of it, or with its layers.
+    length: tokens.
+    what: has so many.
+  """
+  told = told_length(saved, model)
+  if told is not None and length > told:
+    logging.warning("%s: %s may have %d tokens, and its config.json says %s=%d: rotary positions"
+                    " take more, but the model was not trained with them", saved.directory, what,
+                    length, LONGEST, told)
 
 
 def caption_encoder(saved: Saved, model: Any) -> Callable[[str], np.ndarray]:

@@ -93,6 +93,7 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     banner("restore", f"step {start} of {checkpoints.directory}")
   else:
     metrics.warn_of_lost(workdir)
+    phases.warn_of_lengths(config, data.recipe, model)
   if not workdirs.ended(config, checkpoints, start):
     states.check_data(config, data, known, f"the checkpoint of step {start}")
   stream = phases.train_stream(config, data, rows_sharding, start, cursor, epochs)

@@ -12,6 +12,8 @@ from jtx.data.phases import Begun, Phases
 from jtx.data.recipes import Recipe
 from jtx.errors import ConfigError
 from jtx.parallel.sharding import check_batch, local_rows
+from jtx.saved.folder import open_saved
+from jtx.saved.trained import warn_of_length
 from jtx.train.keys import RunKeys
 
 
@@ -98,6 +100,14 @@ def check_lengths(config: ConfigDict, recipe: Recipe, model: Any) -> None:
         raise ConfigError(f"data.ops: texts of {field!r} may have {length} tokens, and the model"
                           f" has {limit} positions; make max_length of the texts, or lengths of the"
                           " layout, shorter")
+
+
+def warn_of_lengths(config: ConfigDict, recipe: Recipe, model: Any) -> None:
+  """Warns where texts may be longer than those that the folder of `init_from` was trained with."""
+  if config.init_from:
+    longest = max((length for phase in phases(config) for length in
+                   recipe.with_length(phase.length).row_lengths().values()), default=0)
+    warn_of_length(open_saved(config.init_from), model, longest, "texts of config.data.ops")
 
 
 def train_stream(config: ConfigDict, data: Dataset, sharding, start: int,

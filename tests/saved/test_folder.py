@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -22,13 +23,15 @@ from jtx.nn.attention import AttentionConfig
 from jtx.nn.block import BlockConfig
 from jtx.nn.layers import FfnConfig
 from jtx.nn.positions import Learned
+from jtx.nn.rope import Linear, Llama3, Rope
 from jtx.nn.stack import StackConfig
 from jtx.saved.folder import Converted, HuggingFace, Run, open_saved
 from jtx.saved.pretrained import load_pretrained, load_tokenizer, save_pretrained
+from jtx.saved.trained import told_length, trained
 from jtx.saved.workdir import load_run, make_checkpoints, open_data
-from jtx.train import loop
+from jtx.train import loop, phases
 from tests.helpers import ROOT, encoder, one_device, tiny_config
-from tests.interop.samples import BERT
+from tests.interop.samples import BERT, MODERNBERT, TOKENIZER, random_params
 from tests.models.test_contract import drawn
 
 WORDS = {"src": "one two three four five", "tgt": "eins zwei drei vier sechs"}
@@ -209,3 +212,47 @@ def test_a_config_that_begins_from_a_run_leaves_the_devices_alone(tmp_path):
       cwd=ROOT, env=one_device(), capture_output=True, text=True, check=False)
   assert done.stdout.split("\n")[:-1] == [
       f"{decoder} False", f"{decoder} False", f"{pairs} False"], done.stderr
+
+
+# ------------------------------------------------------------------ beyond the trained length
+
+@pytest.fixture
+def rotary(tmp_path):
+  """A folder of a model with rotary positions, trained with texts of up to 32 tokens."""
+  folder = tmp_path / "rotary"
+  model = MODERNBERT.clone(vocab_size=TOKENIZER.vocab_size)
+  save_pretrained(str(folder), model, random_params(model), TOKENIZER)
+  config = json.loads((folder / "config.json").read_text())
+  (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32}))
+  return str(folder), model
+
+
+def test_a_length_beyond_that_of_rotary_positions_is_told(rotary, caplog):
+  folder, model = rotary
+  opened, told = open_saved(folder), lambda: [r.getMessage() for r in caplog.records
+                                              if "rotary" in r.getMessage()]
+  params = random_params(model)
+  trained(opened, model, params, max_length=32)
+  config = tiny_config(init_from=folder)
+  recipe = lambda length: types.SimpleNamespace(with_length=lambda _: types.SimpleNamespace(
+      row_lengths=lambda: {"text": length}))
+  phases.warn_of_lengths(config, recipe(32), model)
+  phases.warn_of_lengths(tiny_config(), recipe(33), model)
+  assert not told()
+  trained(opened, model, params, max_length=33)
+  phases.warn_of_lengths(config, recipe(40), model)
+  expected = [
+      f"{folder}: {what} tokens, and its config.json says max_position_embeddings=32: rotary"
+      " positions take more, but the model was not trained with them"
+      for what in ("texts may have 33", "texts of config.data.ops may have 40")]
+  assert told() == expected
+
+
+@pytest.mark.parametrize("scaling, length", [
+    (None, 32), (Linear(factor=4.0), 128), (Llama3(factor=8.0, original_length=8), 64),
+    (Llama3(factor=8.0, original_length=2), 32)])
+def test_a_scaling_makes_the_length_longer(scaling, length, rotary):
+  folder, model = rotary
+  position = Rope() if scaling is None else Rope(scaling=scaling)
+  assert told_length(open_saved(folder), encoder(model, position=position)) == length
+  assert told_length(open_saved(folder), encoder(model, position=Learned(16))) is None
