@@ -5,6 +5,7 @@ from typing import Any, Mapping, Sequence
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
+from jtx.config import edit
 from jtx.errors import ConfigError, nearest
 
 # Arguments that name data, in whose place `tiny` takes what jtx brings.
@@ -112,6 +113,25 @@ def check_depth(args: ConfigDict, layers: int) -> None:
   check_range("freeze", args.freeze, 0, layers, ", the layers of the model")
   if not 0 < args.decay <= 1:
     raise ConfigError(f"config argument decay={args.decay}: must be above 0, and 1 at most")
+
+
+def adapt(c: ConfigDict, args: ConfigDict) -> None:
+  """Makes a config train adapters of rank `args.lora`, and the head, of the model of `args.init`.
+
+  Raises:
+    ConfigError: there is no such model, or another argument says which layers are trained.
+  """
+  if not args.lora:
+    return
+  check_range("lora", args.lora, 0)
+  if c.optim.lr_mults:
+    *first, last = (name for name in ("freeze", "decay", "features") if name in args)
+    raise ConfigError(f"config arguments {', '.join(first)} and {last} have no place beside lora,"
+                      " with which the encoder stays as it is")
+  if not args.init:
+    raise ConfigError(f"config argument lora={args.lora} adapts a trained model: name its folder"
+                      " by init")
+  edit(c, {"model.lora.rank": args.lora})
 
 
 def packed_rows(batch: int, pack: int) -> int:

@@ -19,7 +19,7 @@ from jtx.models.heads import TASKS
 from jtx.saved.folder import open_saved
 
 from . import common
-from .arguments import check_depth, choose, packed_rows
+from .arguments import adapt, check_depth, choose, packed_rows
 from .teaching import TEACHER_ARGS, teach
 
 # Arguments that `finetune` reads; a config adds its own.
@@ -101,14 +101,7 @@ def finetune(c: ConfigDict, args: ConfigDict, task: str) -> None:
     layers = edits["layers"] or tuple(range(args.features != "mix", depth + 1))
     common.apply(c, {"model.features": {**edits, "layers": layers}})
     c.optim.lr_mults = ((r"^(?!extractor|task_head)", 0.0),)  # nor does it decay
-  if args.lora:
-    if c.optim.lr_mults:
-      raise ConfigError("config arguments freeze, decay and features have no place beside lora,"
-                        " with which the encoder stays as it is")
-    if not args.init:
-      raise ConfigError(f"config argument lora={args.lora} adapts a trained model: name its folder"
-                        " by init")
-    common.apply(c, {"model.lora.rank": args.lora})
+  adapt(c, args)
   teach(c, args, "tinybert_task")
   c.batch_size = packed_rows(args.batch, args.pack)
   c.epochs, c.log_every = args.epochs, 50

@@ -32,6 +32,7 @@ ARGS = dict(
     lr=0.0,  # 0 is the recipe's
     freeze=0,  # layers, from the first, that stay as they are, the stem with them
     decay=1.0,  # of the learning rate, from a layer to the one below
+    lora=0,  # rank of adapters, which with the head are all that is trained; of a trained encoder
     tiny=False,  # seconds, on digits
 )
 
@@ -89,6 +90,7 @@ def recipe(c, args, *, batch: int, epochs: float, lr: float, weight_decay: float
   c.optim.schedule = common.schedule("cosine", warmup=warmup)
   c.optim.lr, c.optim.clip_norm = args.lr or lr * c.batch_size / batch, 1.0
   c.optim.lr_mults = images.layer_mults(c.model.stack.num_layers, args)
+  arguments.adapt(c, args)
 
 
 def sweep_positions():

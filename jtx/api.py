@@ -261,12 +261,11 @@ class Generator(Opened):
                beam: int | None = None, batch_size: int = 32, step: int | str | None = None,
                **method: Any):
     super().__init__(directory, step=step, batch_size=batch_size)
-    options = section(METHODS, "sample" if beam is None else "beam")
     if beam is not None:
       method["beam"] = beam
     elif not method.keys() - {"repetition_penalty"}:
       method["temperature"] = 0.0
-    edit(options, method, "method")
+    options = edit(section(METHODS, "sample" if beam is None else "beam"), method, "method")
     warn_of_length(self.saved, self.model, max_new_tokens, "a text by max_new_tokens")
     self.generator = TextGenerator(
         self.model, self.params, self.trained.tokenizer,

@@ -15,6 +15,7 @@ from jtx.data.corpus import files, reader
 from jtx.data.example import place, placed
 from jtx.data.lazy import LazyExamples
 from jtx.data.op import ExampleOp
+from jtx.data.sources.fingerprints import IMAGES, SAMPLES, of_listed
 from jtx.data.sources.registry import Source, open_source
 from jtx.data.tokenizers.delimited import delimited
 from jtx.data.tokenizers.files import TOKENIZER_FILE, from_json, load_tokenizers
@@ -45,6 +46,7 @@ class Dataset:
     self.shares = shares and tuple(shares)  # of `label_shares`, once it was asked for
     self.folders = reader.folders(data.train, data.path)  # of prepared training sources
     self._opened = functools.lru_cache(None)(self._open)
+    self.known_splits = functools.lru_cache(None)(self._known_splits)
     self._warned: set[str] = set()  # paths of broken images
     recipe = recipes.build_ops(data.ops)
     if recipe.augment and self.folders:
@@ -259,6 +261,13 @@ class Dataset:
     prepared = self.prepared_train
     return [{"examples": int(size), "digest": digest}
             for size, digest in zip(prepared.sizes, prepared.digests, strict=True)]
+
+  def _known_splits(self, splits: tuple[tuple[str, ...], ...]) -> dict[str, dict[str, Any]]:
+    """`known_by` of the sources of splits to evaluate on, by their specs."""
+    opened = self._opened if self.recipe.augment else self.sources
+    samples = IMAGES if self.recipe.augment else SAMPLES
+    return {spec: {"examples": len(source), "digest": of_listed(source, samples)}
+            for specs in splits for spec, source in zip(specs, opened(specs), strict=True)}
 
   def num_train_rows(self) -> int:
     """Rows of an epoch's plan; packed together all at once, and not a window at a time."""

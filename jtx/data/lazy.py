@@ -11,7 +11,7 @@ import numpy as np
 from jtx.data.example import Example
 from jtx.data.op import TOKENIZER, Column, ImageOp, LayoutOp
 from jtx.data.order import rng
-from jtx.data.sources.fingerprints import of_images
+from jtx.data.sources.fingerprints import of_listed
 from jtx.data.sources.views import value_of
 from jtx.errors import BadExample, DataError
 
@@ -142,7 +142,7 @@ class LazyExamples:
   @property
   def digests(self) -> list[str]:
     """What each source is known again by."""
-    return [of_images(source) for source in self.sources]
+    return [of_listed(source) for source in self.sources]
 
   def labels(self) -> Iterator[Any]:
     """The label of each example, as its source has it; of files and arrays no image is read."""

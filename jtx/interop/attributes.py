@@ -83,7 +83,8 @@ FREE = frozenset("""
     decoder_start_token_id forced_bos_token_id forced_eos_token_id
     output_attentions output_hidden_states output_past return_dict use_return_dict torchscript
     use_bfloat16 tokenizer_class finetuning_task task_specific_params prefix tie_weights_
-    max_length min_length max_new_tokens min_new_tokens do_sample early_stopping num_beams num_beam_groups diversity_penalty
+    max_length min_length max_new_tokens min_new_tokens
+    do_sample early_stopping num_beams num_beam_groups diversity_penalty
     temperature top_k top_p min_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
     encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores
     return_dict_in_generate remove_invalid_values exponential_decay_length_penalty suppress_tokens

@@ -9,7 +9,7 @@ is the sum of theirs and whose B has a block for each; what is beside the blocks
 import json
 import os
 import re
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping
 
 from flax.traverse_util import flatten_dict
 import numpy as np
@@ -68,13 +68,13 @@ def contents(model: Any, params: Any, model_type: str | None = None,
   rows = family.names.rows_for(bare.heads)
   entries = [part for entry in tables.entries(rows, bare.stacks, shapes)
              for part in of_modules(entry, family, bare)]
-  wholly = {_module(entry.name) for entry in entries
-            if any(c.trains(path) for path, _ in entry.places)}
+  wholly = whole_modules([entry.name for entry in entries
+                          if any(c.trains(path) for path, _ in entry.places)])
   tensors, targets, ranks = {}, [], {}
   for entry in entries:
     target, at = _module(entry.name), [_adapter(flat, path, index) for path, index in entry.places]
-    if target in wholly:
-      if any(at) or not entry.name.endswith((".weight", ".bias")):
+    if any(f"{entry.name}.".startswith(f"{module}.") for module in wholly):
+      if any(at) or not entry.name:
         raise ConfigError(f"model.lora: PEFT has no place for {entry.places[0][0]}, which"
                           + (" has adapters and is trained whole, too" if any(at) else
                              " is trained whole and is no part of a layer"))
@@ -102,6 +102,16 @@ def contents(model: Any, params: Any, model_type: str | None = None,
       "init_lora_weights": True, "inference_mode": True,
       "task_type": next((task for end, task in TASKS.items() if architecture.endswith(end)), None),
   }, tensors
+
+
+def whole_modules(names: Iterable[str]) -> set[str]:
+  """The modules that have parameters, without those that are in one of the others.
+
+  One that is no layer's, such as the query that pools images, goes with all of the module that it
+  is beside other layers in.
+  """
+  modules = {name.rpartition(".")[0] for name in names}
+  return {m for m in modules if not any(m.startswith(f"{other}.") for other in modules)}
 
 
 def of_modules(entry: Entry, family: Family, model: Any) -> list[Entry]:

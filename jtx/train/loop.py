@@ -88,15 +88,16 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   banner("model", program.describe(model))
 
   # ------------------------------------------------------------------ restore
-  state, start, cursor, pending, totals, known, epochs = states.begin(program, checkpoints)
+  begun = states.begin(program, checkpoints)
+  state, start = begun.state, begun.step
   if start:
     banner("restore", f"step {start} of {checkpoints.directory}")
   else:
     metrics.warn_of_lost(workdir)
     phases.warn_of_lengths(config, data.recipe, model)
   if not workdirs.ended(config, checkpoints, start):
-    states.check_data(config, data, known, f"the checkpoint of step {start}")
-  stream = phases.train_stream(config, data, rows_sharding, start, cursor, epochs)
+    states.check_data(config, data, begun.data, f"the checkpoint of step {start}")
+  stream = phases.train_stream(config, data, rows_sharding, start, begun.cursor, begun.epochs)
 
   complete = workdirs.ended(config, checkpoints, start) and workdirs.has_results(workdir)
   names = workdirs.unevaluated(asked, workdir) if complete else evaluators
@@ -105,6 +106,8 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     lacks = f"evaluations that it lacks are made: {', '.join(missing)}" if missing else (
         "it lacks no evaluation")
     banner("done", f"the run of {workdir} is complete; {lacks}; experiments.evaluate makes others")
+  if not workdirs.ended(config, checkpoints, start):
+    states.check_splits(config, data, begun.evals, f"the checkpoint of step {start}")
 
   # Only now, so that a config that can't be run leaves nothing there.
   if processes.is_main():
@@ -115,10 +118,10 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   # --------------------------------------------------------------------- loop
   idle = complete and not missing
-  writer = metrics.MetricWriter(workdir, resume_step=start, pending=pending,
+  writer = metrics.MetricWriter(workdir, resume_step=start, pending=begun.pending,
                                 trackers=() if idle else config.trackers, config=config)
   progress = Progress(config.steps, start, mesh.size, unit=objective.unit, flops=program.flops,
-                      before=totals)
+                      before=begun.totals)
 
   def evaluate_now(names: Iterable[str], step: int) -> None:
     params = program.whole(state.ema if config.optim.ema else state.params)
@@ -126,8 +129,8 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     results = evaluate(task, params, now, step, workdir, writer.write)
     workdirs.rate(config, checkpoints, step, results)
 
-  if pending:
-    evaluate_now(pending, start)
+  if begun.pending:
+    evaluate_now(begun.pending, start)
   stop_at = start if workdirs.ended(config, checkpoints, start) else config.steps
   batches = pipeline.iterate(stream, start, stop_at, threads=config.data.threads,
                              workers=config.data.workers)

@@ -37,6 +37,7 @@ class Start(NamedTuple):
   totals: Mapping[str, float] | None = None  # of `Progress`
   data: Sequence[Mapping[str, Any]] | None = None  # `Dataset.known_by`
   epochs: float | None = None  # passes over the data
+  evals: Mapping[str, Mapping[str, Any]] = {}  # `Dataset.known_splits`
 
 
 def begin(program: Program, checkpoints: Checkpointer) -> Start:
@@ -62,7 +63,8 @@ def begin(program: Program, checkpoints: Checkpointer) -> Start:
   # Older checkpoints have neither evaluations that are due, nor totals, nor what data they know,
   # nor epochs.
   return Start(state, step, tuple(meta["cursor"]), pending=meta.get("pending", ()),
-               totals=meta.get("progress"), data=meta.get("data"), epochs=meta.get("epochs"))
+               totals=meta.get("progress"), data=meta.get("data"), epochs=meta.get("epochs"),
+               evals=meta.get("evals", {}))
 
 
 def check_data(config: ConfigDict, data: Dataset, known: Sequence[Mapping[str, Any]] | None,
@@ -81,15 +83,43 @@ def check_data(config: ConfigDict, data: Dataset, known: Sequence[Mapping[str, A
   now = data.known_by  # also for the checkpoints to come: images may be added while it trains
   if known is None or known == now:
     return
-  changed = [
-      f"{spec} had {old['examples']} examples and has {new['examples']}"
-      if old["examples"] != new["examples"] else f"{spec} has other examples"
-      for spec, old, new in zip(_sources(data, len(known)), known, now) if old != new]
+  changed = [_change(*change) for change in zip(_sources(data, len(known)), known, now)
+             if change[1] != change[2]]
   told = f"the training data has changed since {where} was written: {', '.join(changed)}"
   if config.checkpoint.same_data:
     raise ConfigError(f"{told}; bring it back, choose another workdir to begin anew, or go on with"
                       " the data as it is now by --config.checkpoint.same_data=False")
   logging.warning("%s; the run goes on with the data as it is now", told)
+
+
+def check_splits(config: ConfigDict, data: Dataset, known: Mapping[str, Mapping[str, Any]],
+                 where: str) -> None:
+  """Warns where data to evaluate on has changed since a checkpoint was written.
+
+  Args:
+    config: of the run.
+    data: of the run.
+    known: `Dataset.known_splits` of the checkpoint; {} is of one that has none.
+    where: names the checkpoint.
+  """
+  now = data.known_splits(splits(config))  # also for the checkpoints to come
+  changed = [_change(spec, known[spec], new) for spec, new in now.items()
+             if spec in known and known[spec] != new]
+  if changed:
+    logging.warning("the data to evaluate on has changed since %s was written: %s; scores from here"
+                    " on do not compare with those before", where, ", ".join(changed))
+
+
+def splits(config: ConfigDict) -> tuple[tuple[str, ...], ...]:
+  """The sources of each evaluation."""
+  return tuple(tuple(e.source) for e in config.evals.values() if "source" in e)
+
+
+def _change(spec: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+  """What has changed in a source."""
+  if old["examples"] != new["examples"]:
+    return f"{spec} had {old['examples']} examples and has {new['examples']}"
+  return f"{spec} has other examples"
 
 
 def _sources(data: Dataset, number: int) -> Sequence[str]:
@@ -203,7 +233,7 @@ def save(checkpoints: Checkpointer, state: TrainState, program: Program, data: D
       "config": json.loads(program.config.to_json()), "tokenizers": data.tokenizer_texts(),
       "labels": list(data.labels), "shares": data.shares, "base": program.base_checksums,
       "cursor": [int(i) for i in stream.cursor(step)], "data": data.known_by,
-      "epochs": stream.epochs(step),
+      "evals": data.known_splits(splits(program.config)), "epochs": stream.epochs(step),
       "pending": list(pending), "progress": totals})
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import types
 import zipfile
 
 from absl import logging
@@ -12,7 +13,7 @@ import pytest
 from configs import common
 from jtx.data.dataset import Dataset
 from jtx.errors import ConfigError
-from jtx.train import loop
+from jtx.train import loop, states
 from tests.data.image_files import SMALL, configs, png, write_tree
 from tests.data.sources.test_webdataset import samples, write_tar
 from tests.helpers import logged, losses, tiny_config
@@ -116,6 +117,65 @@ def test_texts_are_known_by_all_that_training_reads(tmp_path):
   shifted = [line.replace("word 8", "wor d8") for line in lines]
   assert len({json.dumps(k) for k in (before, known("edited", edited), known("shifted", shifted),
                                       known("turned", lines[::-1]))}) == 4
+
+
+@pytest.mark.parametrize("spec, written, ops", [
+    ("text:v.txt", lambda texts: "\n".join(texts), (
+        common.op("tokenize", fields=("text",)), common.op("pack", fields=("text",), lengths=(20,)))),
+    ("tsv:v.tsv", lambda texts: "\n".join(f"{text}\tb" for text in texts), (
+        common.op("fields", keep=("src=0", "tgt=1")), common.op("tokenize"),
+        common.op("pack", lengths=(20, 20))))])
+def test_texts_to_evaluate_on_are_known_by_where_they_end(spec, written, ops, tmp_path):
+  def known(name, texts):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / spec.partition(":")[2]).write_text(written(texts) + "\n")
+    c = common.get_config()
+    c.data.path, c.data.train, c.data.ops = str(tmp_path / name), (spec,), ops
+    c.tokenizer.kind = common.tokenizer("bytes")
+    found = Dataset(c.data, c.tokenizer).known_splits(((spec,), (spec, f"{spec}:rows[:9]")))
+    assert found.keys() == {spec, f"{spec}:rows[:9]"}
+    return found[spec]
+
+  texts = [f"word {i}" for i in range(300)]
+  before = known("here", texts)
+  assert before["examples"] == 300 and known("moved", texts) == before
+  # No one of 64 samples; and one, as long as before.
+  assert known("longer", [*texts[:78], "words 78", *texts[79:]]) != before
+  assert known("first", ["wort 0", *texts[1:]]) != before
+
+
+def test_images_to_evaluate_on_are_known_by_their_names(tmp_path):
+  def known(name, **change):
+    (tmp_path / name).mkdir()
+    folder(tmp_path / name, **change)
+    c = common.get_config()
+    c.data.path, c.data.train = str(tmp_path / name), ("images:photos",)
+    c.data.ops = tuple(configs("decode_image", "pad_crop", "images", **SMALL))
+    data = Dataset(c.data, c.tokenizer)
+    assert [data.known_splits((("images:photos",),))["images:photos"]] == data.known_by
+    return data.known_by
+
+  assert known("here") == known("moved") != known("other", first=1)
+
+
+def test_a_change_of_data_to_evaluate_on_is_told(monkeypatch):
+  told = []
+  monkeypatch.setattr(logging, "warning", lambda text, *args: told.append(text % args))
+  config = tiny_config()
+  config.evals = {"a": common.evaluator("loss", source=("text:a", "text:b")),
+                  "c": common.evaluator("loss", source=("text:c",))}
+  found = {"text:a": {"examples": 3, "digest": "x"}, "text:b": {"examples": 4, "digest": "y"},
+           "text:c": {"examples": 5, "digest": "z"}}
+  data = types.SimpleNamespace(
+      known_splits=lambda splits: {spec: found[spec] for specs in splits for spec in specs})
+  for known in ({}, found, {"text:gone": found["text:a"]}):
+    states.check_splits(config, data, known, "the checkpoint")
+  assert not told
+  states.check_splits(config, data, found | {
+      "text:a": {"examples": 2, "digest": "w"}, "text:c": {"examples": 5, "digest": "v"}}, "it")
+  assert told == ["the data to evaluate on has changed since it was written: text:a had 2 examples"
+                  " and has 3, text:c has other examples; scores from here on do not compare with"
+                  " those before"]
 
 
 @pytest.mark.slow

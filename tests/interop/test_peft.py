@@ -164,3 +164,19 @@ def test_a_model_that_pools_has_the_names_of_its_layers_alone():
   layers = [f"encoder.layer.{i}.attention.self.query" for i in range(2)]
   assert (config["target_modules"], config["task_type"]) == (layers, "FEATURE_EXTRACTION")
   assert config["modules_to_save"] is None and len(tensors) == 4
+
+
+def test_a_parameter_beside_layers_goes_with_its_module():
+  """The query by which SigLIP's head pools images is trained, and so the head is saved whole."""
+  fields = huggingface.model_fields({
+      "model_type": "siglip_vision_model", "architectures": ["SiglipVisionModel"],
+      "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12,
+      "image_size": 8, "patch_size": 4})
+  siglip = configs.make_model(FAMILIES["siglip_vision_model"], fields)
+  config, tensors = peft.contents(*of(siglip, "attention/query$"))
+  assert config["target_modules"] == ["encoder.layers.0.self_attn.q_proj"]
+  assert config["modules_to_save"] == ["head"]
+  assert {name.removeprefix("base_model.model.head.") for name in tensors if ".head." in name} == {
+      "probe", "attention.in_proj_weight", "attention.in_proj_bias",
+      *(f"{layer}.{x}" for layer in ("attention.out_proj", "layernorm", "mlp.fc1", "mlp.fc2")
+        for x in ("weight", "bias"))}

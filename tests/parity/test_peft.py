@@ -33,12 +33,11 @@ SIZES = {
     "Dinov2WithRegisters": test_image_kinds.SIZE, "Beit": test_image_kinds.BEIT,
     "CLIP": test_towers.CASES["CLIPModel"], "Siglip": test_towers.CASES["SiglipModel"],
     "CLIPVision": ALONE["CLIPVisionModel"], "CLIPText": ALONE["CLIPTextModel"],
-    "SiglipText": ALONE["SiglipTextModel"],
+    "SiglipText": ALONE["SiglipTextModel"], "SiglipVision": ALONE["SiglipVisionModel"],
 }
 # Where not all linear layers of attention and feed-forward are such in `transformers`.
 LAYERS = {"mixtral": "attention/", "xlnet": "ffn/", "siglip": "(encoder|text_tower).*attention/"}
-# The head of SigLIP's images, which is trained with adapters, has a parameter outside of layers.
-CASES = [(family, name) for family, own in FAMILIES.items() if family != "siglip_vision_model"
+CASES = [(family, name) for family, own in FAMILIES.items()
          for name, heads in own.architectures.items()
          if name == next(iter(own.architectures)) or heads in (
              {"classes"}, {"lm"}, {"mae"}, {"boxes"})]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jtx
-from configs import classify, common
+from configs import classify, common, vit, vit_digits
 from jtx.errors import CheckpointError, ConfigError
 from jtx.models.text_head import HeadConfig
 from jtx.nn import lora
@@ -145,3 +145,25 @@ def test_arguments_that_have_no_place_beside_lora(args, match, folder):
     classify.get_config(f"lora=3,init={folder / 'base'},{args}")
   with pytest.raises(ConfigError, match="lora=3 adapts a trained model"):
     classify.get_config("lora=3")
+
+
+def test_adapters_of_images(tmp_path):
+  """The encoder of a run stays as it is, its positions too; adapters and the head are trained."""
+  base, run = str(tmp_path / "base"), str(tmp_path / "run")
+  loop.run(vit_digits.get_config("tiny").lock(), base, jax.devices()[:1])
+  with pytest.raises(ConfigError, match="freeze and decay have no place beside lora"):
+    vit.get_config(f"init={base},res=8,channels=1,lora=2,freeze=1")
+  with pytest.raises(ConfigError, match="lora=2 adapts a trained model"):
+    vit.get_config("lora=2")
+  c = vit.get_config(f"init={base},res=8,channels=1,crop=none,batch=8,lr=0.01,lora=2")
+  c = common.apply(c, {"epochs": None, "steps": 2, "checkpoint.every": 2, "trackers": ()})
+  loop.run(c.lock(), run, jax.devices()[:1])
+  model, params = open_saved(run).load_adapted()
+  before = flatten_dict(open_saved(base).load()[1], sep="/")
+  after = flatten_dict(params, sep="/")
+  assert model.lora.rank == 2 and any("query/lora_b" in path and x.any()
+                                      for path, x in after.items())
+  frozen = [path for path in before if not path.startswith("task_head/")]
+  assert len(frozen) > 10
+  for path in frozen:
+    np.testing.assert_array_equal(after[path], before[path], err_msg=path)

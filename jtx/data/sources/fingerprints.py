@@ -19,9 +19,9 @@ def fingerprint(source: Any, samples: int = SAMPLES) -> str:
   return hashlib.sha256(text.encode()).hexdigest()
 
 
-def of_images(source: Any) -> str:
-  """A digest of all that a source lists, and of a few of its images."""
-  digest = hashlib.sha256(fingerprint(source, IMAGES).encode())
+def of_listed(source: Any, samples: int = IMAGES) -> str:
+  """A digest of all that a source lists, and of a few of its examples."""
+  digest = hashlib.sha256(fingerprint(source, samples).encode())
   for item in listing(source):
     digest.update(f"{item}\n".encode("utf-8", "surrogateescape") if isinstance(item, str) else
                   np.ascontiguousarray(item))

@@ -25,6 +25,11 @@ class TextSource:
   def __len__(self) -> int:
     return len(self._lines[0])
 
+  def listing(self) -> Iterator[np.ndarray]:
+    """Where lines end."""
+    for lines in self._lines:
+      yield from lines.listing()
+
   def __getitem__(self, i: int) -> dict[str, str]:
     return {key: lines[i] for key, lines in zip(self._keys, self._lines)}
 
