@@ -68,13 +68,13 @@ def contents(model: Any, params: Any, model_type: str | None = None,
   rows = family.names.rows_for(bare.heads)
   entries = [part for entry in tables.entries(rows, bare.stacks, shapes)
              for part in of_modules(entry, family, bare)]
-  wholly = whole_modules([entry.name for entry in entries
-                          if any(c.trains(path) for path, _ in entry.places)])
+  trained = {entry.name for entry in entries if any(c.trains(path) for path, _ in entry.places)}
+  wholly = whole_modules(trained)
   tensors, targets, ranks = {}, [], {}
   for entry in entries:
     target, at = _module(entry.name), [_adapter(flat, path, index) for path, index in entry.places]
-    if any(f"{entry.name}.".startswith(f"{module}.") for module in wholly):
-      if any(at) or not entry.name:
+    if entry.name in trained or any(entry.name.startswith(f"{module}.") for module in wholly):
+      if any(at) or "." not in entry.name:
         raise ConfigError(f"model.lora: PEFT has no place for {entry.places[0][0]}, which"
                           + (" has adapters and is trained whole, too" if any(at) else
                              " is trained whole and is no part of a layer"))

@@ -121,7 +121,8 @@ def test_texts_are_known_by_all_that_training_reads(tmp_path):
 
 @pytest.mark.parametrize("spec, written, ops", [
     ("text:v.txt", lambda texts: "\n".join(texts), (
-        common.op("tokenize", fields=("text",)), common.op("pack", fields=("text",), lengths=(20,)))),
+        common.op("tokenize", fields=("text",)),
+        common.op("pack", fields=("text",), lengths=(20,)))),
     ("tsv:v.tsv", lambda texts: "\n".join(f"{text}\tb" for text in texts), (
         common.op("fields", keep=("src=0", "tgt=1")), common.op("tokenize"),
         common.op("pack", lengths=(20, 20))))])

@@ -180,3 +180,15 @@ def test_a_parameter_beside_layers_goes_with_its_module():
       "probe", "attention.in_proj_weight", "attention.in_proj_bias",
       *(f"{layer}.{x}" for layer in ("attention.out_proj", "layernorm", "mlp.fc1", "mlp.fc2")
         for x in ("weight", "bias"))}
+
+
+def test_a_parameter_of_no_module_is_refused():
+  sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+           "intermediate_size": 12}
+  fields = huggingface.model_fields({
+      "model_type": "siglip", "architectures": ["SiglipModel"],
+      "vision_config": sizes | {"image_size": 8, "patch_size": 4},
+      "text_config": sizes | {"vocab_size": 11, "max_position_embeddings": 6}})
+  siglip = configs.make_model(FAMILIES["siglip"], fields)
+  with pytest.raises(ConfigError, match="no place for logit_scale, which is trained whole"):
+    peft.contents(*of(siglip, "encoder/layers/attention/query$", trained=("logit_scale",)))
