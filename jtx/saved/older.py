@@ -12,6 +12,7 @@ from jtx.config import ConfigDict, completed
 from jtx.config_files import from_plain, read_json
 from jtx.data.ops.registry import OPS
 from jtx.errors import ConfigError
+from jtx.inference.decode import METHODS
 from jtx.models import MODELS
 from jtx.objectives import OBJECTIVES
 from jtx.objectives.terms import TERMS
@@ -74,6 +75,9 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
     config.data.ops = tuple(full(OPS, op) for op in config.data.ops)
   if "texts" in config:
     config.texts.ops = tuple(full(OPS, op) for op in config.texts.ops)
+  for section in (config, config["texts"] if "texts" in config else {}):
+    if decode := section["decode"] if "decode" in section else None:
+      decode.method = full(METHODS, decode.method)
   if "distill" in config:
     config.distill.terms = tuple(full(TERMS, term) for term in config.distill.terms)
   return config

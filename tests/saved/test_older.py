@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from jtx.config import build
+from jtx.config import build, section
+from jtx.config_files import from_plain
 from jtx.errors import ConfigError
+from jtx.inference.decode import METHODS
 from jtx.models import MODELS
 from jtx.nn.rope import Linear, Ntk
 from jtx.saved import older
@@ -108,3 +110,11 @@ def test_todays_configs_stay_as_they_are(tmp_path):
   broken = {key: value for key, value in ENCODER.items() if key != "causal"}
   with pytest.raises(ConfigError, match="has no model.causal"):
     opened(tmp_path, model=broken)
+
+
+def test_a_search_has_the_fields_that_it_has_got_since():
+  decode = {"method": {"name": "beam", "beam": 3}, "batch_size": 7}
+  config = older.with_defaults(from_plain({"decode": decode, "texts": {"ops": [], "decode": decode}}))
+  for found in config.decode, config.texts.decode:
+    assert found.batch_size == 7 and found.method == section(METHODS, "beam", beam=3)
+  assert older.with_defaults(from_plain({"texts": {"ops": [], "decode": None}})).texts.decode is None
