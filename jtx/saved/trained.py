@@ -84,9 +84,9 @@ def warn_of_length(saved: Saved, model: Any, length: int, what: str) -> None:
   """
   told = told_length(saved, model)
   if told is not None and length > told:
-    logging.warning("%s: %s may have %d tokens, and its config.json says %s=%d: rotary positions"
-                    " take more, but the model was not trained with them", saved.directory, what,
-                    length, LONGEST, told)
+    logging.warning("%s: %s may have %d tokens, and by %s in its config.json the model is for %d:"
+                    " rotary positions take more, but it was not trained with them",
+                    saved.directory, what, length, LONGEST, told)
 
 
 def caption_encoder(saved: Saved, model: Any) -> Callable[[str], np.ndarray]:

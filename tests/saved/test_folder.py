@@ -242,8 +242,8 @@ def test_a_length_beyond_that_of_rotary_positions_is_told(rotary, caplog):
   trained(opened, model, params, max_length=33)
   phases.warn_of_lengths(config, recipe(40), model)
   expected = [
-      f"{folder}: {what} tokens, and its config.json says max_position_embeddings=32: rotary"
-      " positions take more, but the model was not trained with them"
+      f"{folder}: {what} tokens, and by max_position_embeddings in its config.json the model is for"
+      " 32: rotary positions take more, but it was not trained with them"
       for what in ("texts may have 33", "texts of config.data.ops may have 40")]
   assert told() == expected
 
