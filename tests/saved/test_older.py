@@ -114,7 +114,8 @@ def test_todays_configs_stay_as_they_are(tmp_path):
 
 def test_a_search_has_the_fields_that_it_has_got_since():
   decode = {"method": {"name": "beam", "beam": 3}, "batch_size": 7}
-  config = older.with_defaults(from_plain({"decode": decode, "texts": {"ops": [], "decode": decode}}))
+  opened = lambda **values: older.with_defaults(from_plain(values))
+  config = opened(decode=decode, texts={"ops": [], "decode": decode})
   for found in config.decode, config.texts.decode:
     assert found.batch_size == 7 and found.method == section(METHODS, "beam", beam=3)
-  assert older.with_defaults(from_plain({"texts": {"ops": [], "decode": None}})).texts.decode is None
+  assert opened(texts={"ops": [], "decode": None}).texts.decode is None
