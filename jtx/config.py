@@ -338,10 +338,9 @@ def _constructor_of(registry: Registry, cfg: ConfigDict, what: str) -> Callable[
   known = fields(constructor)
   for key in (key for key in cfg if key != "name" and key not in known):
     if others := [name for name in registry if key in fields(registry[name])]:
-      raise ConfigError(
-          f"{what}.{key}: unknown key of {what}.name={cfg.name!r}, but of {', '.join(others)};"
-          f" valid are: {', '.join(known)}; a section of another name is given whole, as"
-          f" {what}='{{\"name\": \"{cfg.name}\", \"KEY\": VALUE}}'")
+      raise ConfigError(f"{what}.{key}: unknown key of {what}.name={cfg.name!r}, but of"
+                        f" {', '.join(others)}; valid are: {', '.join(known)}; a section of another"
+                        f" name is given whole, as {what}='{{\"name\": \"{cfg.name}\", ...}}'")
   return constructor
 
 

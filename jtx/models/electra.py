@@ -107,7 +107,7 @@ class Electra(Encoder):
     """The generator's scores float32 [B, K, V] at places [B, K] of the rows."""
     hidden, _ = self.run_generator(batch, train)
     hidden = jnp.take_along_axis(hidden, at[..., None], 1)
-    return self.generator_head(constrain(hidden, "batch", "length", None, uneven=True), self.embed)
+    return self.generator_head(constrain(hidden, "batch", "length", None), self.embed)
 
 
 def encoder_of(model: Any) -> Any:

@@ -171,7 +171,7 @@ class Encoder(Adapted):
     if self.embedding.scale:
       x *= x.shape[-1] ** 0.5
     if self.embedding.types:
-      x += self.type_table[places.types].astype(x.dtype)
+      x += constrain(self.type_table, None, None)[places.types].astype(x.dtype)
     x = self.stack.embed(x, places, self.position_params)
     if self.embedding.norm:
       x = self.embed_norm(x)

@@ -8,7 +8,7 @@ import jax
 
 from jtx.errors import ConfigError
 from jtx.nn import layers, mask_decoder
-from jtx.parallel.sharding import Batch
+from jtx.parallel.sharding import Batch, constrain
 from jtx.ranges import SizeOrNone
 
 
@@ -48,5 +48,6 @@ def decoded(encoder: Any, batch: Batch, train: bool) -> tuple[jax.Array, jax.Arr
   x, ctx = encoder.inputs(batch, train, return_hidden=True)
   hidden, out = encoder.encoder(x, ctx)
   before = out.hidden[-2] if encoder.stack.num_layers > 1 else x
-  queries = before + encoder.decoder_positions[positions].astype(before.dtype)
+  table = constrain(encoder.decoder_positions, None, None)
+  queries = before + table[positions].astype(before.dtype)
   return hidden, mask_decoder.decode(encoder.encoder, queries, before, ctx)

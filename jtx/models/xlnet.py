@@ -84,7 +84,7 @@ class Xlnet(Encoder):
   def predicted(self, batch: Batch, at: jax.Array, train: bool = False) -> jax.Array:
     """Scores float32 [B, K, V] of the tokens at places [B, K], as `streams` predicts them."""
     _, queries = self.streams(batch, at, train)
-    return self.plm_logits(constrain(queries, "batch", "length", None, uneven=True))
+    return self.plm_logits(constrain(queries, "batch", "length", None))
 
   def plm_logits(self, hidden: jax.Array) -> jax.Array:
     """[..., D] to float32 [..., V]."""

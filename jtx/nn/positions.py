@@ -18,6 +18,7 @@ from jtx.errors import ConfigError
 from jtx.nn.bias import OfPositions, PairBias
 from jtx.nn.encodings import sinusoidal
 from jtx.nn.layers import param
+from jtx.parallel.sharding import constrain
 from jtx.ranges import CountOrNone, NotNegative, Positive, Size
 
 Params = Mapping[str, jax.Array]
@@ -193,8 +194,8 @@ class Learned(Position):
 
   def embed(self, x, places, params):
     # A row of several texts may be longer than the table, so that only values can tell.
-    vectors = jnp.asarray(params["position_embedding"]).at[
-        places.positions + self.first_position].get(mode="fill", fill_value=jnp.nan)
+    table = constrain(jnp.asarray(params["position_embedding"]), None, None)
+    vectors = table.at[places.positions + self.first_position].get(mode="fill", fill_value=jnp.nan)
     return x + vectors.astype(x.dtype)
 
   @property

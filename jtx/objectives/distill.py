@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.objectives.distances import cosine_distance, soft_divergence
 from jtx.objectives.mlm import Mlm, hidden_and_scores
-from jtx.objectives.sums import Batch, Sums, weighted_sums
+from jtx.objectives.sums import Batch, Sums, even_slots, weighted_sums
 from jtx.ranges import NotNegative, Positive
 
 
@@ -62,6 +62,7 @@ class Taught(Distill):
       model, params, batch, train, rngs: as of any objective.
       teacher: the teacher's parameters; None leaves its terms out.
     """
+    batch = even_slots(batch)
     hidden, logits, sums = self.sums(model, params, batch, train, rngs)
     if teacher is None:
       return sums

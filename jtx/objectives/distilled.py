@@ -13,7 +13,7 @@ from jtx.nn import layers
 from jtx.nn.taps import Tapped
 from jtx.objectives.contract import OWN, units_of
 from jtx.objectives.distill_classes import as_taught
-from jtx.objectives.sums import Batch, Sums, weighted_sums
+from jtx.objectives.sums import Batch, Sums, even_slots, weighted_sums
 from jtx.objectives.terms import ALWAYS, Both, Soft, Term, check_during, name_of
 
 
@@ -155,6 +155,7 @@ class Distilled:
     params = {key: value for key, value in params.items() if key != OWN}
     if teacher is None:
       return self.task(model, params, batch, train=train, rngs=rngs)
+    batch = even_slots(batch)
     wanted = frozenset().union(*(term.taps for _, term in self.active))
     ours, theirs = Tapped(model, wanted), Tapped(self.model, wanted)
     sums = self.task(ours, params, batch, train=train, rngs=rngs)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.objectives.cross_entropy import vocabulary_sums
-from jtx.objectives.sums import Batch, Sums, weighted_sums
+from jtx.objectives.sums import Batch, Sums, even_slots, weighted_sums
 from jtx.ranges import Positive
 
 
@@ -39,10 +39,14 @@ class ReplacedTokens:
 
     And over all tokens of `replaced_accuracy`; `replaced_share` is what a guess has wrong.
     """
+    slots, batch = batch["mlm_positions"].shape[1], even_slots(batch)
+
     def outputs(m, batch):
       scores = m.generated(batch, batch["mlm_positions"], train)
       key = m.make_rng("dropout") if train else jax.random.key(0)
-      samples = jax.random.categorical(key, jax.lax.stop_gradient(scores))
+      # The draws of a seed are those of one device, of which there are as many as slots.
+      samples = jax.random.categorical(key, jax.lax.stop_gradient(scores[:, :slots]))
+      samples = jnp.pad(samples, ((0, 0), (0, scores.shape[1] - slots)))
       text, replaced = replace(batch, samples)
       batch = {**batch, "text": text}
       return scores, m.outputs(m(batch, train), batch, train=train)[..., 0], replaced

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.objectives.cross_entropy import vocabulary_sums
-from jtx.objectives.sums import Batch, Sums, class_sums, text_weights
+from jtx.objectives.sums import Batch, Sums, class_sums, even_slots, text_weights
 from jtx.parallel.sharding import constrain
 
 
@@ -43,6 +43,8 @@ class Mlm:
   def sums(self, model: nn.Module, params, batch: Batch, train: bool,
            rngs) -> tuple[jax.Array, jax.Array, Sums]:
     """Hidden states [B, T, D], scores of the vocabulary [B, K, V] at masked tokens, and sums."""
+    batch = even_slots(batch)
+
     def outputs(m, batch):
       hidden, scores = hidden_and_scores(m, batch, train)
       if not self.pairs or "label" not in batch:
@@ -63,7 +65,7 @@ def hidden_and_scores(model: nn.Module, batch: Batch, train: bool) -> tuple[jax.
   hidden, states = model.masked_states(batch, train)
   at = jnp.take_along_axis(states, batch["mlm_positions"][..., None], 1)
   # Of long rows the scores are the largest array: each device of a context computes its share.
-  return hidden, model.mlm_logits(constrain(at, "batch", "length", None, uneven=True))
+  return hidden, model.mlm_logits(constrain(at, "batch", "length", None))
 
 
 def pair_weights(batch: Batch) -> jax.Array:

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jtx.parallel.sharding import parts
+
 Batch = Mapping[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight), both scalars
 
@@ -14,6 +16,17 @@ def text_weights(segment_ids: jax.Array, num_texts: int) -> jax.Array:
   """[B, S] float32: 1 for the texts that a row [B, T] has, whose segments are 1, 2, ..."""
   number = segment_ids.max(-1, keepdims=True)
   return (jnp.arange(num_texts) < number).astype(jnp.float32)
+
+
+def even_slots(batch: Batch) -> Batch:
+  """A batch with as many slots of `mlm_positions` and `mlm_labels` as devices can share.
+
+  Those added are empty. Else every device of a context would have the scores of all of them.
+  """
+  if "mlm_labels" not in batch or not (more := -batch["mlm_labels"].shape[1] % parts("residual")):
+    return batch
+  pad = lambda key, value: jnp.pad(batch[key], ((0, 0), (0, more)), constant_values=value)
+  return {**batch, "mlm_positions": pad("mlm_positions", 0), "mlm_labels": pad("mlm_labels", -1)}
 
 
 def weighted_sums(weights: jax.Array, **values: jax.Array) -> Sums:

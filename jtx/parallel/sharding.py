@@ -25,7 +25,7 @@ BATCH_AXES = ("data", "fsdp", "expert")  # that split the rows of a batch
 # logical axis -> choices, each one mesh axis or several that split the dimension together
 TABLE: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "batch": (BATCH_AXES,),
-    "lookups": ("data",),
+    "lookups": (("data", "expert"), "data"),
     "length": ("context",),
     "residual": (("context", "tensor"), "context", "tensor"),  # length, between sub-layers
     "vocab": ("tensor",),
@@ -102,19 +102,16 @@ def _slices(devices: Sequence[jax.Device]) -> int:
   return len({getattr(d, "slice_index", 0) for d in devices}) if devices[0].platform == "tpu" else 1
 
 
-def spec(names: Sequence[str | None], shape: Sequence[int], sizes: Mapping[str, int],
-         uneven: bool = False) -> PartitionSpec:
-  """The partition of an array with logical axis `names` on mesh axes of `sizes`.
-
-  With `uneven` a dimension is split by an axis that does not divide it, too.
-  """
+def spec(names: Sequence[str | None], shape: Sequence[int],
+         sizes: Mapping[str, int]) -> PartitionSpec:
+  """The partition of an array with logical axis `names` on mesh axes of `sizes`."""
   used, parts = set(), []
   for name, size in zip(names, shape, strict=True):
     part = None
     for choice in TABLE[name] if name is not None else ():
       axes = _wider_than_one(choice, sizes)
       even = size % math.prod(sizes[a] for a in axes) == 0
-      if axes and used.isdisjoint(axes) and (even or uneven):
+      if axes and used.isdisjoint(axes) and even:
         part = axes if len(axes) > 1 else axes[0]
         used.update(axes)
         break
@@ -127,21 +124,34 @@ def _wider_than_one(choice: str | tuple[str, ...], sizes: Mapping[str, int]) -> 
   return tuple(a for a in axes if sizes[a] > 1)
 
 
-def constrain(x: jax.Array, *names: str | None, uneven: bool = False) -> jax.Array:
+def _meant_for(name: str, sizes: Mapping[str, int]) -> tuple[str, ...]:
+  """The mesh axes that split a dimension of this name if all of them together divide it."""
+  return _wider_than_one(TABLE[name][0], sizes) if TABLE[name] else ()
+
+
+def constrain(x: jax.Array, *names: str | None) -> jax.Array:
   """Asks XLA to lay out activation `x` by its logical axis names, inside `jax.set_mesh`.
 
-  XLA pads what `uneven` lets it split into unequal parts.
+  What does not divide is not split: XLA would pad it, and gets gradients of lookups wrong then.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
     return x
-  return jax.lax.with_sharding_constraint(x, spec(names, x.shape, dict(mesh.shape), uneven))
+  return jax.lax.with_sharding_constraint(x, spec(names, x.shape, dict(mesh.shape)))
+
+
+def parts(name: str) -> int:
+  """Into how many parts the mesh in scope splits a dimension of this name, if it divides."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.size <= 1:
+    return 1
+  return math.prod(mesh.shape[a] for a in _meant_for(name, mesh.shape))
 
 
 def gather_rows(x: jax.Array) -> jax.Array:
   """Residuals [B, T, D], for a sub-layer whose kernels `tensor` splits: each device has whole rows.
 
-  Between sub-layers devices share the rows by their length (Korthikanti et al. 2022, section 4.2.2),
+  Between sub-layers devices share rows by their length (Korthikanti et al. 2022, section 4.2.2),
   so that norms, dropout and what is kept for the way back are not the same on all of them.
   """
   return _exchanged(x, ("batch", "residual", None), ("batch", "length", None))
@@ -177,9 +187,12 @@ def with_whole(function: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arr
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.size <= 1:  # 0 is none; that of a process by itself has not all axes
     return function(x, kernel)
-  sizes = dict(mesh.shape)
-  needed = spec(whole(names), kernel.shape, sizes, "vocab" in names)
-  if spec(names, kernel.shape, sizes) == needed:
+  placed, needed = (spec(n, kernel.shape, mesh.shape) for n in (names, whole(names)))
+  if "vocab" in names and x.ndim == 3 and needed[list(names).index("vocab")] is None:
+    # Devices of `tensor`, all of which have the whole kernel, would else share the products by
+    # their width, and sum the logits of all tokens.
+    x = _exchanged(x, ("batch", "length", None), ("batch", "residual", None))
+  if placed == needed:
     return function(x, kernel)
   return _with_whole(function, tuple(names), x, kernel)
 
@@ -191,23 +204,16 @@ def whole(names: Sequence[str]) -> tuple[str | None, ...]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _with_whole(function, names, x, kernel):
-  return function(x, _gathered(kernel, names))
+  return function(x, constrain(kernel, *whole(names)))
 
 
 def _gradients(function, names, kept, gradient):
   x, kernel = kept
-  gathered = _gathered(kernel, names)
+  gathered = constrain(kernel, *whole(names))
   of_x, = jax.linear_transpose(lambda x: function(x, gathered), x)(gradient)
   of_kernel, = jax.linear_transpose(lambda kernel: function(x, kernel), gathered)(gradient)
   # One product for the whole of it, too, and then a sum of which each device takes its part.
-  part = constrain(_gathered(of_kernel, names), *names, uneven="vocab" in names)
-  return of_x, constrain(part, *names)
-
-
-def _gathered(kernel, names):
-  # A vocabulary that `tensor` does not divide is split unevenly, or else devices would share the
-  # products by their width, and sum the logits of all of it.
-  return constrain(kernel, *whole(names), uneven="vocab" in names)
+  return of_x, constrain(constrain(of_kernel, *whole(names)), *names)
 
 
 _with_whole.defvjp(lambda function, names, x, kernel: (
@@ -258,7 +264,7 @@ def replicated_dimensions(boxed: Any, mesh: Mesh) -> list[str]:
   for names, x in zip(jax.tree.leaves(axes, is_leaf=lambda n: isinstance(n, tuple)),
                       jax.tree.leaves(plain), strict=True):
     for name, size in zip(names, x.shape, strict=True):
-      axes = _wider_than_one(TABLE[name][0], mesh.shape) if TABLE[name] else ()
+      axes = _meant_for(name, mesh.shape)
       if size % math.prod(mesh.shape[a] for a in axes):
         ways = " x ".join(f"{a}={mesh.shape[a]}" for a in axes)
         found[f"{name}={size} (not divisible by {ways})"] = None

@@ -81,9 +81,9 @@ def test_values_are_those_of_one_device_and_residuals_are_shared(kind, mesh, len
 
 
 @pytest.mark.parametrize("sizes", [dict(tensor=4), dict(fsdp=2, tensor=4)], ids=str)
-def test_a_vocabulary_that_tensor_does_not_divide_is_shared_all_the_same(sizes):
-  """No device has the logits of all 10 words, and none are summed over devices."""
-  embed, x = Embed(10, D, 1.0), normal(0, B, 3, D)
+def test_rows_are_shared_for_a_vocabulary_that_tensor_does_not_divide(sizes):
+  """No device has the logits of all 12 tokens of a row, and none are summed over devices."""
+  embed, x = Embed(10, D, 1.0), normal(0, B, 12, D)
   table = normal(1, 10, D)
 
   def loss(table, x):
@@ -104,6 +104,6 @@ def test_a_vocabulary_that_tensor_does_not_divide_is_shared_all_the_same(sizes):
   for a, b in zip((found, *of), (logits, *gradients), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
   rows = B // sizes.get("fsdp", 1)
-  assert f"f32[{rows},3,3]" in program
+  assert f"f32[{rows},3,10]" in program
   sums = [line for line in program.splitlines() if " all-reduce(" in line]
-  assert not any(",3,10]" in line.split(" all-reduce(")[0] for line in sums), sums
+  assert not any("12,10]" in line.split(" all-reduce(")[0] for line in sums), sums

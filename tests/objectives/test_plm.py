@@ -143,7 +143,8 @@ def test_spans_are_of_up_to_so_many_tokens_and_everywhere():
   assert counts.min() > 10 and counts.max() < 90
 
 
-@pytest.mark.parametrize("axes", [dict(data=2, context=2), dict(context=4)])
+@pytest.mark.parametrize("axes", [dict(data=2, context=2), dict(context=4),
+                                  dict(tensor=2, context=2)])
 def test_loss_and_gradients_are_the_same_on_any_mesh(axes):
   """Of packed rows, whose streams together are as long as no number of devices divides."""
   random, m, T = np.random.default_rng(3), model(11), 8

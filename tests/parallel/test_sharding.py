@@ -118,10 +118,19 @@ def test_axes_of_size_one_are_left_out():
   assert sharding.spec(("embed", "mlp"), (8, 8), sizes) == P("context", None)
 
 
-def test_unequal_parts():
-  sizes = dict(data=1, fsdp=2, expert=1, tensor=1, context=4)
+def test_what_does_not_divide_is_not_split():
+  sizes = dict(data=1, fsdp=2, expert=1, tensor=2, context=4)
   assert sharding.spec(("batch", "length"), (4, 13), sizes) == P("fsdp", None)
-  assert sharding.spec(("batch", "length"), (4, 13), sizes, uneven=True) == P("fsdp", "context")
+  assert sharding.spec(("batch", "residual"), (4, 16), sizes) == P("fsdp", ("context", "tensor"))
+  assert sharding.spec(("batch", "residual"), (4, 12), sizes) == P("fsdp", "context")
+  assert sharding.spec(("batch", "residual"), (4, 6), sizes) == P("fsdp", "tensor")
+
+
+def test_parts_of_a_dimension_on_the_mesh_in_scope():
+  names = ("length", "residual", "batch", "vocab", "norm", "layers")
+  assert [sharding.parts(name) for name in names] == [1] * 6
+  with jax.set_mesh(mesh(data=2, tensor=2, context=2)):
+    assert [sharding.parts(name) for name in names] == [2, 4, 2, 2, 1, 1]
 
 
 def test_spec_wants_a_name_a_dimension():
