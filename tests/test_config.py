@@ -228,7 +228,7 @@ def test_lists_become_tuples():
     ({"size": 1, "features": 3, "width": 2},
      "model.features: unknown key of model.name='thing', but of layer; valid are: size, inner,"
      " label, rate, kinds, flag, position; a section of another name is given whole, as"
-     " model='{\"name\": \"thing\", \"KEY\": VALUE}'"),
+     " model='{\"name\": \"thing\", ...}'"),
     ({"size": 1, "inner": {"depths": 1}}, "model.inner.depths: unknown key; did you mean 'depth'?"),
 ])
 def test_builds_that_are_refused(changes, message):
