@@ -108,7 +108,7 @@ def shrink(c) -> None:
   if c.model.embedding.width:
     c.model.embedding.width = 16
   c.steps, c.batch_size, c.log_every = 4, 8, 2
-  c.phases = ((0.5, 32, 8), (0.5, 64, 4))
+  c.phases = ((0.5, 32, 8), (0.5, 64, 8))
   c.optim.accumulate = 1
   if "warmup" in c.optim.schedule:
     c.optim.schedule.warmup = 2.0

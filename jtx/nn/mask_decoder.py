@@ -12,7 +12,7 @@ from jtx.nn.attention import LayerKind
 from jtx.nn.block import Block, Context
 from jtx.nn.kinds import of_layer
 from jtx.nn.stack import Stack, StackConfig
-from jtx.parallel.sharding import unbox
+from jtx.parallel.sharding import gather_rows, unbox
 
 STEPS = 2
 
@@ -49,9 +49,9 @@ def decode(stack: Stack, queries: jax.Array, source: jax.Array, ctx: Context) ->
   block = Block(segment.block, (LayerKind(*of_layer(config, name)),), config.position,
                 dtype=stack.dtype, parent=None)
   tables = config.position.stack_tables(segment.block.attention.sizes(queries.shape[-1]))
-  ctx = ctx.replace(source=source, params={name: params[name] for name in tables},
+  ctx = ctx.replace(source=gather_rows(source), params={name: params[name] for name in tables},
                     return_weights=False, return_hidden=False)
   for _ in range(STEPS):
     rngs = {"dropout": stack.make_rng("dropout")} if ctx.train else {}
     queries = block.apply({"params": layer}, queries, ctx, rngs=rngs)[0]
-  return queries
+  return gather_rows(queries)

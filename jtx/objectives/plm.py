@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.objectives.cross_entropy import vocabulary_sums
-from jtx.objectives.sums import Batch, Sums, even_slots
+from jtx.objectives.sums import Batch, Sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,6 @@ class Plm:
 
   def __call__(self, model: nn.Module, params, batch: Batch, *, train: bool, rngs=None) -> Sums:
     """Sums over predicted tokens of `loss` and `accuracy`."""
-    batch = even_slots(batch)
     at, labels = batch["mlm_positions"], batch["mlm_labels"]
     seen = seen_in_order(at, labels >= 0, batch["text"].shape[1])
     scores = model.apply({"params": params}, {**batch, "text_pairs": seen}, at, train, rngs=rngs,

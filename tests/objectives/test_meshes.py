@@ -11,10 +11,13 @@ import pytest
 from jtx.models.encoder import BERT_STACK
 from jtx.models.masked import MaskedConfig
 from jtx.models.text_head import HeadConfig
+from jtx.models.xlnet import Xlnet
+from jtx.nn.transformer_xl import TransformerXl
 from jtx.objectives.distill import Distill
 from jtx.objectives.distilled import Distilled
 from jtx.objectives.electra import ReplacedTokens
 from jtx.objectives.mlm import Mlm
+from jtx.objectives.plm import Plm
 from jtx.objectives.sums import even_slots
 from jtx.objectives.terms import Soft
 from jtx.parallel import sharding
@@ -27,12 +30,15 @@ ENCODER = encoder(vocab_size=V, width=8, num_layers=2, mlm=True, block=block(
     BERT_STACK.block, num_heads=2, ffn_dim=12, dropout=0.1))
 PAIRS = ENCODER.clone(head=HeadConfig(task="next_sentence", transform="tanh"))
 DECODED = ENCODER.clone(masked=MaskedConfig(positions=T))
+XLNET = Xlnet(vocab_size=V, plm=True, stack=encoder(
+    vocab_size=V, width=8, num_layers=2, position=TransformerXl(),
+    block=block(num_heads=2, ffn_dim=12, dropout=0.1)).stack)
 ELECTRA = test_electra.MODEL
 TAUGHT = Distill(teacher="folder").taught_by(ENCODER)
 SOFT = Distilled(Mlm(), (Soft(),), teacher="folder", model=ENCODER)
 CASES = {"mlm": (ENCODER, Mlm()), "pairs": (PAIRS, Mlm(pairs=True)), "decoder": (DECODED, Mlm()),
          "electra": (ELECTRA, ReplacedTokens()), "taught": (ENCODER, TAUGHT),
-         "soft": (ENCODER, SOFT)}
+         "soft": (ENCODER, SOFT), "plm": (XLNET, Plm())}
 MESHES = {"context": dict(context=4), "both": dict(tensor=2, context=2),
           "fsdp": dict(fsdp=2, tensor=2, context=2), "tensor": dict(data=2, tensor=2)}
 
@@ -50,7 +56,7 @@ def batch():
 
 
 @pytest.mark.parametrize("case, mesh", one_fast_row(
-    ("mlm", "both"), ("electra", "both"), ("pairs", "fsdp"), ("decoder", "tensor"),
+    ("mlm", "both"), ("plm", "both"), ("electra", "both"), ("pairs", "fsdp"), ("decoder", "tensor"),
     ("decoder", "both"), ("taught", "fsdp"), ("soft", "both"), ("mlm", "context"),
     ("electra", "context")))
 def test_losses_and_gradients_are_those_of_one_device(case, mesh):
