@@ -53,6 +53,7 @@ SKIPPED = {
     "jtx.objectives.mixing": "mixup and CutMix, which a config may turn on",
     "jtx.objectives.rows": "texts of several fields as rows of one batch",
     "jtx.objectives.with_lm": "next tokens' loss beside that of a task, which is off in these",
+    "jtx.objectives.contract": "what every objective offers, as a Protocol",
     "jtx.objectives.sums": "names with their sums and weights",
     "jtx.nn.activations": "GELU and others by their names",
     "jtx.nn.bias": "biases of logits as functions of places, which these models have not",

@@ -200,9 +200,8 @@ class Block(nn.Module):
     norm = self.config.norm.make
     y = gather_rows(norm("attention_norm")(x))
     z = gather_rows(norm("ffn_norm")(x)) if self.config.parallel == "own_norms" else y
-    y, z = scatter_rows(self_attention(y)), scatter_rows(feed_forward(z))
-    y = x + self.scaled("attention_norm", y, ctx, skipped)
-    y += self.scaled("ffn_norm", z, ctx, skipped)
+    y = x + self.scaled("attention_norm", scatter_rows(self_attention(y)), ctx, skipped)
+    y += self.scaled("ffn_norm", scatter_rows(feed_forward(z)), ctx, skipped)
     return constrain(y, "batch", "residual", None)
 
   def scaled(self, name: str, y: jax.Array, ctx: Context,

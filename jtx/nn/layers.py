@@ -87,7 +87,7 @@ class Embed(nn.Module):
     tokens = constrain(tokens, "lookups", None)
     x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
     x = constrain(constrain(x, "lookups", None, "embed"), "batch", "length", None)
-    return constrain(x, "batch", "residual", None)  # in two steps, the second of which sends nothing
+    return constrain(x, "batch", "residual", None)  # in two steps: the second sends nothing
 
   def attend(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., V]
     x, embedding = x.astype(self.dtype), self.embedding.astype(self.dtype)

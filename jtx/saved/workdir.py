@@ -2,7 +2,7 @@
 
 import functools
 import os
-from typing import Any, Mapping
+from typing import Any, Collection, Mapping
 
 from absl import logging
 import jax
@@ -135,6 +135,13 @@ def has_results(workdir: str) -> bool:
     logging.warning("%s; the final evaluation is made anew", e)
     return False
   return True
+
+
+def told_complete(workdir: str, missing: Collection[str]) -> str:
+  """Says of a finished run, for the log, which evaluations are still made of it."""
+  lacks = f"evaluations that it lacks are made: {', '.join(missing)}" if missing else (
+      "it lacks no evaluation")
+  return f"the run of {workdir} is complete; {lacks}; experiments.evaluate makes others"
 
 
 def unevaluated(config: ConfigDict, workdir: str) -> list[str]:

@@ -93,21 +93,16 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
   if start:
     banner("restore", f"step {start} of {checkpoints.directory}")
   else:
-    metrics.warn_of_lost(workdir)
     phases.warn_of_lengths(config, data.recipe, model)
-  if not workdirs.ended(config, checkpoints, start):
-    states.check_data(config, data, begun.data, f"the checkpoint of step {start}")
-  stream = phases.train_stream(config, data, rows_sharding, start, begun.cursor, begun.epochs)
-
-  complete = workdirs.ended(config, checkpoints, start) and workdirs.has_results(workdir)
+  over = workdirs.ended(config, checkpoints, start)
+  complete = over and workdirs.has_results(workdir)
   names = workdirs.unevaluated(asked, workdir) if complete else evaluators
   missing = checked({name: evaluators[name] for name in names}, data)
   if complete:
-    lacks = f"evaluations that it lacks are made: {', '.join(missing)}" if missing else (
-        "it lacks no evaluation")
-    banner("done", f"the run of {workdir} is complete; {lacks}; experiments.evaluate makes others")
-  if not workdirs.ended(config, checkpoints, start):
-    states.check_splits(config, data, begun.evals, f"the checkpoint of step {start}")
+    banner("done", workdirs.told_complete(workdir, missing))
+  if not over:
+    states.check_same(config, data, begun)
+  stream = phases.train_stream(config, data, rows_sharding, start, begun.cursor, begun.epochs)
 
   # Only now, so that a config that can't be run leaves nothing there.
   if processes.is_main():
@@ -131,9 +126,8 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   if begun.pending:
     evaluate_now(begun.pending, start)
-  stop_at = start if workdirs.ended(config, checkpoints, start) else config.steps
-  batches = pipeline.iterate(stream, start, stop_at, threads=config.data.threads,
-                             workers=config.data.workers)
+  batches = pipeline.iterate(stream, start, start if over else config.steps,
+                             threads=config.data.threads, workers=config.data.workers)
   watchdog.start()
   step, scored = start, workdirs.scored_by(config)
   for step, batch in enumerate(notice.reading(batches), start + 1):

@@ -90,6 +90,8 @@ class MetricWriter:
       return
     storage.make_folder(workdir)
     path = os.path.join(workdir, METRICS_FILE)
+    if not resume_step:
+      _warn_of_lost(workdir, path)
     self._trackers = open_trackers(trackers, Run(workdir, config, resume_step))
     self._lines = storage.Lines(path, _lines_until(path, resume_step, pending))
 
@@ -120,10 +122,9 @@ class MetricWriter:
       tracker.close()
 
 
-def warn_of_lost(workdir: str) -> None:
+def _warn_of_lost(workdir: str, path: str) -> None:
   """Tells that a run begins at step 0 where another has left metrics, which are dropped then."""
-  path = os.path.join(workdir, METRICS_FILE)
-  if jax.process_index() != 0 or not storage.exists(path):
+  if not storage.exists(path):
     return
   steps = [_step_of(line) for line in storage.read_text(path, errors="replace").splitlines()]
   if last := max((step for step in steps if step < math.inf), default=0):

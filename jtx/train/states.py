@@ -67,6 +67,17 @@ def begin(program: Program, checkpoints: Checkpointer) -> Start:
                evals=meta.get("evals", {}))
 
 
+def check_same(config: ConfigDict, data: Dataset, begun: Start) -> None:
+  """Compares the data with those that the checkpoint which a run goes on from was written with.
+
+  Raises:
+    ConfigError: as `check_data` does.
+  """
+  where = f"the checkpoint of step {begun.step}"
+  check_data(config, data, begun.data, where)
+  check_splits(config, data, begun.evals, where)
+
+
 def check_data(config: ConfigDict, data: Dataset, known: Sequence[Mapping[str, Any]] | None,
                where: str) -> None:
   """Raises ConfigError where the training data has changed since a checkpoint was written.

@@ -61,13 +61,16 @@ def batch():
     ("electra", "context")))
 def test_losses_and_gradients_are_those_of_one_device(case, mesh):
   (model, objective), sizes = CASES[case], MESHES[mesh]
-  teacher = {"teacher": jax.tree.map(jnp.flip, drawn(ENCODER))} if case in ("taught", "soft") else {}
+  teacher = {}
+  if case in ("taught", "soft"):
+    teacher = {"teacher": jax.tree.map(jnp.flip, drawn(ENCODER))}
   params, rows = drawn(model), batch()
   if case == "pairs":
     rows["label"] = rows["text"][:, :2] % 2
 
   def loss(params, rows):
-    sums = objective(model, params, rows, train=True, rngs={"dropout": jax.random.key(3)}, **teacher)
+    sums = objective(model, params, rows, train=True, rngs={"dropout": jax.random.key(3)},
+                     **teacher)
     return sum(value / weight for name, (value, weight) in sums.items() if "loss" in name), sums
 
   gradient = jax.value_and_grad(loss, has_aux=True)
