@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.nn import layers
-from jtx.parallel.sharding import platform
+from jtx.parallel.sharding import constrain, platform
 from jtx.ranges import Layers, Size
 
 
@@ -108,9 +108,10 @@ class Conv(nn.Module):
                           ("patch", "patch", "channels", "conv"))
     kernel -= kernel.mean((0, 1, 2))
     kernel /= jnp.sqrt(kernel.var((0, 1, 2)) + 1e-10)
-    return jax.lax.conv_general_dilated(
+    y = jax.lax.conv_general_dilated(
         x.astype(self.dtype), kernel.astype(self.dtype), (self.stride, self.stride), "SAME",
         dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return constrain(y, "batch", None, None, "conv")  # for the gradient: see jtx.models.backbone
 
 
 class GroupNorm(nn.Module):
