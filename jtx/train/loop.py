@@ -94,13 +94,12 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
     banner("restore", f"step {start} of {checkpoints.directory}")
   else:
     phases.warn_of_lengths(config, data.recipe, model)
-  over = workdirs.ended(config, checkpoints, start)
-  complete = over and workdirs.has_results(workdir)
+  complete = workdirs.ended(config, checkpoints, start) and workdirs.has_results(workdir)
   names = workdirs.unevaluated(asked, workdir) if complete else evaluators
   missing = checked({name: evaluators[name] for name in names}, data)
   if complete:
     banner("done", workdirs.told_complete(workdir, missing))
-  if not over:
+  if not workdirs.ended(config, checkpoints, start):
     states.check_same(config, data, begun)
   stream = phases.train_stream(config, data, rows_sharding, start, begun.cursor, begun.epochs)
 
@@ -126,8 +125,9 @@ def _run(config: ConfigDict, workdir: str, devices: Sequence[jax.Device] | None,
 
   if begun.pending:
     evaluate_now(begun.pending, start)
-  batches = pipeline.iterate(stream, start, start if over else config.steps,
-                             threads=config.data.threads, workers=config.data.workers)
+  stop_at = start if workdirs.ended(config, checkpoints, start) else config.steps
+  batches = pipeline.iterate(stream, start, stop_at, threads=config.data.threads,
+                             workers=config.data.workers)
   watchdog.start()
   step, scored = start, workdirs.scored_by(config)
   for step, batch in enumerate(notice.reading(batches), start + 1):
