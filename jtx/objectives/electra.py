@@ -44,7 +44,7 @@ class ReplacedTokens:
     def outputs(m, batch):
       scores = m.generated(batch, batch["mlm_positions"], train)
       key = m.make_rng("dropout") if train else jax.random.key(0)
-      # The draws of a seed are those of one device, of which there are as many as slots.
+      # Of the batch's own slots alone, so that a seed draws the same on any mesh.
       samples = jax.random.categorical(key, jax.lax.stop_gradient(scores[:, :slots]))
       samples = jnp.pad(samples, ((0, 0), (0, scores.shape[1] - slots)))
       text, replaced = replace(batch, samples)

@@ -105,7 +105,7 @@ def _slices(devices: Sequence[jax.Device]) -> int:
 def spec(names: Sequence[str | None], shape: Sequence[int],
          sizes: Mapping[str, int]) -> PartitionSpec:
   """The partition of an array with logical axis `names` on mesh axes of `sizes`."""
-  used, parts = set(), []
+  used, partition = set(), []
   for name, size in zip(names, shape, strict=True):
     part = None
     for choice in TABLE[name] if name is not None else ():
@@ -115,8 +115,8 @@ def spec(names: Sequence[str | None], shape: Sequence[int],
         part = axes if len(axes) > 1 else axes[0]
         used.update(axes)
         break
-    parts.append(part)
-  return PartitionSpec(*parts)
+    partition.append(part)
+  return PartitionSpec(*partition)
 
 
 def _wider_than_one(choice: str | tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -178,9 +178,11 @@ def with_whole(function: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arr
   it sums in x's type, one after the other. What is kept for the way back is the part, which is
   gathered there once more, and of the gradient a device keeps its part.
 
+  For a vocabulary that `tensor` does not divide, devices share the rows of x by their length.
+
   Args:
     function: linear in both, such as a product.
-    x: activations.
+    x: activations [..., D].
     kernel: a parameter, in the type of x.
     names: logical, of the kernel.
   """
@@ -189,8 +191,7 @@ def with_whole(function: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arr
     return function(x, kernel)
   placed, needed = (spec(n, kernel.shape, mesh.shape) for n in (names, whole(names)))
   if "vocab" in names and x.ndim == 3 and needed[list(names).index("vocab")] is None:
-    # Devices of `tensor`, all of which have the whole kernel, would else share the products by
-    # their width, and sum the logits of all tokens.
+    # Devices of `tensor` would else share the product by x's width, and sum all tokens' logits.
     x = _exchanged(x, ("batch", "length", None), ("batch", "residual", None))
   if placed == needed:
     return function(x, kernel)

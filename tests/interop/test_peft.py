@@ -26,6 +26,11 @@ GPT2 = decoder(vocab_size=11, width=8, num_layers=2, position=Learned(max_length
                block=block(decoder(vocab_size=11).stack.block, num_heads=2, ffn_dim=32))
 
 
+def tiny(values):
+  """A model by the values of a config.json."""
+  return configs.make_model(FAMILIES[values["model_type"]], huggingface.model_fields(values))
+
+
 def of(model, *names, **fields):
   model = model.clone(lora=LoraConfig(rank=2, alpha=3.0, names=names, **fields))
   return model, drawn(model)
@@ -96,23 +101,21 @@ def test_layers_have_the_names_of_modules():
 
 
 def test_a_tensor_whose_parameters_are_in_modules_of_their_own():
-  fields = huggingface.model_fields({
+  nomic = tiny({
       "model_type": "nomic_bert", "architectures": ["NomicBertModel"], "vocab_size": 11,
       "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4,
       "intermediate_size": 12})
-  config, tensors = peft.contents(*of(configs.make_model(FAMILIES["nomic_bert"], fields),
-                                      "attention/(query|value)$"))
+  config, tensors = peft.contents(*of(nomic, "attention/(query|value)$"))
   assert config["target_modules"] == [f"layers.0.self_attn.{x}_proj" for x in "qv"]
   assert not config["rank_pattern"]
   assert {x.shape for x in tensors.values()} == {(2, 8), (8, 2)}
 
 
 def test_parameters_that_are_in_no_layer():
-  fields = huggingface.model_fields({
+  mixtral = tiny({
       "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 11,
       "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
       "num_key_value_heads": 2, "intermediate_size": 12, "num_local_experts": 2})
-  mixtral = configs.make_model(FAMILIES["mixtral"], fields)
   with pytest.raises(ConfigError, match="names: decoder/layers/ffn/router/kernel is of no linear"):
     peft.contents(*of(mixtral, "ffn/router"))
   with pytest.raises(ConfigError, match="trained whole and is no part of a layer"):
@@ -121,11 +124,10 @@ def test_parameters_that_are_in_no_layer():
 
 def test_a_classifier_is_saved_whole():
   """PEFT saves `classifier` in any case, so layers in it may not be named again."""
-  fields = huggingface.model_fields({
+  roberta = tiny({
       "model_type": "roberta", "architectures": ["RobertaForSequenceClassification"],
       "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
       "intermediate_size": 12, "max_position_embeddings": 8})
-  roberta = configs.make_model(FAMILIES["roberta"], fields)
   config, tensors = peft.contents(*of(roberta, "query$"))
   assert config["modules_to_save"] == ["classifier"]
   assert {name for name in tensors if "lora" not in name} == {
@@ -168,11 +170,10 @@ def test_a_model_that_pools_has_the_names_of_its_layers_alone():
 
 def test_a_parameter_beside_layers_goes_with_its_module():
   """The query by which SigLIP's head pools images is trained, and so the head is saved whole."""
-  fields = huggingface.model_fields({
+  siglip = tiny({
       "model_type": "siglip_vision_model", "architectures": ["SiglipVisionModel"],
       "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12,
       "image_size": 8, "patch_size": 4})
-  siglip = configs.make_model(FAMILIES["siglip_vision_model"], fields)
   config, tensors = peft.contents(*of(siglip, "attention/query$"))
   assert config["target_modules"] == ["encoder.layers.0.self_attn.q_proj"]
   assert config["modules_to_save"] == ["head"]
@@ -185,10 +186,9 @@ def test_a_parameter_beside_layers_goes_with_its_module():
 def test_a_parameter_of_no_module_is_refused():
   sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
            "intermediate_size": 12}
-  fields = huggingface.model_fields({
+  siglip = tiny({
       "model_type": "siglip", "architectures": ["SiglipModel"],
       "vision_config": sizes | {"image_size": 8, "patch_size": 4},
       "text_config": sizes | {"vocab_size": 11, "max_position_embeddings": 6}})
-  siglip = configs.make_model(FAMILIES["siglip"], fields)
   with pytest.raises(ConfigError, match="no place for logit_scale, which is trained whole"):
     peft.contents(*of(siglip, "encoder/layers/attention/query$", trained=("logit_scale",)))
