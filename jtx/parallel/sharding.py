@@ -87,14 +87,18 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[jax.Device] | None = N
         f"config.mesh ({text}): {asked} takes {number}, and {there}"
         + ("" if free else "; set one axis to -1 to fill in what is left"))
   types, slices = (AxisType.Auto,) * len(AXES), _slices(devices)
-  if slices == 1:
-    return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=types, devices=devices)
+  if slices == 1:  # `jax.make_mesh` takes axes of a v4 or v5p only that whole axes of it make up
+    placed = mesh_utils.create_device_mesh(tuple(sizes.values()), devices,
+                                           allow_split_physical_axes=True)
+    return Mesh(placed, AXES, axis_types=types)
   if sizes["data"] % slices:
     raise ConfigError(f"config.mesh ({text}): data must be a multiple of the {slices} slices, which"
                       " only the data centre's network joins")
   inside = (sizes["data"] // slices, *(sizes[axis] for axis in AXES[1:]))
   across = (slices, *[1] * len(AXES[1:]))
-  return Mesh(mesh_utils.create_hybrid_device_mesh(inside, across, devices), AXES, axis_types=types)
+  placed = mesh_utils.create_hybrid_device_mesh(inside, across, devices,
+                                                allow_split_physical_axes=True)
+  return Mesh(placed, AXES, axis_types=types)
 
 
 def _slices(devices: Sequence[jax.Device]) -> int:

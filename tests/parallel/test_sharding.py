@@ -28,14 +28,19 @@ def boxed(shape, *names):
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """A stand-in for one of a slice of 2x2."""
+  """A stand-in for one of a slice of 2x2, or of another size."""
   id: int
   slice_index: int
-  platform: str = "tpu"
   device_kind: str = "TPU v5 lite"
+  size: tuple[int, int] = (2, 2)
+  platform: str = "tpu"
   core_on_chip: int = 0
   process_index = property(lambda self: self.slice_index)
-  coords = property(lambda self: (self.id % 2, self.id // 2 % 2, 0))
+
+  @property
+  def coords(self):
+    x, y = self.size
+    return self.id % x, self.id // x % y, self.id // (x * y)
 
 
 def test_slices_of_a_tpu_are_split_over_data():
@@ -47,6 +52,17 @@ def test_slices_of_a_tpu_are_split_over_data():
     assert {d.slice_index for d in found[half:].flat} == {1}
   with pytest.raises(ConfigError, match="data must be a multiple of the 2 slices"):
     mesh(fsdp=8, devices=chips)
+
+
+@pytest.mark.parametrize("sizes", [dict(data=8, fsdp=8), dict(data=2, fsdp=32),
+                                   dict(fsdp=8, tensor=2, context=4), dict(fsdp=64)], ids=str)
+def test_axes_need_not_be_those_of_the_chips_network(sizes):
+  """Of a v5p's 4 x 4 x 4, of which JAX splits none by itself."""
+  chips = [Chip(i, 0, "TPU v5", (4, 4)) for i in range(64)]
+  found = mesh(**sizes, devices=chips)
+  assert {axis: n for axis, n in found.shape.items() if n > 1} == {
+      axis: n for axis, n in sizes.items() if n > 1}
+  assert set(found.devices.flat) == set(chips)
 
 
 def test_mesh_sizes():
