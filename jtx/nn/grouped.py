@@ -5,16 +5,18 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from jtx.nn.kernels import grouped
 from jtx.parallel.sharding import platform
 
-LEAST_ROWS, MOST_ROWS = 8, 256  # of a block
+ROWS = (8, 16, 32, 64, 128, 256)  # of a block
 
 
 def grouped_product(x: jax.Array, kernels: jax.Array, sizes: jax.Array) -> jax.Array:
   """Rows of x times the kernel of their group.
 
-  Accelerators have an operation for it. On a CPU that multiplies all rows with all kernels, so the
-  rows go through block by block instead.
+  Accelerators have kernels for it. The operation that JAX has, `ragged_dot`, multiplies all rows
+  with all kernels on a CPU, so the rows go through block by block instead; on a GPU it does the
+  same, and on a TPU in its gradient.
 
   Args:
     x: [M, D], the rows of group 0 first, then those of group 1, and so on.
@@ -26,28 +28,10 @@ def grouped_product(x: jax.Array, kernels: jax.Array, sizes: jax.Array) -> jax.A
   """
   if platform() == "cpu":
     return product_in_blocks(x, kernels, sizes)
+  if grouped.supports(platform(), kernels):
+    return grouped.product(x, kernels, sizes, platform())
   y = jax.lax.ragged_dot(x, kernels, sizes)
   return jnp.where((jnp.arange(len(x)) < sizes.sum())[:, None], y, 0)
-
-
-def _blocks(rows: int, sizes: jax.Array) -> tuple[int, tuple[jax.Array, ...], jax.Array]:
-  """Blocks of rows that cover the groups, none of them rows of two.
-
-  Returns:
-    Rows of a block; group, first row and number of rows of each block; and how many there are.
-  """
-  number = len(sizes)
-  block = LEAST_ROWS
-  while block < MOST_ROWS and 8 * block * number <= rows:
-    block *= 2  # an eighth of a group: what blocks are filled up with is little
-  of_group = -(-sizes // block)
-  most = -(-rows // block) + number
-  index = jnp.arange(most)
-  ends = jnp.cumsum(of_group)
-  group = jnp.minimum(jnp.searchsorted(ends, index, side="right"), number - 1)
-  inside = (index - (ends - of_group)[group]) * block
-  first = (jnp.cumsum(sizes) - sizes)[group] + inside
-  return block, (group, first, jnp.clip(sizes[group] - inside, 0, block)), ends[-1]
 
 
 @functools.partial(jax.jit, inline=False)
@@ -63,7 +47,7 @@ def _in_blocks(x, kernels, sizes):
 
 def _product(x, kernels, sizes, transposed):
   """[M, D] times [E, D, F], or with the kernels transposed [M, F] times [E, D, F]."""
-  block, (group, first, number), used = _blocks(len(x), sizes)
+  block, group, first, number, used = grouped.blocks_of(x, sizes, ROWS)
   padded = jnp.pad(x, ((0, block), (0, 0)))  # a block may begin at the last row
   width = kernels.shape[1 if transposed else 2]
 
@@ -85,7 +69,7 @@ def _forward(x, kernels, sizes):
 
 def _backward(kept, dy):
   x, kernels, sizes = kept
-  block, (group, first, number), used = _blocks(len(x), sizes)
+  block, group, first, number, used = grouped.blocks_of(x, sizes, ROWS)
   pad = lambda a: jnp.pad(a, ((0, block), (0, 0)))
   inputs, cotangents = pad(x), pad(dy)
 

@@ -10,6 +10,7 @@ import pytest
 from jtx.errors import ConfigError
 from jtx.nn.experts import Experts
 from jtx.nn.grouped import grouped_product
+from jtx.nn.kernels import grouped
 from jtx.nn.layers import FfnConfig
 from jtx.nn.mixture import ExpertsConfig
 from jtx.nn.shapes import shapes_of
@@ -65,22 +66,26 @@ def test_experts_are_a_loop_over_experts(fields):
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(b).max())
 
 
+@pytest.mark.parametrize("kind", ["cpu", "tpu", "gpu"])
 @pytest.mark.parametrize("sizes", [[5, 0, 70, 1], [0, 0, 0, 0], [76, 0, 0, 0], [19, 19, 19, 19],
-                                   [0, 0, 3, 60]], ids=str)
-def test_rows_go_through_the_kernel_of_their_group(sizes):
+                                   [0, 0, 3, 60], [130, 0, 200, 5]], ids=str)
+def test_rows_go_through_the_kernel_of_their_group(kind, sizes):
   """Also with groups of no rows, and rows behind the last group."""
   random = np.random.default_rng(2)
-  x, kernels = random.normal(size=(76, 5)), random.normal(size=(4, 5, 3))
+  product = grouped_product if kind == "cpu" else functools.partial(
+      grouped.product, kind=kind, interpret=True)
+  rows, (D, F) = max(76, sum(sizes) + 9), (32, 48) if kind == "gpu" else (5, 3)
+  x, kernels = random.normal(size=(rows, D)), random.normal(size=(4, D, F))
   group = np.repeat(np.arange(4), sizes)
-  expected = np.zeros((76, 3))
+  expected = np.zeros((rows, F))
   expected[:len(group)] = np.einsum("md,mdf->mf", x[:len(group)], kernels[group])
-  dy = random.normal(size=(76, 3))
+  dy = random.normal(size=(rows, F))
   dx, dkernels = np.zeros_like(x), np.zeros_like(kernels)
   for row, g in enumerate(group):
     dx[row] = dy[row] @ kernels[g].T
     dkernels[g] += np.outer(x[row], dy[row])
   f32 = lambda a: jnp.asarray(a, jnp.float32)
-  y, back = jax.vjp(lambda x, k: grouped_product(x, k, jnp.array(sizes)), f32(x), f32(kernels))
+  y, back = jax.vjp(lambda x, k: product(x, k, jnp.array(sizes)), f32(x), f32(kernels))
   for a, b in zip((y, *back(f32(dy))), (expected, dx, dkernels), strict=True):
     np.testing.assert_allclose(a, b, atol=1e-4)
 

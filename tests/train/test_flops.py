@@ -12,6 +12,7 @@ from jtx.compile.declared import declared_data
 from jtx.data import pipeline
 from jtx.nn.attention import AttentionConfig
 from jtx.nn.block import BlockConfig, Context
+from jtx.nn.kernels import grouped
 from jtx.nn.layers import FfnConfig
 from jtx.nn.mixture import ExpertsConfig
 from jtx.nn.positions import Places
@@ -237,13 +238,16 @@ def test_a_step_goes_back_no_further_than_to_what_is_trained(edits):
   assert products["head"] == products["all"] / 3 + 2 * tokens * width * tags
 
 
-def test_ragged_products_and_their_gradients():
+@pytest.mark.parametrize("product", [
+    jax.lax.ragged_dot, lambda *args: grouped.product(*args, "tpu"),
+    lambda *args: grouped.product(*args, "gpu")], ids=["ragged_dot", "tpu", "gpu"])
+def test_grouped_products_and_their_gradients(product):
   """A row goes through the kernel of its group alone, forward and in both of the way back."""
-  M, D, F, groups = 6, 3, 5, 4
-  product = lambda x, kernels, sizes: (jax.lax.ragged_dot(x, kernels, sizes) ** 2).sum()
+  M, D, F, groups = 256, 32, 48, 4
+  loss = lambda x, kernels, sizes: (product(x, kernels, sizes) ** 2).sum()
   args = array(M, D), array(groups, D, F), jax.ShapeDtypeStruct((groups,), jnp.int32)
-  assert flops.count(product, *args) == 2 * M * D * F
-  assert flops.count(jax.grad(product, (0, 1)), *args) == 3 * 2 * M * D * F
+  assert flops.count(loss, *args) == 2 * M * D * F
+  assert flops.count(jax.grad(loss, (0, 1)), *args) == 3 * 2 * M * D * F
 
 
 def test_concrete_arguments_and_float_result():

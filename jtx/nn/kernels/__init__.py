@@ -1,1 +1,1 @@
-"""Kernels of attention, one a file; `jtx.nn.attend` chooses among them."""
+"""Kernels: of attention, among which `jtx.nn.attend` chooses, of positions, of groups of rows."""
