@@ -183,10 +183,12 @@ class Attention(nn.Module):
       return q, projected, None
     keys_from = with_position if source is x else position.add(source, key_places, params)
     axes = ("embed", "kv_heads", "kv")
+    of_keys = lambda x: constrain(x, "batch", "length", "kv_heads", "kv")
     init = (lambda *args: like(query, self.init_std, *args)) if self.aligned else None
     key = self.dense("key", (c.kv_heads, H), axes, init=init, prefix=prefix)
-    k = position.rotate(self.qk_norm(f"{prefix}key_norm", key(keys_from)), key_places, params)
-    v = self.dense("value", (c.kv_heads, c.v_head_dim or H), axes, prefix=prefix)(source)
+    k = of_keys(key(keys_from))
+    k = position.rotate(self.qk_norm(f"{prefix}key_norm", k), key_places, params)
+    v = of_keys(self.dense("value", (c.kv_heads, c.v_head_dim or H), axes, prefix=prefix)(source))
     return q, Projections(keep(k, "projected"), keep(v, "projected")), Project(query, key)
 
   def score_vector(self, head_dim: int, prefix: str = "") -> jax.Array | None:

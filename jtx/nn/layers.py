@@ -86,8 +86,10 @@ class Embed(nn.Module):
     """
     tokens = constrain(tokens, "lookups", None)
     x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
-    x = constrain(constrain(x, "lookups", None, "embed"), "batch", "length", None)
-    return constrain(x, "batch", "residual", None)  # in two steps: the second sends nothing
+    x = constrain(x, "lookups", None, "embed")
+    # One mesh axis at a time, since of two at once XLA gathers all: the last sends nothing.
+    x = constrain(constrain(x, "lookups", "length", "embed"), "batch", "length", None)
+    return constrain(x, "batch", "residual", None)
 
   def attend(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., V]
     x, embedding = x.astype(self.dtype), self.embedding.astype(self.dtype)

@@ -107,3 +107,28 @@ def test_rows_are_shared_for_a_vocabulary_that_tensor_does_not_divide(sizes):
   assert f"f32[{rows},3,10]" in program
   sums = [line for line in program.splitlines() if " all-reduce(" in line]
   assert not any("12,10]" in line.split(" all-reduce(")[0] for line in sums), sums
+
+
+@pytest.mark.parametrize("sizes", [dict(fsdp=2, context=2), dict(data=2, fsdp=2, context=2)],
+                         ids=str)
+def test_no_device_has_the_whole_vectors_of_all_tokens_that_are_looked_up(sizes):
+  """Of a table shared by its width over two axes, devices exchange parts over one at a time."""
+  embed, tokens, table = Embed(10, D, 1.0), jnp.arange(B * 8).reshape(B, 8) % 10, normal(1, 10, D)
+  mixed = normal(2, B, 8, D)
+  step = jax.value_and_grad(lambda table, tokens, mixed: (
+      embed.apply({"params": {"embedding": table}}, tokens) * mixed).sum())
+  expected, gradient = step(table, tokens, mixed)
+  m = on(sizes)
+  with jax.set_mesh(m):
+    place = lambda *axes: jax.sharding.NamedSharding(m, P(*axes))
+    args = (jax.device_put(table, place(None, ("fsdp", "context"))),
+            jax.device_put(tokens, place(("data", "fsdp"))),
+            jax.device_put(mixed, place(("data", "fsdp"), "context")))
+    step = jax.jit(step, out_shardings=(place(), place(None, ("fsdp", "context"))))
+    found, of_table = step(*args)
+    program = step.lower(*args).compile().as_text()
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  np.testing.assert_allclose(of_table, gradient, rtol=1e-5, atol=1e-5)
+  rows = B // sizes.get("data", 1)
+  assert f"f32[{rows},8,{D // 4}]" in program
+  assert f"f32[{rows},8,{D}]" not in program

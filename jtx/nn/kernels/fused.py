@@ -76,7 +76,9 @@ def on_mesh(run, q, k, v, rows, bias, pairwise, words):
   batch, length, heads, _ = q_spec
   of_queries, of_keys = jax.P(batch, length), jax.P(batch, None)
   each = lambda part, tree: jax.tree.map(lambda _: part, tree)
-  keys_spec = jax.P(batch, None, heads, None)
+  # Keys are gathered inside, where the sum of their gradient is shared on the way back.
+  apart = length if length == spec(("batch", "length"), k.shape[:2], sizes)[1] else None
+  keys_spec = jax.P(batch, apart, heads, None)
   specs = (
       q_spec, keys_spec, keys_spec,
       Rows(q_segments=each(of_queries, rows.q_segments), k_segments=each(of_keys, rows.k_segments),
@@ -88,10 +90,11 @@ def on_mesh(run, q, k, v, rows, bias, pairwise, words):
           each(jax.P(heads), pairwise.params), of_queries, of_keys),
       jax.P())
 
-  def local(*operands):
-    part = operands[0].shape
-    at = tuple(_index(axes, sizes) * size for axes, size in zip(q_spec, part[:3]))
-    return run(*operands, (at[0], at[2], at[1]))
+  def local(q, k, v, *others):
+    at = tuple(_index(axes, sizes) * size for axes, size in zip(q_spec, q.shape[:3]))
+    if apart is not None:
+      k, v = (jax.lax.all_gather(x, apart, axis=1, tiled=True) for x in (k, v))
+    return run(q, k, v, *others, (at[0], at[2], at[1]))
 
   return jax.shard_map(local, in_specs=specs, out_specs=q_spec, check_vma=False)(
       q, k, v, rows, bias, pairwise, words)

@@ -250,6 +250,8 @@ def test_each_device_has_its_rows_heads_and_queries(mesh):
   # Those of a tile are of the device's own rows, heads and block of queries, and of 8 keys or H.
   assert rows * heads * (7 if sizes["context"] > 1 else 8) * 8 in products
   assert max(products) == rows * heads * 8 * 8
+  # Of the sum of keys' gradients a device gets its own part.
+  assert ("reduce-scatter" in text) == (sizes["context"] > 1)
   if sizes["context"] == 1:
     for sent in ("all-gather", "all-to-all", "collective-permute"):
       assert sent not in text
