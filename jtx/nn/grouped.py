@@ -76,10 +76,11 @@ def _backward(kept, dy):
   def body(i, total):
     cut = lambda a: jax.lax.dynamic_slice_in_dim(a, first[i], block)
     rows = jnp.where((jnp.arange(block) < number[i])[:, None], cut(inputs), 0)
-    return total.at[group[i]].add(rows.T @ cut(cotangents))
+    return total.at[group[i]].add(jnp.matmul(
+        rows.T, cut(cotangents), preferred_element_type=jnp.float32))
 
-  dkernels = jax.lax.fori_loop(0, used, body, jnp.zeros_like(kernels))
-  return _product(dy, kernels, sizes, True), dkernels, None
+  dkernels = jax.lax.fori_loop(0, used, body, jnp.zeros(kernels.shape, jnp.float32))
+  return _product(dy, kernels, sizes, True), dkernels.astype(kernels.dtype), None
 
 
 _in_blocks.defvjp(_forward, _backward)

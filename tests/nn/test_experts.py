@@ -90,6 +90,14 @@ def test_rows_go_through_the_kernel_of_their_group(kind, sizes):
     np.testing.assert_allclose(a, b, atol=1e-4)
 
 
+def test_gradients_of_many_rows_are_summed_in_float32():
+  """In bfloat16 a sum of blocks of 256 ones would stop at 65,536."""
+  rows = 131_072
+  x, kernels = jnp.ones((rows, 4), jnp.bfloat16), jnp.zeros((1, 4, 4), jnp.bfloat16)
+  _, back = jax.vjp(lambda kernels: grouped_product(x, kernels, jnp.array([rows])), kernels)
+  np.testing.assert_array_equal(back(x)[0].astype(jnp.float32), rows)
+
+
 MESHES = [dict(expert=4, data=2), dict(expert=2, fsdp=2, tensor=2), dict(expert=4, context=2)]
 
 
