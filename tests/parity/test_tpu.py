@@ -103,6 +103,16 @@ def test_attention_is_fused_on_other_chips_and_meshes(topology, mesh, config):
     assert result["kernels"][f"{name} (Pallas, Mosaic)"]["count"] >= 1
 
 
+def test_a_mixture_of_experts_has_kernels_of_groups():
+  """XLA's own gradients of products of groups would be of all rows with all experts."""
+  _, result = report(
+      "--config=configs/shakespeare.py:tiny", "--topology=v5e:1x1", "--vocab_size=65",
+      "--config.model.stack.block.ffn.experts.number=4", "--config.model.stack.block.ffn.bias=False")
+  layers, kernels = 2, result["kernels"]
+  assert kernels["gmm (Pallas, Mosaic)"]["runs"] >= layers * 2 * 2  # in and out, both ways
+  assert kernels["tgmm (Pallas, Mosaic)"]["runs"] == layers * 2
+
+
 # Attention between sides of which one is a block of a length that is no multiple of 8.
 ACROSS = """
 from jtx.compile import topologies
