@@ -72,8 +72,7 @@ def test_experts_are_a_loop_over_experts(fields):
 def test_rows_go_through_the_kernel_of_their_group(kind, sizes):
   """Also with groups of no rows, and rows behind the last group."""
   random = np.random.default_rng(2)
-  product = grouped_product if kind == "cpu" else functools.partial(
-      grouped.product, kind=kind, interpret=True)
+  product = grouped_product if kind == "cpu" else functools.partial(grouped.product, kind=kind)
   rows, (D, F) = max(76, sum(sizes) + 9), (32, 48) if kind == "gpu" else (5, 3)
   x, kernels = random.normal(size=(rows, D)), random.normal(size=(4, D, F))
   group = np.repeat(np.arange(4), sizes)

@@ -38,8 +38,10 @@ def test_a_mixture_of_experts_has_kernels_of_groups():
   """XLA's own products of groups would be of all rows with all experts."""
   done, result = compiled(
       "--config=configs/shakespeare.py:tiny", "--topology=h100:1", "--vocab_size=65",
-      "--config.model.stack.block.ffn.experts.number=4", "--config.model.stack.block.ffn.bias=False")
+      "--config.model.stack.block.ffn.experts.number=4",
+      "--config.model.stack.block.ffn.bias=False")
   assert done.returncode == 0, done.stderr
   layers, kernels = 2, result["kernels"]
-  assert kernels["grouped_program (Pallas, Triton)"]["runs"] == layers * 2 * 2  # in and out, both ways
+  # in and out, both ways
+  assert kernels["grouped_program (Pallas, Triton)"]["runs"] == layers * 2 * 2
   assert kernels["grouped_gradient_program (Pallas, Triton)"]["runs"] == layers * 2

@@ -107,7 +107,8 @@ def test_a_mixture_of_experts_has_kernels_of_groups():
   """XLA's own gradients of products of groups would be of all rows with all experts."""
   _, result = report(
       "--config=configs/shakespeare.py:tiny", "--topology=v5e:1x1", "--vocab_size=65",
-      "--config.model.stack.block.ffn.experts.number=4", "--config.model.stack.block.ffn.bias=False")
+      "--config.model.stack.block.ffn.experts.number=4",
+      "--config.model.stack.block.ffn.bias=False")
   layers, kernels = 2, result["kernels"]
   assert kernels["gmm (Pallas, Mosaic)"]["runs"] >= layers * 2 * 2  # in and out, both ways
   assert kernels["tgmm (Pallas, Mosaic)"]["runs"] == layers * 2

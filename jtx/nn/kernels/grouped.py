@@ -12,6 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jtx.parallel.sharding import platform
+
 TPU_ROWS, TPU_ROW_BYTES = (128, 256, 512), 2048  # of a tile, and of one row in it
 GPU_ROWS, GPU_WIDTH, GPU_ROW_BYTES = (16, 32, 64, 128), 128, 128
 LEAST = 16  # rows and columns of a product on a GPU
@@ -40,7 +42,8 @@ def blocks_of(x: jax.Array, sizes: jax.Array, choices: Sequence[int]) -> Blocks:
   group = jnp.minimum(jnp.searchsorted(ends, index, side="right"), number - 1)
   inside = (index - (ends - of_group)[group]) * rows
   first = (jnp.cumsum(sizes) - sizes)[group] + inside
-  return Blocks(rows, group, first, jnp.clip(sizes[group] - inside, 0, rows), ends[-1])
+  return Blocks(rows, group, first, used=ends[-1],
+                number=jnp.clip(sizes[group] - inside, 0, rows))
 
 
 def supports(kind: str, kernels: jax.Array) -> bool:
@@ -48,49 +51,48 @@ def supports(kind: str, kernels: jax.Array) -> bool:
   return kind == "tpu" or kind == "gpu" and all(n % LEAST == 0 for n in kernels.shape[1:])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def product(x: jax.Array, kernels: jax.Array, sizes: jax.Array, kind: str,
-            interpret: bool = False) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def product(x: jax.Array, kernels: jax.Array, sizes: jax.Array, kind: str) -> jax.Array:
   """Rows of x times the kernel of their group.
 
   Args:
     x: [M, D], the rows of group 0 first, then those of group 1, and so on.
     kernels: [E, D, F].
     sizes: [E] int32, rows of each group; what is behind the last group's is zeros in the result.
-    kind: of the platform, "tpu" or "gpu".
-    interpret: run the programs as JAX operations, on any platform.
+    kind: of the platform, "tpu" or "gpu"; on another the programs run as JAX operations.
 
   Returns:
     [M, F].
   """
-  return _rows(x, kernels, sizes, kind, interpret)
+  return _rows(x, kernels, sizes, kind)
 
 
-def _rows(x, kernels, sizes, kind, interpret, transposed=False):
+def _rows(x, kernels, sizes, kind, *, transposed=False):
   """The product, or that with [E, F, D] transposed."""
   if kind == "gpu":
-    y = _on_gpu(x, kernels, sizes, interpret, transposed)
+    y = _on_gpu(x, kernels, sizes, transposed)
   else:
     from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm  # takes a third of a second
-    y = gmm(_filled(x, kernels), kernels, sizes, x.dtype, _tiles(x, kernels),
-            transpose_rhs=transposed, interpret=interpret)
+    y = gmm(_filled(x, kernels), kernels, sizes, x.dtype, tiling=_tiles(x, kernels),
+            transpose_rhs=transposed, interpret=platform() != kind)
   # Kernels leave anything behind the last group.
   return jnp.where((jnp.arange(len(x)) < sizes.sum())[:, None], y[:len(x)], 0)
 
 
-def _gradients(kind, interpret, kept, dy):
+def _gradients(kind, kept, dy):
   x, kernels, sizes = kept
   if kind == "gpu":
-    dkernels = _gradient_on_gpu(x, dy, sizes, kernels, interpret)
+    dkernels = _gradient_on_gpu(x, dy, sizes, kernels)
   else:
     from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
-    dkernels = tgmm(_filled(x, kernels).swapaxes(0, 1), _filled(dy, kernels), sizes, kernels.dtype,
-                    _tiles(x, kernels), interpret=interpret)
-  return _rows(dy, kernels, sizes, kind, interpret, transposed=True), dkernels, None
+    dkernels = tgmm(_filled(x, kernels).swapaxes(0, 1), _filled(dy, kernels), sizes,
+                    preferred_element_type=kernels.dtype, tiling=_tiles(x, kernels),
+                    interpret=platform() != kind)
+  return _rows(dy, kernels, sizes, kind, transposed=True), dkernels, None
 
 
-product.defvjp(lambda x, kernels, sizes, kind, interpret: (
-    _rows(x, kernels, sizes, kind, interpret), (x, kernels, sizes)), _gradients)
+product.defvjp(lambda x, kernels, sizes, kind: (
+    _rows(x, kernels, sizes, kind), (x, kernels, sizes)), _gradients)
 
 
 def _tiles(x: jax.Array, kernels: jax.Array) -> tuple[int, int, int]:
@@ -108,45 +110,45 @@ def _filled(x: jax.Array, kernels: jax.Array) -> jax.Array:
   return jnp.pad(x, ((0, -len(x) % _tiles(x, kernels)[0]), (0, 0)))
 
 
-def _on_gpu(x, kernels, sizes, interpret, transposed):
+def _on_gpu(x, kernels, sizes, transposed):
   (M, D), F = x.shape, kernels.shape[1 if transposed else 2]
   blocks = blocks_of(x, sizes, GPU_ROWS)
   rows, width = blocks.rows, math.gcd(F, GPU_WIDTH)
-  depth = math.gcd(D, GPU_ROW_BYTES // x.dtype.itemsize)
-  return _call(
-      functools.partial(_grouped_program, transposed, rows, width, depth),
-      (len(blocks.group), F // width), (blocks.group, blocks.first, blocks.number),
-      (_behind(x, rows), kernels), jax.ShapeDtypeStruct((M + rows, F), x.dtype), 2 * M * D * F,
-      interpret)
+  program = functools.partial(
+      _grouped_program, transposed=transposed, rows=rows, width=width,
+      depth=math.gcd(D, GPU_ROW_BYTES // x.dtype.itemsize))
+  return _call(program, (len(blocks.group), F // width),
+               (blocks.group, blocks.first, blocks.number), (_behind(x, rows), kernels),
+               out=jax.ShapeDtypeStruct((M + rows, F), x.dtype), flops=2 * M * D * F)
 
 
-def _gradient_on_gpu(x, dy, sizes, kernels, interpret):
+def _gradient_on_gpu(x, dy, sizes, kernels):
   E, D, F = kernels.shape
   height, width = math.gcd(D, GPU_WIDTH), math.gcd(F, GPU_WIDTH)
   rows = GPU_ROW_BYTES // x.dtype.itemsize
-  return _call(
-      functools.partial(_grouped_gradient_program, rows, height, width), (E, D // height, F // width),
-      (jnp.cumsum(sizes) - sizes, sizes), (_behind(x, rows), _behind(dy, rows)),
-      jax.ShapeDtypeStruct(kernels.shape, kernels.dtype), 2 * len(x) * D * F, interpret)
+  program = functools.partial(_grouped_gradient_program, rows=rows, height=height, width=width)
+  return _call(program, (E, D // height, F // width), (jnp.cumsum(sizes) - sizes, sizes),
+               (_behind(x, rows), _behind(dy, rows)),
+               out=jax.ShapeDtypeStruct(kernels.shape, kernels.dtype), flops=2 * len(x) * D * F)
 
 
 def _behind(x: jax.Array, rows: int) -> jax.Array:
   return jnp.pad(x, ((0, rows), (0, 0)))  # a block may begin at the last row
 
 
-def _call(program, grid, numbers, operands, out, flops, interpret):
+def _call(program, grid, numbers, operands, *, out, flops):
   from jax.experimental import pallas as pl
   from jax.experimental.pallas import triton
+  interpret = platform() != "gpu"
   moved = sum(x.size * x.dtype.itemsize for x in (*operands, out))
-  numbers = [x.astype(jnp.int32) for x in numbers]
   return pl.pallas_call(
       program, grid=grid, out_shape=out, interpret=interpret, name=program.func.__name__[1:],
       cost_estimate=pl.CostEstimate(flops=flops, transcendentals=0, bytes_accessed=moved),
       compiler_params=None if interpret else triton.CompilerParams(num_warps=8, num_stages=3))(
-          *numbers, *operands)
+          *(x.astype(jnp.int32) for x in numbers), *operands)
 
 
-def _grouped_program(transposed, rows, width, depth, group, first, number, x, kernels, out):
+def _grouped_program(group, first, number, x, kernels, out, *, transposed, rows, width, depth):
   """A block's rows and `width` columns of the product."""
   from jax.experimental import pallas as pl
   from jax.experimental.pallas import triton
@@ -166,12 +168,13 @@ def _grouped_program(transposed, rows, width, depth, group, first, number, x, ke
                  mask=jnp.broadcast_to(own, total.shape))
 
 
-def _grouped_gradient_program(rows, height, width, first, number, x, dy, out):
+def _grouped_gradient_program(first, number, x, dy, out, *, rows, height, width):
   """A kernel's gradient: of `height` of its inputs and `width` of its outputs."""
   from jax.experimental import pallas as pl
   from jax.experimental.pallas import triton
   e = pl.program_id(0)
-  inputs, outputs = (pl.ds(pl.program_id(1 + axis) * n, n) for axis, n in enumerate((height, width)))
+  inputs = pl.ds(pl.program_id(1) * height, height)
+  outputs = pl.ds(pl.program_id(2) * width, width)
 
   def add(k, total):
     at = pl.ds(first[e] + k * rows, rows)
