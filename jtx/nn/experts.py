@@ -131,13 +131,36 @@ def mixed(ffn: FfnConfig, x: jax.Array, weights: jax.Array, chosen: jax.Array,
   expert = jnp.where((expert >= 0) & (expert < number), expert, number)  # the last is of others
   order = jnp.argsort(expert, stable=True)
   sizes = jnp.bincount(expert, length=number + 1)[:number].astype(jnp.int32)
-  rows = tokens[order // active].astype(kernels["in"].dtype)
+  # Where each token's experts are in that order, and whose each row is.
+  places, owners = jnp.argsort(order).reshape(-1, active), order // active
+  rows = _rows_of(tokens, owners, places).astype(kernels["in"].dtype)
   hidden = grouped_product(rows, kernels["in"], sizes)
   if ffn.gated:
     hidden *= activate(ffn.activation, grouped_product(rows, kernels["gate"], sizes))
   else:
     hidden = activate(ffn.activation, hidden)
+  # Before the product, whose result the gradient of the weights would need again.
+  hidden *= weights.reshape(-1)[order][:, None].astype(hidden.dtype)
   made = grouped_product(hidden, kernels["out"], sizes)
-  made *= weights.reshape(-1)[order][:, None].astype(made.dtype)
-  back = jnp.argsort(order)  # of each token's experts, in their order
-  return made[back].reshape(*chosen.shape, -1).sum(2).astype(x.dtype)
+  return _sums_of(made, owners, places).reshape(x.shape).astype(x.dtype)
+
+
+@jax.custom_vjp
+def _rows_of(tokens: jax.Array, owners: jax.Array, places: jax.Array) -> jax.Array:
+  """Tokens [B T, D] to [M, D], each once for every one of its experts.
+
+  The gradient is that of `_sums_of` and the other way around: neither puts rows into zeros.
+  """
+  return tokens[owners]
+
+
+@jax.custom_vjp
+def _sums_of(rows: jax.Array, owners: jax.Array, places: jax.Array) -> jax.Array:
+  """Rows [M, D] to [B T, D], the sum of each token's, in float32."""
+  return sum(rows[of_token].astype(jnp.float32) for of_token in places.T).astype(rows.dtype)
+
+
+_rows_of.defvjp(lambda tokens, owners, places: (tokens[owners], (owners, places)),
+                lambda kept, gradient: (_sums_of(gradient, *kept), None, None))
+_sums_of.defvjp(lambda rows, owners, places: (_sums_of(rows, owners, places), (owners, places)),
+                lambda kept, gradient: (_rows_of(gradient, *kept), None, None))
