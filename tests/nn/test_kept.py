@@ -1,6 +1,10 @@
 """What a layer keeps for the way back, as bits of another type: the same numbers and gradients."""
 
+import math
+import re
+
 import jax
+import jax.ad_checkpoint
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +14,7 @@ from jtx.nn.kept import keep, kept_as
 from jtx.nn.positions import Places
 from jtx.nn.shapes import shapes_of
 from jtx.nn.stack import Stack, StackConfig
+from jtx.parallel import sharding
 from jtx.parallel.sharding import unbox
 from tests import helpers
 
@@ -55,6 +60,22 @@ def test_a_loop_has_what_it_keeps_in_the_type_that_it_was_given():
   for remat in ("none", "projected"):
     text = str(jax.make_jaxpr(jax.grad(loss_of(jnp.uint16, remat)[0]))(loss_of(None)[1]))
     assert of_all_layers(text)[0]["u16"] == 0
+
+
+def test_of_keys_a_device_keeps_those_of_its_part_of_a_row(capsys):
+  """It gathers the others again on the way back, where it has a part of each row."""
+  block = helpers.block(num_heads=2, ffn_dim=F, dropout=0.0, kernel="blocked")
+  module = Stack(StackConfig(num_layers=LAYERS, block=block, width=D, remat="projected"))
+  x = X.astype(jnp.float32)
+  mesh = sharding.make_mesh({"data": 1, "context": 4}, jax.devices()[:4])
+  with jax.set_mesh(mesh):
+    params = unbox(shapes_of(lambda: module.init(jax.random.key(0), x, CONTEXT)))
+    jax.ad_checkpoint.print_saved_residuals(
+        lambda params: module.apply(params, x, CONTEXT)[0].sum(), params)
+  kept = [math.prod(map(int, shape.split(","))) for shape in re.findall(
+      r"^\w+\[([\d,]+)\] output of scan", capsys.readouterr().out, re.MULTILINE)]
+  # Arrays that devices have for themselves count once for each of them.
+  assert LAYERS * B * T * D in kept and max(kept) == LAYERS * B * T * F
 
 
 def test_numbers_and_their_derivatives_pass_through():

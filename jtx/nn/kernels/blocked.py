@@ -84,7 +84,7 @@ def _local(variant, block, q, k, v, rows, bias, pairwise, words, first):
   variant = variant._replace(padded=plan.k_block * plan.k_blocks > S)
   inputs = Inputs(rows=rows, bias=bias, pairwise=pairwise, words=words,
                   first=jnp.stack([jnp.int32(x) for x in first]))
-  return _run(variant, plan, *(keep(x, "projected") for x in (q, k, v)), inputs)
+  return _run(variant, plan, q, k, v, inputs)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

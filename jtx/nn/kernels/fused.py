@@ -147,8 +147,7 @@ def _local(variant, kind, interpret, q, k, v, rows, bias, pairwise, words, first
           bias.swapaxes(2, 3), 2, long_k), 3, long_q).reshape(-1, *grouped, long_k, long_q),
       params={} if pairwise is None else {
           name: x.astype(jnp.float32).reshape(*grouped, -1) for name, x in pairwise.params.items()})
-  flat = lambda x, size, width: keep(
-      pad(pad(x, 1, size), 3, width).reshape(B, size, -1), "projected")
+  flat = lambda x, size, width: pad(pad(x, 1, size), 3, width).reshape(B, size, -1)
   out = _run(variant, plan, flat(q, long_q, plan.width), flat(k, long_k, plan.width),
              flat(v, long_k, plan.v_width), inputs)
   return out[:, :T].reshape(B, T, N, -1)[..., :Hv]
