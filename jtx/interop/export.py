@@ -147,15 +147,15 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     max_length: tokens that sentence-transformers cuts texts to; None is what the model takes.
 
   Raises:
-    ConfigError: the model, tokenizer, labels or ops can't be expressed, or the directory is in
-      use.
+    ConfigError: the model, tokenizer, labels or ops can't be expressed, a weight is above what the
+      dtype holds, or the directory is in use.
   """
   if dtype not in DTYPES:
     raise ConfigError(f"dtype={dtype!r}: valid are {', '.join(DTYPES)}")
   name, config = _config(model, tokenizer, labels, original)
   family, side_files = FAMILIES[name], {}
   of_sentences, model = sentences.files(model, max_length), sentences.without_pooling(model)
-  tensors = {name: np.asarray(x.astype(jnp.dtype(dtype)), order="C")
+  tensors = {name: _narrowed(name, x, dtype)
              for name, x in tensors_of(family, model, params).items()}
   if family.side_files is not None:
     ops = resized(model.image) if image_ops is None else evaluated(image_ops, model.image)
@@ -180,6 +180,17 @@ def save(directory: str, model: Any, params: Any, tokenizer: Tokenizer | None = 
     safetensors.numpy.save_file(tensors, os.path.join(path, WEIGHTS), {"format": "pt"})
     # The library makes it for its owner alone; others may read what the umask lets them.
     shutil.copymode(os.path.join(path, CONFIG), os.path.join(path, WEIGHTS))
+
+
+def _narrowed(name, tensor, dtype):
+  with np.errstate(over="ignore"):
+    narrow = np.asarray(tensor.astype(jnp.dtype(dtype)), order="C")
+  if (lost := np.isinf(narrow) & np.isfinite(tensor)).any():
+    largest = np.abs(tensor[lost]).max()
+    wider = " or ".join(t for t in DTYPES if largest <= float(jnp.finfo(t).max))
+    raise ConfigError(f"dtype={dtype!r}: {name} has {largest:g}, and {dtype} ends at"
+                      f" {float(jnp.finfo(dtype).max):g}; {wider} would hold it")
+  return narrow
 
 
 def tokenizer_files(model: Any, tokenizer: Tokenizer,

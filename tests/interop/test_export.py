@@ -152,6 +152,18 @@ def test_arguments_of_saving_are_checked(tmp_path):
   assert not os.listdir(tmp_path)
 
 
+def test_a_weight_that_the_dtype_cannot_hold_is_refused(tmp_path):
+  params, path = random_params(BERT), str(tmp_path / "new")
+  params["embed"]["embedding"][3, 1] = -70_000.0
+  said = message(save_pretrained, path, BERT, params, dtype="float16")
+  assert said == ("dtype='float16': bert.embeddings.word_embeddings.weight has 70000, and float16"
+                  " ends at 65504; float32 or bfloat16 would hold it")
+  params["embed"]["embedding"][3, 1] = -65_504.0
+  save_pretrained(path, BERT, params, dtype="float16")
+  tensors = safetensors.numpy.load_file(os.path.join(path, "model.safetensors"))
+  assert tensors["bert.embeddings.word_embeddings.weight"][3, 1] == -65_504
+
+
 def test_labels_are_kept(saved, tmp_path):
   path, params = str(tmp_path / "new"), random_params(BERT)
   save_pretrained(path, BERT, params, labels=("a", "b", "c", "d"))
