@@ -124,7 +124,7 @@ class ConvNorm(nn.Module):
     else:
       scale, bias = FrozenBatchNorm(self.features, name="norm")()
       if platform() == "cpu":  # whose way back then has no pass over the output for the scale
-        y = convolved(kernel * scale) + bias.astype(self.dtype)
+        y = numerics.add_bias(convolved(kernel * scale), bias)
       else:  # which scale what a convolution writes for nothing
         y = (convolved(kernel).astype(jnp.float32) * scale + bias).astype(self.dtype)
     return jax.nn.relu(y) if self.relu else y

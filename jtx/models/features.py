@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jtx.errors import ConfigError
 from jtx.nn import layers
+from jtx.nn.numerics import scaled
 from jtx.nn.recurrent import CellConfig, Recurrent
 from jtx.ranges import LayersOrNone
 
@@ -72,7 +73,7 @@ class Features(nn.Module):
       weights = layers.param(self, "weights", nn.initializers.zeros, (len(c.layers),), ("states",))
       x = jnp.einsum("l,lbtd->btd", nn.softmax(weights).astype(states.dtype), states)
       if c.combine == "scalar_mix":
-        x *= layers.param(self, "scale", nn.initializers.ones, (), ()).astype(x.dtype)
+        x = scaled(x, layers.param(self, "scale", nn.initializers.ones, (), ()))
     else:
       x = jnp.moveaxis(states, 0, 2).reshape(*states.shape[1:3], -1)
     for i in range(c.lstm_layers):

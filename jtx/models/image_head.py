@@ -13,6 +13,7 @@ from jtx.nn.activations import activate
 from jtx.nn.attention import Attention
 from jtx.nn.block import BlockConfig
 from jtx.nn.dropout import Dropout
+from jtx.nn.numerics import spread
 from jtx.nn.positions import Places
 from jtx.ranges import Fraction, Rate, Size, SizeOrNone
 
@@ -122,9 +123,9 @@ class AttentionPool(nn.Module):
     B, T, D = hidden.shape
     b = self.block
     probe = layers.param(self, "probe", nn.initializers.normal(b.init_std or 0.02), (1, D),
-                         ("prefix", "embed")).astype(self.dtype)
+                         ("prefix", "embed"))
     attention = Attention(b.attention, b.norm, b.init_std, dtype=self.dtype, name="attention")
-    x, _, _ = attention(jnp.broadcast_to(probe, (B, 1, D)), hidden, train=train,
+    x, _, _ = attention(spread(probe, (B, 1, D), self.dtype), hidden, train=train,
                         places=Places(jnp.zeros((B, 1), jnp.int32)))
     y = b.norm.make("norm")(x)
     return (x + layers.FeedForward(b.ffn, b.init_std, dtype=self.dtype, name="ffn")(y, train))[:, 0]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jtx.nn import layers
 from jtx.nn.block import Context
 from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid
+from jtx.nn.numerics import spread
 from jtx.nn.positions import Places
 from jtx.nn.stack import Stack, StackConfig
 from jtx.ranges import LayersOrNone, Rate, Size
@@ -52,11 +53,13 @@ class MaeDecoder(nn.Module):
     x = layers.Dense((c.width,), ("embed", "mlp"), init_std=std, dtype=self.dtype,
                      name="embed")(hidden)
     mask = layers.param(self, "mask_token", nn.initializers.normal(std or 0.02),
-                        (1, c.width), ("prefix", "embed")).astype(x.dtype)
+                        (1, c.width), ("prefix", "embed"))
     # The mask token is the last of x: to it point all patches that were not seen.
-    x = jnp.concatenate([x, jnp.broadcast_to(mask, (x.shape[0], 1, c.width))], 1)
+    x = jnp.concatenate([x, spread(mask, (x.shape[0], 1, c.width), x.dtype)], 1)
     places = jnp.minimum(prefix + restore, x.shape[1] - 1)
-    x = jnp.concatenate([x[:, :prefix], jnp.take_along_axis(x, places[..., None], 1)], 1)
+    # From float32, in which the gradients of the patches that were not seen are then added up.
+    taken = jnp.take_along_axis(x.astype(jnp.float32), places[..., None], 1).astype(x.dtype)
+    x = jnp.concatenate([x[:, :prefix], taken], 1)
     stack = c.stack(self.encoder, self.grid)
     places = Places(jnp.broadcast_to(jnp.arange(self.grid.tokens), x.shape[:2]))
     x = stack.embed(x, places, stack.embed_params(self))

@@ -21,6 +21,7 @@ from jtx.nn.block import BlockConfig, Context
 from jtx.nn.dropout import Dropout
 from jtx.nn.grid_positions import Grid, GridPosition, LearnedGrid
 from jtx.nn.lora import Adapted
+from jtx.nn.numerics import spread
 from jtx.nn.positions import Places
 from jtx.nn.stack import Stack, StackConfig
 from jtx.parallel.sharding import Batch, constrain
@@ -198,10 +199,10 @@ class Vit(Adapted):
     prefix, number = self.prefix.number, self.grid.tokens
     x = self.embed_patches(batch["image"])
     if self.mask_token and "image_masked" in batch:
-      x = jnp.where(batch["image_masked"][..., None], self.mask_embedding.astype(x.dtype), x)
+      mask = spread(self.mask_embedding, x.shape, x.dtype)
+      x = jnp.where(batch["image_masked"][..., None], mask, x)
     positions = jnp.broadcast_to(jnp.arange(number), (x.shape[0], number))
-    tokens = [jnp.broadcast_to(t.astype(x.dtype), (x.shape[0], *t.shape))
-              for t in self.prefix_tokens]
+    tokens = [spread(t, (x.shape[0], *t.shape), x.dtype) for t in self.prefix_tokens]
     x = jnp.concatenate([*tokens, x], 1)
     x = self.bound.embed(x, Places(positions), self.position_params)
     x = self.input_norm(x) if self.embed_norm else x

@@ -14,6 +14,7 @@ from jtx.models.encoder import EmbeddingConfig, Encoder
 from jtx.nn import layers
 from jtx.nn.attention import AttentionConfig
 from jtx.nn.block import BlockConfig, Context
+from jtx.nn.numerics import spread
 from jtx.nn.positions import Places
 from jtx.nn.recurrence import remembered, seen_of
 from jtx.nn.stack import StackConfig
@@ -140,7 +141,7 @@ class Xlnet(Encoder):
     both = lambda x: jnp.concatenate([x, jnp.take_along_axis(x, at, 1)], 1)
     places, (B, T) = self.places(batch), batch["text"].shape
     x = self.embed_tokens(batch, places, train)
-    queries = jnp.broadcast_to(self.mask_embedding.astype(x.dtype), (B, at.shape[1], x.shape[-1]))
+    queries = spread(self.mask_embedding, (B, at.shape[1], x.shape[-1]), x.dtype)
     x = jnp.concatenate([x, self.dropout(queries, train)], 1)
     ctx = Context(Places(both(places.positions), both(places.types)),
                   both(batch["text_segment_ids"]),

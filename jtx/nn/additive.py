@@ -4,6 +4,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from jtx.nn.numerics import add_bias
 from jtx.nn.recurrent import matmul
 
 
@@ -30,7 +31,7 @@ def additive(query: jax.Array, source: Source, vector: jax.Array,
     seen.
   """
   visible = (source.segments == segments[:, None]) & (segments > 0)[:, None]
-  energy = matmul(jnp.tanh(query[:, None].astype(source.keys.dtype) + source.keys), vector)
+  energy = matmul(jnp.tanh(add_bias(source.keys, query[:, None])), vector)
   energy = jnp.where(visible, energy, -1e30)
   weights = jnp.where(visible, jnp.exp(energy - energy.max(-1, keepdims=True)), 0)
   weights /= jnp.maximum(weights.sum(-1, keepdims=True), 1e-30)

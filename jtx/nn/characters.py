@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.nn import layers
 from jtx.nn.activations import activate
+from jtx.nn.numerics import add_bias
 from jtx.ranges import LayersOrNone, Size
 
 BYTES = 256
@@ -121,7 +122,7 @@ class CharacterCnn(nn.Module):
       bias = layers.param(self, f"filter_bias_{i}", nn.initializers.zeros, (number,), ("channels",))
       y = jax.lax.conv_general_dilated(x, kernel.astype(self.dtype), (1,), "VALID",
                                        dimension_numbers=("NWC", "WIO", "NWC"))
-      found.append(activate(c.activation, y.max(1) + bias.astype(self.dtype)))
+      found.append(activate(c.activation, add_bias(y.max(1), bias)))
     x = jnp.concatenate(found, -1)
     dense = lambda name, width, std=None: layers.Dense(
         (width,), ("channels", "embed"), init_std=std, dtype=self.dtype, name=name)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.nn.activations import activate
 from jtx.nn.layers import param
+from jtx.nn.numerics import add_bias
 from jtx.ranges import Size, SizeOrNone
 
 
@@ -71,4 +72,4 @@ class Convolution(nn.Module):
       window = jnp.where((at(segments) == segments[..., None])[..., None], window, 0)
     y = jnp.einsum("btkgi,kigo->btgo", window.reshape(B, T, c.size, c.groups, inside),
                    kernel.reshape(c.size, inside, c.groups, inside).astype(self.dtype))
-    return activate(c.activation, y.reshape(B, T, D) + bias.astype(self.dtype))
+    return activate(c.activation, add_bias(y.reshape(B, T, D), bias))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jtx.errors import ConfigError
 from jtx.nn.activations import activate
 from jtx.nn.layers import Dense, NormConfig, param
+from jtx.nn.numerics import scaled
 from jtx.nn.residual import skip_examples
 from jtx.parallel.sharding import constrain, platform
 from jtx.ranges import Share, Size
@@ -90,8 +91,9 @@ class MbConv(nn.Module):
       of_all = y.mean((1, 2), keepdims=True)
       number = max(int(c.squeeze * self.width), 1)
       squeezed = dense("squeeze", number, ("mlp", "rank"), True)(of_all)
-      y *= nn.sigmoid(dense("excite", y.shape[-1], ("rank", "mlp"), True)(
-          activate(c.activation, squeezed)))
+      excited = dense("excite", y.shape[-1], ("rank", "mlp"), True)(
+          activate(c.activation, squeezed))
+      y = scaled(y, nn.sigmoid(excited))
     y = dense("out", self.width, ("mlp", "embed"), True)(y)
     if train and skipped is not None:
       y = skip_examples(y, skipped, self.make_rng("dropout"))

@@ -62,7 +62,7 @@ def product(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, num_in: int
   if bias is None:
     return y.reshape(*rows, *features)
   if platform() == "cpu":
-    return y + bias
+    return add_bias(y, bias)
   return add_bias(y, bias.reshape(-1)).reshape(*rows, *features)
 
 
@@ -119,25 +119,81 @@ def left_product(x: jax.Array, matrix: jax.Array) -> jax.Array:
   return y.T.reshape(*rows, -1)
 
 
-@jax.custom_vjp
 def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
-  """[..., D] + [D], whose gradient a TPU's units for products sum, in float32, for nothing."""
-  return x + bias
+  """x [..., *D] plus what lacks some of its axes, or has them with size 1, in the type of x.
+
+  The way back sums in float32, and rounds to the type that `bias` came in.
+  """
+  if _wide(x.dtype) and platform() == "cpu":
+    return x + bias  # earlier runs have these last digits
+  return _added(x, bias)
 
 
-def _bias_gradient(_, gradient):
+@jax.custom_vjp
+def _added(x, bias):
+  return x + bias.astype(x.dtype)
+
+
+def _added_gradient(bias, gradient):
+  if bias.ndim > 1 or platform() == "cpu":
+    return gradient, total(gradient, bias)
   rows = gradient.reshape(-1, gradient.shape[-1])
   if platform() == "gpu":  # which would copy the gradients of several biases into one array for it
     # Without the barrier a sum in float32 has XLA write the gradient in float32, too.
     rows = jax.lax.optimization_barrier(rows)
-    return rows.reshape(gradient.shape), rows.sum(0, dtype=jnp.float32).astype(gradient.dtype)
-  # One row alone would become a sum again.
-  total = jnp.matmul(jnp.ones((8, rows.shape[0]), rows.dtype), rows,
-                     preferred_element_type=jnp.float32)
-  return gradient, total.mean(0).astype(gradient.dtype)
+    return rows.reshape(gradient.shape), total(rows, bias)
+  # A TPU's units for products sum for nothing. One row alone would become a sum again.
+  sums = jnp.matmul(jnp.ones((8, rows.shape[0]), rows.dtype), rows,
+                    preferred_element_type=jnp.float32)
+  return gradient, sums.mean(0).astype(bias.dtype)
 
 
-add_bias.defvjp(lambda x, bias: (add_bias(x, bias), None), _bias_gradient)
+_added.defvjp(lambda x, bias: (_added(x, bias), bias), _added_gradient)
+
+
+def total(gradient: jax.Array, of: jax.Array) -> jax.Array:
+  """The sum of a gradient over the axes that `of` was broadcast along, made in float32."""
+  more = gradient.ndim - of.ndim
+  axes = [i for i in range(gradient.ndim) if i < more or of.shape[i - more] == 1]
+  return gradient.sum(axes, dtype=jnp.float32).reshape(of.shape).astype(of.dtype)
+
+
+def scaled(x: jax.Array, scale: jax.Array) -> jax.Array:
+  """x times a scale, which is as the bias of `add_bias`; the way back keeps both as they came."""
+  return x * scale if _wide(x.dtype) else _scaled(x, scale)
+
+
+@jax.custom_vjp
+def _scaled(x, scale):
+  return x * scale.astype(x.dtype)
+
+
+def _scaled_gradient(kept, gradient):
+  x, scale = kept
+  products = x.astype(jnp.float32) * gradient.astype(jnp.float32)
+  return gradient * scale.astype(x.dtype), total(products, scale)
+
+
+_scaled.defvjp(lambda x, scale: (_scaled(x, scale), (x, scale)), _scaled_gradient)
+
+
+def spread(x: jax.Array, shape: Sequence[int], dtype: jnp.dtype) -> jax.Array:
+  """x, broadcast to a shape in another type; the way back sums in float32."""
+  shape, dtype = tuple(shape), jnp.dtype(dtype)
+  return jnp.broadcast_to(x, shape) if _wide(dtype) else _spread(x, shape, dtype)
+
+
+def _wide(dtype):  # what autodiff sums well enough
+  return jnp.finfo(dtype).bits >= 32
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _spread(x, shape, dtype):
+  return jnp.broadcast_to(x.astype(dtype), shape)
+
+
+_spread.defvjp(lambda x, shape, dtype: (_spread(x, shape, dtype), x),
+               lambda shape, dtype, x, gradient: (total(gradient, x),))
 
 
 def normalized(x: jax.Array, scale: jax.Array, epsilon: float, centered: bool) -> jax.Array:

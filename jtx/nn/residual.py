@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jtx.nn.layers import param
+from jtx.nn.numerics import scaled
 from jtx.ranges import Positive, Rate
 
 
@@ -33,7 +34,7 @@ class ResidualConfig:
     if self.layer_scale is None:
       return y
     init = nn.initializers.constant(self.layer_scale)
-    return y * param(module, name, init, y.shape[-1:], ("norm",)).astype(y.dtype)
+    return scaled(y, param(module, name, init, y.shape[-1:], ("norm",)))
 
 
 def skip_examples(y: jax.Array, share: jax.Array, key: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jtx.nn.disentangled import chosen, of_distances, per_head, products
 from jtx.nn.encodings import sinusoidal
+from jtx.nn.numerics import add_bias
 from jtx.nn.positions import POSITIONS, Position, Table
 from jtx.ranges import NotNegative, SizeOrNone
 
@@ -37,9 +38,10 @@ class TransformerXl(Position):
     heads, keys = q.shape[2], k.shape[1]
     total = jnp.einsum("nh,bsnh->bns", p["content_bias"], per_head(k, heads),
                        preferred_element_type=jnp.float32)[:, :, None]
-    total += self.by_distance(q + p["distance_bias"], q_places, k_places, p["key"])
+    total += self.by_distance(add_bias(q, params["distance_bias"]), q_places, k_places, p["key"])
     if self.types:
-      same, other = jnp.moveaxis(products(q + p["type_bias"], p["type"]), -1, 0)[..., None]
+      biased = add_bias(q, params["type_bias"])
+      same, other = jnp.moveaxis(products(biased, p["type"]), -1, 0)[..., None]
       if q_places.types is not None:
         differ = q_places.types[:, :, None] != k_places.types[:, None]
         same = jnp.where(differ[:, None], other, same)
