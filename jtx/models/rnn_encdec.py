@@ -205,12 +205,14 @@ class RnnEncDec(Recurrently):
              for layer in self.layers[1:]] if train and c.dropout else None
     # What the last layer gives: with residuals, what all of them do.
     top = lambda states: sum(s.hidden for s in (states if c.residual else states[-1:]))
+    # Float32 until the step: the gradients of both are sums over the target's places.
+    wide = source and source.astype(jnp.float32)
 
     def step(states, place):
       gates, segment, noise = place
       context = weights = None
-      if source is not None:
-        context, of_context, weights = self.attend(top(states), source, segment)
+      if wide is not None:
+        context, of_context, weights = self.attend(top(states), wide.astype(x.dtype), segment)
         gates = gates + of_context
       new = []
       for i, (read, step) in enumerate(zip(readers, steps)):

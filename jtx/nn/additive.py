@@ -15,6 +15,10 @@ class Source:
   keys: jax.Array  # [B, S, A], U h
   segments: jax.Array  # [B, S] int, 0 for padding
 
+  def astype(self, dtype: jnp.dtype) -> "Source":
+    """With values and keys of another type."""
+    return self.replace(values=self.values.astype(dtype), keys=self.keys.astype(dtype))
+
 
 def additive(query: jax.Array, source: Source, vector: jax.Array,
              segments: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -14,6 +14,7 @@ from jtx.inference.decode import Beam, Ends
 from jtx.inference.generate import generate
 from jtx.models.rnn_decoding import RecurrentState
 from jtx.models.rnn_encdec import RnnEmbeddingConfig, RnnEncDec
+from jtx.nn.additive import Source
 from jtx.nn.recurrent import CellConfig, RecurrentConfig, State
 from jtx.nn.shapes import shapes_of
 from tests.helpers import one_fast
@@ -121,6 +122,23 @@ def test_a_step_with_attention_is_its_equations():
   np.testing.assert_allclose(logits(model, params, batch)[0], scores, atol=1e-5)
   found = model.apply({"params": params}, batch, method="attention_weights")
   np.testing.assert_allclose(found["cross"][0, 0, 0], weights, atol=1e-6)
+
+
+def test_what_long_texts_attend_to_has_the_gradients_of_float32_in_bfloat16():
+  """They are sums over the target's places, which in bfloat16 would end early."""
+  text, found = np.random.default_rng(0).integers(1, V, (1, 512)), []
+  params, ones = drawn(MODELS["attention"]), jnp.ones((1, 512), jnp.int32)
+  rng = np.random.default_rng(1)
+  values, keys, slopes = (np.float32(rng.normal(0.2, 1, (1, 512, n))) for n in (2 * D, 6, 7))
+  starts = (State(jnp.zeros((1, D))),)
+  for dtype in ("float32", "bfloat16"):
+    model = MODELS["attention"].clone(dtype=dtype)
+    decode = lambda values, keys, slopes, model=model, dtype=dtype: (slopes * model.apply(
+        {"params": params}, text, ones, Source(values.astype(dtype), keys.astype(dtype), ones),
+        starts, method="decode")[0]).mean()
+    found.append(jax.device_get(jax.jit(jax.grad(decode, (0, 1)))(values, keys, slopes)))
+  for a, b in zip(*found, strict=True):
+    assert np.linalg.norm(b - a) < 0.01 * np.linalg.norm(a)
 
 
 def test_attention_stays_in_its_segment():

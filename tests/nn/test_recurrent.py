@@ -83,6 +83,21 @@ def test_layers_are_their_recurrence_in_every_text(name, reverse):
     np.testing.assert_array_equal(last.hidden, ends)
 
 
+@pytest.mark.parametrize("name", ["projected", "gru"])
+def test_gradients_of_long_rows_in_bfloat16_are_those_of_float32(name):
+  """Sums over time in bfloat16 would lose a tenth of them."""
+  x = np.random.default_rng(0).normal(size=(8, 512, D)).astype(np.float32)
+  ones, found = np.ones((8, 512), int), []
+  slopes = np.float32(1 + np.random.default_rng(1).normal(size=CELLS[name].outputs(H)))
+  for dtype in (jnp.float32, jnp.bfloat16):
+    module = Recurrent(CELLS[name], D, H, dtype=dtype)
+    loss = lambda p, module=module: (module.apply({"params": p}, x, ones)[0].hidden * slopes).sum()
+    found.append(jax.jit(jax.grad(loss))(drawn(module, x, ones, scale=0.3)))
+  close = lambda a, b: np.testing.assert_array_less(
+      np.linalg.norm(b - a), 0.02 * np.linalg.norm(a))
+  jax.tree.map(close, *map(jax.device_get, found))
+
+
 def test_begins():
   np.testing.assert_array_equal(np.where(begins(jnp.asarray(SEGMENTS)))[1], [0, 3, 1, 6])
   np.testing.assert_array_equal(np.where(begins(jnp.asarray(SEGMENTS), True))[1], [2, 4, 5, 6])
