@@ -135,7 +135,7 @@ def _added(x, bias):
 
 
 def _added_gradient(bias, gradient):
-  if bias.ndim > 1 or platform() == "cpu":
+  if bias.shape != gradient.shape[-1:] or platform() == "cpu":
     return gradient, total(gradient, bias)
   rows = gradient.reshape(-1, gradient.shape[-1])
   if platform() == "gpu":  # which would copy the gradients of several biases into one array for it

@@ -221,7 +221,7 @@ class Recurrent(nn.Module):
       self.reset_bias = layers.param(self, "reset_bias", nn.initializers.zeros, (H,), ("lstm",))
 
   def weights(self) -> dict[str, jax.Array]:
-    """What `CELLS[kind].step` takes, in the parameters' type."""
+    """Parameters that `CELLS[kind].step` takes, in their own type."""
     found = {"recurrent": self.recurrent}
     if self.config.projection:
       found["projection"] = self.projection

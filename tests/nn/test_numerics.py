@@ -110,7 +110,7 @@ def test_a_product_of_fewer_outputs_turns_the_smaller_side():
   assert " f32[32,128]{1,0} dot(" in text or " f32[128,32]{0,1} dot(" in text
 
 
-@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu"])
 def test_the_gradient_of_a_bias_is_summed_in_float32(platform, monkeypatch):
   """In bfloat16 a sum of 4,096 numbers near 1 would stop at 256."""
   monkeypatch.setattr(numerics, "platform", lambda: platform)
