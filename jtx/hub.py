@@ -13,12 +13,12 @@ from jtx.errors import ConfigError
 
 NAME = re.compile(r"(?P<model>(?P<org>\w[\w.-]*)/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?")
 # Of a model: neither pickles nor weights for other libraries, and nothing in folders.
-FILES = ("config.json", "generation_config.json", "preprocessor_config.json",
-         "processor_config.json", "model.safetensors", "model.safetensors.index.json",
-         "model-*.safetensors")
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                   "added_tokens.json", "chat_template.jinja", "vocab.txt", "spiece.model",
-                   "source.spm", "target.spm", "vocab.json")
+FILES = ("generation_config.json", "preprocessor_config.json", "processor_config.json",
+         "model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
+# config.json tells that the tokenizer is of a model.
+TOKENIZER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json",
+                   "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+                   "vocab.txt", "spiece.model", "source.spm", "target.spm", "vocab.json")
 
 
 def is_name(text: str) -> bool:

@@ -222,8 +222,8 @@ def tokenizer_files(model: Any, tokenizer: Tokenizer,
     if changed:
       backend.post_processor = encodings.template(backend, *(first or (None,)), None, None)
   else:
-    # Where the tokenizer's own template adds nothing, that by which `encode_texts` adds its ends.
-    backend = encodings.Encoder(content, ends, tokenizer.text_ids(), frozenset(),
+    # Where the tokenizer's own template adds nothing, that by which `encode_texts` adds ends, if any.
+    backend = encodings.Encoder(content, tokenizer.ends, tokenizer.text_ids(), frozenset(),
                                 max_length=None)._backend
   if changed:
     content["post_processor"] = json.loads(backend.to_str())["post_processor"]

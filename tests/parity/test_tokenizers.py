@@ -1,12 +1,18 @@
 """Texts that name special tokens, as the tokenizers of `transformers` read them."""
 
+import json
+
+import numpy as np
 import pytest
 
+import jtx
 from jtx.data.tokenizers.files import read_tokenizer
 from tests.data.tokenizers.folders import FOLDERS, NAMED, TEXT, write
+from tests.data.tokenizers.vocabularies import byte_level
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: see make test-parity")
+torch = pytest.importorskip("torch", reason="see make test-parity")
 
 TEXTS = [TEXT, "[E1][E1]", " [E1] <e2> ", "a<e2>  b", "[E1", "sat[E1]<e2>on", ""]
 
@@ -33,3 +39,22 @@ def test_roles_are_those_of_transformers(tmp_path):
   ours = read_tokenizer(folder)
   for role in ("pad", "unk", "cls", "sep", "mask"):
     assert ours.roles[role] == getattr(theirs, f"{role}_token_id"), role
+
+
+def test_classes_of_a_gpt2_have_the_scores_of_transformers(tmp_path):
+  """Whose tokenizer.json puts nothing around a text."""
+  backend = byte_level(False, template=False)
+  backend.save(str(tmp_path / "tokenizer.json"))
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps({
+      "tokenizer_class": "GPT2Tokenizer", "unk_token": "</s>", "bos_token": "</s>",
+      "eos_token": "</s>", "pad_token": "<pad>"}))
+  torch.manual_seed(0)
+  model = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(
+      vocab_size=backend.get_vocab_size(), n_positions=64, n_embd=24, n_layer=1, n_head=3,
+      num_labels=3, pad_token_id=1, bos_token_id=2, eos_token_id=2, initializer_range=0.4)).eval()
+  model.save_pretrained(str(tmp_path))
+  theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+  for text, ours in zip(TEXTS[:4], jtx.Classifier(str(tmp_path))(TEXTS[:4]), strict=True):
+    with torch.no_grad():
+      scores = model(**theirs(text, return_tensors="pt")).logits[0].softmax(-1)
+    np.testing.assert_allclose(list(ours.scores.values()), scores, atol=1e-4, err_msg=text)

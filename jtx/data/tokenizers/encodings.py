@@ -101,20 +101,20 @@ class Encoder:
   Args:
     model: the content of a tokenizer.json.
     ends: ids of what stands before a text and after each text, for a tokenizer whose own
-      template adds nothing.
+      template adds nothing; None is nothing.
     text_id: [V] int32, the id that a token has in a text.
     named: ids of the special tokens that a text may name.
     max_length: tokens that a text or pair is cut to; None does not cut.
   """
 
-  def __init__(self, model: dict[str, Any], ends: tuple[int, int], text_id: np.ndarray,
-               named: Set[int], max_length: int | None):
+  def __init__(self, model: dict[str, Any], ends: tuple[int, int] | None,
+               text_id: np.ndarray, named: Set[int], max_length: int | None):
     self._backend = hf.Tokenizer.from_str(json.dumps(found_in_texts(model, named)))
     self._backend.encode_special_tokens = True
     self._backend.no_padding()
     self._backend.no_truncation()
     self._byte_level = is_byte_level(self._backend)
-    if not self._backend.num_special_tokens_to_add(False):
+    if ends is not None and not self._backend.num_special_tokens_to_add(False):
       self._backend.post_processor = template(self._backend, ends[0], ends[1], ends[1])
     self._text_id, self._max_length = text_id, max_length
     if max_length is not None:

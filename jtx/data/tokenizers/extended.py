@@ -76,7 +76,7 @@ def extend(tokenizer: Tokenizer, texts: Iterable[str], size: int) -> Extended:
     model["merges"] += [list(pair) for pair in merges]
   specials = [tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id]
   roles = tokenizer.roles or declared.guessed_roles(backend, specials)
-  new = HuggingFace(content, specials, roles, tokenizer.chat_template)
+  new = HuggingFace(content, specials, roles, tokenizer.chat_template, ends=tokenizer.has_ends)
   return Extended(new, first, tuple(list(pieces.values())[len(vocab):]))
 
 

@@ -49,13 +49,17 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
       `do_lower_case` in a tokenizer_config.json beside it (`strip_accents` and
       `tokenize_chinese_chars` are read there too); without that key it does unless a piece outside
       of brackets has a capital letter. Special tokens and their roles are those that such a file
-      declares; see `jtx.data.tokenizers.declared`.
+      declares; see `jtx.data.tokenizers.declared`. Texts of a tokenizer.json that puts nothing
+      around them get a first and a last token, unless `path` is the folder of a model of Hugging
+      Face, which then reads texts without.
 
   Raises:
     DataError: the file is missing, is none of these, or is that of a run with several.
   """
   path = hub.tokenizer_folder(os.fspath(path))
+  of_model = False
   if storage.is_folder(path):
+    of_model = "model_type" in declared.read_object(os.path.join(path, "config.json"))
     path = _file_in(path)
   if path.endswith(".txt"):
     return _bert(path)
@@ -75,7 +79,8 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
       backend = hf.Tokenizer.from_str(text)
     except Exception as e:  # `tokenizers` raises bare Exceptions
       raise DataError(f"{path}: not a tokenizer that this version reads ({e})") from e
-    return _foreign(backend, declared.read(os.path.dirname(path)), path)
+    ends = not of_model or backend.num_special_tokens_to_add(False) > 0
+    return _foreign(backend, declared.read(os.path.dirname(path)), path, ends)
   if isinstance(state, dict) and state and all(map(_is_saved, state.values())):
     if len(set(state.values())) > 1:
       raise DataError(f"{path}: is of a run whose {' and '.join(state)} have a tokenizer each")
@@ -83,7 +88,8 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
   raise DataError(f"{path}: neither a tokenizer that jtx saved nor a tokenizer.json")
 
 
-def _foreign(backend: hf.Tokenizer, told: declared.Declared, path: str) -> Tokenizer:
+def _foreign(backend: hf.Tokenizer, told: declared.Declared, path: str,
+             ends: bool = True) -> Tokenizer:
   """A tokenizer of others, with what the files beside it declare."""
   declared.add(backend, told)
   roles = declared.roles(backend, told, path)
@@ -91,7 +97,7 @@ def _foreign(backend: hf.Tokenizer, told: declared.Declared, path: str) -> Token
   if largest > SPARSE + 2 * number:
     raise DataError(f"{path}: has the id {largest}, and {number} tokens; ids count from 0")
   return HuggingFace(backend, [roles[role] for role in declared.NAMES], roles,
-                     declared.chat_template(told, os.path.dirname(path)))
+                     declared.chat_template(told, os.path.dirname(path)), ends=ends)
 
 
 def _sentencepiece(path: str) -> Tokenizer:

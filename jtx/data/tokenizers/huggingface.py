@@ -28,12 +28,14 @@ class HuggingFace(Tokenizer):
     roles: the id of each role of `declared.ROLES`; None is what `specials` and names tell, and
       that all special tokens have a role.
     chat_template: in Jinja; "" is none.
+    ends: whether a first and a last token stand around texts where its template adds nothing.
   """
 
   kind = "huggingface"
 
   def __init__(self, model: dict[str, Any] | hf.Tokenizer, specials: Sequence[int],
-               roles: Mapping[str, int] | None = None, chat_template: str = ""):
+               roles: Mapping[str, int] | None = None, chat_template: str = "", *,
+               ends: bool = True):
     is_made = isinstance(model, hf.Tokenizer)
     self._backend = model if is_made else hf.Tokenizer.from_str(json.dumps(model))
     self._backend.no_padding()
@@ -41,7 +43,7 @@ class HuggingFace(Tokenizer):
     # The name of a token with a role in a text is text ...
     self._backend.encode_special_tokens = True
     self.pad_id, self.bos_id, self.eos_id, self.unk_id = specials
-    self.chat_template = chat_template
+    self.chat_template, self.has_ends = chat_template, ends
     self.vocab_size = self._backend.get_vocab_size()
     # ... and unknown text to a model that has the name among its pieces, as Unigram may.
     self._text_id = np.arange(1 + max(self._backend.get_vocab().values()), dtype=np.int32)
@@ -98,5 +100,7 @@ class HuggingFace(Tokenizer):
     more = {"roles": self.roles} if self._told else {}
     if self.chat_template:
       more["chat_template"] = self.chat_template
+    if not self.has_ends:
+      more["ends"] = False
     return {"model": self.model(),
             "specials": [self.pad_id, self.bos_id, self.eos_id, self.unk_id], **more}

@@ -30,6 +30,7 @@ class Tokenizer:
     special_ids: other special ids.
     named_ids: those of them that a text may name.
     sentinel_ids: of tokens that stand for hidden spans, in the order in which a text uses them.
+    has_ends: whether `encode_texts` puts tokens around a text for which no template is told.
     chat_template: in Jinja, of conversations, or "" where it brings none; see `jtx.data.chat`.
   """
 
@@ -41,6 +42,7 @@ class Tokenizer:
   named_ids: frozenset[int] = frozenset()
   sentinel_ids: Sequence[int] = ()
   roles: Mapping[str, int] = {}  # where a tokenizer has more of them than these
+  has_ends: bool = True
   chat_template: str = ""
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -75,7 +77,7 @@ class Tokenizer:
 
     Special tokens are put by the template of the tokenizer's file (BERT's, RoBERTa's), and for
     a tokenizer without one as <bos> A <eos> or <bos> A <eos> B <eos>, with types 0 and, from B
-    on, 1. The longer of a pair is cut first, at its end.
+    on, 1, unless it is of a model of others, such as GPT-2, which then reads none. The longer of a pair is cut first, at its end.
 
     Args:
       first: str each; with `words`, a list of words each.
@@ -94,6 +96,11 @@ class Tokenizer:
                         " text can have a mask")
     named = frozenset({self.mask_id} if special else ())
     return self._encoder(max_length, named).texts(first, second, words)
+
+  @property
+  def ends(self) -> tuple[int, int] | None:
+    """What stands before a text and behind each, where no template is told; None is nothing."""
+    return (self.bos_id, self.eos_id) if self.has_ends else None
 
   @property
   def has_begin(self) -> bool:
@@ -167,8 +174,7 @@ class Tokenizer:
       text_ids = self.text_ids().copy()
       text_ids[list(named)] = list(named)
       encoders[max_length, named] = Encoder(
-          self.model(), (self.bos_id, self.eos_id), text_ids, named=self.named_ids | named,
-          max_length=max_length)
+          self.model(), self.ends, text_ids, named=self.named_ids | named, max_length=max_length)
     return encoders[max_length, named]
 
   def text_ids(self) -> np.ndarray:

@@ -14,6 +14,7 @@ from jtx.data.tokenizers.files import load_tokenizers
 from jtx.errors import ConfigError, DataError
 from tests.data.corpus.corpora import (
     assert_same, contents, dataset, ended_at, flip, prepare, small_config, with_prepared)
+from tests.data.tokenizers.vocabularies import byte_level
 
 # ------------------------------------------------------------------------------ refusals
 
@@ -124,6 +125,18 @@ def test_a_tokenizer_of_a_file_is_known_by_its_content(tmp_path):
     prepare(use("b"), tmp_path / "D", shard_size=6)
   with pytest.raises(ConfigError, match="D: was prepared with another tokenizer: .*b is none that"):
     dataset(with_prepared(use("b"), tmp_path / "D"))
+
+
+def test_a_corpus_keeps_the_ends_that_its_texts_were_prepared_with(tmp_path):
+  folder = tmp_path / "model"
+  folder.mkdir()
+  byte_level(False, template=False).save(str(folder / "tokenizer.json"))
+  config = common.apply(small_config(tmp_path), {
+      "tokenizer.kind": common.tokenizer("file", path=str(folder))})
+  prepare(config, tmp_path / "D", shard_size=6)
+  (folder / "config.json").write_text('{"model_type": "gpt2"}')
+  found = dataset(with_prepared(config, tmp_path / "D"))
+  assert found.prepared_train and found.tokenizers["text"].has_ends
 
 
 def test_two_processes_at_one_folder(made):

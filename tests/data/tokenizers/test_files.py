@@ -11,7 +11,7 @@ import pytest
 from jtx.data.tokenizers.files import from_json, read_tokenizer, save_tokenizers
 from jtx.data.tokenizers.kinds import TOKENIZERS
 from jtx.errors import DataError
-from tests.data.tokenizers.vocabularies import PIECES
+from tests.data.tokenizers.vocabularies import PIECES, byte_level
 
 
 def write_vocabulary(folder, pieces=PIECES, config=None):
@@ -32,6 +32,22 @@ def test_a_vocabulary_is_loaded_from_file_or_folder(tmp_path, bert):
   assert TOKENIZERS["file"](iter(()), path=str(folder)) == t
   (folder / "vocab.txt").write_bytes("\r\n".join(PIECES).encode())
   assert read_tokenizer(folder) == t
+
+
+def test_texts_of_a_model_of_others_have_the_ends_of_its_file_or_none(tmp_path):
+  ids = lambda t: t.encode_texts(["ab"], max_length=9)[0].ids.tolist()
+  byte_level(False, template=False).save(str(tmp_path / "tokenizer.json"))
+  alone = read_tokenizer(tmp_path)
+  ab, = alone.encode("ab")
+  assert ids(alone) == [0, ab, 2] and alone.ends == (0, 2) and "ends" not in alone.state()
+  (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+  of_model = read_tokenizer(tmp_path)
+  assert ids(of_model) == [ab] == ids(from_json(of_model.to_json())) and of_model.ends is None
+  assert ids(TOKENIZERS["file"](iter(()), path=str(tmp_path))) == [ab]
+  assert [len(e.ids) for e in of_model.encode_texts(["ab", ""], ["ab", "ab"], max_length=9)] == [2, 1]
+  assert read_tokenizer(tmp_path / "tokenizer.json") == alone  # a fresh model's, say
+  byte_level(False).save(str(tmp_path / "tokenizer.json"))
+  assert ids(read_tokenizer(tmp_path)) == [0, ab, 2]
 
 
 def test_tokenizer_json_comes_before_vocab_txt(tmp_path, bert):
