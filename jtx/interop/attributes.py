@@ -74,21 +74,25 @@ KINDS = {
                "a list of numbers, one a channel"),
 }
 
-# That no model type computes with.
-FREE = frozenset("""
-    architectures model_type transformers_version dtype torch_dtype _name_or_path name_or_path
-    _commit_hash _attn_implementation attn_implementation id2label label2id num_labels problem_type
-    use_cache gradient_checkpointing initializer_range chunk_size_feed_forward
-    pad_token_id bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id unk_token_id
-    decoder_start_token_id forced_bos_token_id forced_eos_token_id
-    output_attentions output_hidden_states output_past return_dict use_return_dict torchscript
-    use_bfloat16 tokenizer_class finetuning_task task_specific_params prefix tie_weights_
-    max_length min_length max_new_tokens min_new_tokens
+# Settings of generation, which `jtx.interop.generation` reads.
+GENERATION = frozenset("""
+    forced_bos_token_id forced_eos_token_id max_length min_length max_new_tokens min_new_tokens
     do_sample early_stopping num_beams num_beam_groups diversity_penalty
     temperature top_k top_p min_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
     encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores
     return_dict_in_generate remove_invalid_values exponential_decay_length_penalty suppress_tokens
-    begin_suppress_tokens tf_legacy_loss
+    begin_suppress_tokens
+    """.split())
+# That no model type computes with.
+FREE = GENERATION | frozenset("""
+    architectures model_type transformers_version dtype torch_dtype _name_or_path name_or_path
+    _commit_hash _attn_implementation attn_implementation id2label label2id num_labels problem_type
+    use_cache gradient_checkpointing initializer_range chunk_size_feed_forward
+    pad_token_id bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id unk_token_id
+    decoder_start_token_id
+    output_attentions output_hidden_states output_past return_dict use_return_dict torchscript
+    use_bfloat16 tokenizer_class finetuning_task task_specific_params prefix tie_weights_
+    tf_legacy_loss
     """.split())
 
 MULTI_LABEL = "multi_label_classification"  # a problem_type: labels do not exclude one another

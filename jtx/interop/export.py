@@ -17,6 +17,7 @@ from jtx.data.tokenizers import encodings
 from jtx.data.tokenizers.tokenizer import SPECIALS, Tokenizer
 from jtx.errors import ConfigError, Inexpressible
 from jtx.interop import configs, sentences, tables
+from jtx.interop.attributes import GENERATION
 from jtx.interop.families import FAMILIES, families_of
 from jtx.interop.family import Family, type_of
 from jtx.interop.files import CONFIG, DTYPES, WEIGHTS, NewDirectory, write_json
@@ -27,6 +28,8 @@ from jtx.models.decoder import Decoder
 from jtx.nn import lora
 from jtx.parallel.sharding import unbox
 
+# What is kept of every model type.
+SETTINGS = GENERATION | {"task_specific_params", "prefix"}
 LONGEST = "max_position_embeddings"  # of models whose positions have no end, too
 START, BEGIN = "decoder_start_token_id", "bos_token_id"
 
@@ -49,7 +52,7 @@ def _config(model, tokenizer, labels, original: Originals) -> tuple[str, dict[st
   name, config = configs.hf_config(
       families_of(theirs) | FAMILIES, model, None if labels is None else tuple(labels), ids)
   if type_of(name) == theirs:  # what jtx does not compute with
-    free = FAMILIES[name].attributes.free | {LONGEST, START}
+    free = FAMILIES[name].attributes.free | SETTINGS | {LONGEST, START}
     config |= {key: value for key, value in original.config.items()
                if key in free and key not in config}
     for section in FAMILIES[name].attributes.sections:

@@ -8,6 +8,7 @@ from jtx import storage
 from jtx.config import ConfigDict
 from jtx.config_files import read_json
 from jtx.errors import ConfigError
+from jtx.interop.attributes import GENERATION
 from jtx.interop.files import CONFIG
 from jtx.ranges import Within
 
@@ -150,7 +151,7 @@ def read_generation(directory: str) -> Generation:
     ConfigError: a key that is not known, or a value that can't be used.
   """
   paths, (config, own) = _paths(directory), _contents(directory)
-  keys = KEYS.keys() | FIXED.keys() if own is None else IDS
+  keys = KEYS.keys() | FIXED.keys() | GENERATION if own is None else IDS
   found = {key: value for key, value in (config or {}).items() if key in keys}
   found = parse(found, paths[0])
   return found if own is None else parse(own, paths[1], found)

@@ -69,6 +69,19 @@ def test_draws(tmp_path):
   assert read_generation(str(tmp_path)) == Generation(max_new=7, top_k=3)
 
 
+@pytest.mark.parametrize("key, value", [("begin_suppress_tokens", [5, 6]),
+                                        ("exponential_decay_length_penalty", [3, 1.5]),
+                                        ("typical_p", 0.5)])
+def test_both_files_refuse_the_same_settings(key, value, tmp_path):
+  for name, others in (("config.json", {"model_type": "bart"}), ("generation_config.json", {})):
+    path = tmp_path / name
+    path.write_text(json.dumps(others | {"output_scores": False, key: None}))
+    assert read_generation(str(tmp_path)) == Generation()
+    path.write_text(json.dumps(others | {key: value}))
+    with pytest.raises(ConfigError, match=f"{name}: '?{key}'?="):
+      read_generation(str(tmp_path))
+
+
 @pytest.mark.parametrize("byt5, begin", [(True, {}), (False, {"bos_token_id": 1})])
 def test_padding_is_not_written_as_a_begin_token(byt5, begin):
   tokenizer = Bytes(byt5)

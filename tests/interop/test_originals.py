@@ -36,7 +36,8 @@ def folder(tmp_path):
   save_pretrained(path, LLAMA, params, TOKENIZER, dtype="bfloat16")
   for name, content in MORE.items():
     (tmp_path / "folder" / name).write_bytes(content)
-  change(path, eos_token_id=[2, 5], max_position_embeddings=777, pretraining_tp=1)
+  change(path, eos_token_id=[2, 5], max_position_embeddings=777, pretraining_tp=1,
+         no_repeat_ngram_size=3, early_stopping=True, bad_words_ids=[[4]], prefix="a")
   return path
 
 
