@@ -146,6 +146,8 @@ def renamed(own: Attributes, config: Mapping[str, Any], where: str) -> dict[str,
   result: dict[str, Any] = {}
   for name, value in flat(own, config, where).items():
     known = own.aliases[name] if name in own.aliases else name
+    if known != name and value is None:
+      continue  # as if it were absent
     if known in result and result[known] != value:
       raise ConfigError(f"{where}: {known} is {result[known]!r}, and {value!r} by another of its"
                         " names")

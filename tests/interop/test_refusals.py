@@ -160,3 +160,31 @@ def test_a_detector_whose_class_norms_what_goes_between_layers_is_refused():
   assert huggingface.model_fields(config | {"auxiliary_loss": False})
   text = message(huggingface.model_fields, config | {"auxiliary_loss": True})
   assert text.startswith("config.json: auxiliary_loss=True norms what goes from one layer")
+
+
+@pytest.mark.parametrize("name", ["T5ForConditionalGeneration", "MT5EncoderModel",
+                                  "UMT5ForConditionalGeneration"])
+def test_a_t5_whose_activations_contradict_each_other_is_refused(name):
+  config = {"model_type": name.partition("5")[0].lower() + "5", "architectures": [name],
+            "feed_forward_proj": "gated-gelu", "is_gated_act": True, "dense_act_fn": "gelu_new"}
+  huggingface.model_fields(config)
+  for edit, expected in (
+      ({"dense_act_fn": "gelu"},
+       "dense_act_fn='gelu' contradicts feed_forward_proj='gated-gelu'; remove dense_act_fn, or"),
+      ({"feed_forward_proj": "gelu_new"}, "is_gated_act=True contradicts"),
+      ({"dense_act_fn": "mish"}, "dense_act_fn='mish' is not one of gelu, ")):
+    assert expected in message(huggingface.model_fields, config | edit)
+
+
+@pytest.mark.parametrize("name, key, exact", [
+    ("gemma", "hidden_act", "gelu_python"), ("gemma2", "hidden_activation", "gelu"),
+    ("gemma3_text", "hidden_activation", "gelu")])
+def test_a_gemma_computes_with_the_activation_of_its_generation(name, key, exact):
+  def activation(**edits):
+    fields = huggingface.model_fields({"model_type": name, "architectures": [
+        {"gemma": "GemmaModel", "gemma2": "Gemma2Model"}.get(name, "Gemma3TextModel")], **edits})
+    return fields["stack"]["block"]["ffn"]["activation"]
+  other, = {"hidden_act", "hidden_activation"} - {key}
+  assert activation() == activation(**{other: "relu"}) == activation(**{other: None}) == "gelu_tanh"
+  assert activation(**{key: exact, other: "relu"}) == "gelu"
+  assert activation(**{key: "gelu"}) == ("gelu_tanh" if name == "gemma" else "gelu")

@@ -1,6 +1,7 @@
 """Decoder-only models against their classes in `transformers`, through files in both directions."""
 
 import itertools
+import json
 
 import jax
 import numpy as np
@@ -277,3 +278,15 @@ def test_rope_of_llama3_at_far_positions(gap, tmp_path):
   if gap > 10_000:
     theirs.copy_(torch.from_numpy(frequencies.astype(np.float32)))
   assert error(ours, peer_outputs(peer, position_ids=positions)) < TOLERANCE
+
+
+@pytest.mark.parametrize("family, edits", [
+    ("Gemma", {"hidden_act": "gelu", "hidden_activation": "relu"}),
+    ("Gemma2", {"hidden_act": "relu", "hidden_activation": "gelu"})])
+def test_activations_of_a_gemma_are_those_of_its_generation(family, edits, tmp_path):
+  directory = saved(make_peer(family, 0, "lm"), tmp_path / "theirs")
+  path = tmp_path / "theirs" / "config.json"
+  path.write_text(json.dumps(json.loads(path.read_text()) | edits))
+  peer = getattr(transformers, f"{family}ForCausalLM").from_pretrained(directory, **EAGER).eval()
+  model, params = load_pretrained(directory, dtype="float32")
+  assert error(jtx_outputs(model, params), peer_outputs(peer)) < TOLERANCE

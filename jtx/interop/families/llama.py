@@ -113,6 +113,7 @@ class Kin:
   gemma: bool = False  # norms are of 1 + weight, embeddings times sqrt(D)
   text: str = ""  # in names of classes of layers without and with another head
   aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of attributes
+  older_gelu: bool = False  # "gelu" is the tanh's, which older files call so
 
   def trunk(self, values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
     has, number = values.__contains__, values["num_attention_heads"]
@@ -144,7 +145,7 @@ class Kin:
             "block": {
                 "attention": attention,
                 "ffn": {"dim": values["intermediate_size"], "gated": True,
-                        "activation": ACTIVATIONS[values["hidden_act"]],
+                        "activation": self.activation(values["hidden_act"]),
                         "bias": has("mlp_bias") and values["mlp_bias"],
                         **experts_fields(values)},
                 "norm": {"kind": "rmsnorm", "position": self.norm, "unit_offset": self.gemma,
@@ -155,13 +156,16 @@ class Kin:
         },
     }
 
+  def activation(self, theirs: str) -> str:
+    return "gelu_tanh" if self.older_gelu and theirs == "gelu" else ACTIVATIONS[theirs]
+
   def values(self, model: Decoder) -> dict[str, Any]:
     """The inverse of `trunk` and `head`, in the new spelling of RoPE."""
     stack, block, attention = model.stack, model.stack.block, model.stack.block.attention
     types, window = layers.types_of(stack), layers.causal_window(stack)
     head_dim = attention.head_dim or stack.width // attention.num_heads
     scale = head_dim if attention.scale is None else round(attention.scale**-2, 6)
-    experts = block.ffn.experts
+    experts, act = block.ffn.experts, activation_name(block.ffn.activation)
     found = {
         "vocab_size": model.vocab_size,
         "hidden_size": stack.width,
@@ -170,7 +174,7 @@ class Kin:
         "num_attention_heads": attention.num_heads,
         "num_key_value_heads": attention.kv_heads,
         "head_dim": head_dim,
-        "hidden_act": activation_name(block.ffn.activation),
+        "hidden_act": act if self.activation(act) == block.ffn.activation else "gelu_python",
         "rms_norm_eps": block.norm.eps,
         "initializer_range": init_std(block),
         "attention_dropout": attention.dropout,
@@ -205,7 +209,7 @@ class Kin:
             f"{text}ForSequenceClassification": {"classes"},
         },
         attributes=Attributes(
-            ATTRIBUTES | self.attributes, FIXED, FREE, ALIASES | self.aliases,
+            ATTRIBUTES | self.attributes, FIXED, FREE, self.aliases,
             written={"hidden_act": "hidden_activation"} if self.norm == "sandwich" else {}),
         names=Names(
             prefix="model",
@@ -240,8 +244,10 @@ class Kin:
 # Gemma 3's attention has no soft cap whatever the attribute says.
 FIXED = {"use_bidirectional_attention": (None, False), "attn_logit_softcapping": (None,),
          "router_jitter_noise": (0.0, 0)}
-FREE = frozenset({"pretraining_tp", "cache_implementation", "output_router_logits"})
-ALIASES = {"hidden_activation": "hidden_act"}
+FREE = frozenset({"pretraining_tp", "cache_implementation", "output_router_logits",
+                  "hidden_activation"})
+# Gemma 1 computes with hidden_act, 2 and 3 with hidden_activation; each leaves the other alone.
+SWAPPED = {"hidden_activation": "hidden_act", "hidden_act": "hidden_activation"}
 
 
 def head(values: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
@@ -298,11 +304,12 @@ MIXTRAL = Kin(name="Mixtral", attributes=OF_MIXTRAL).family()
 QWEN2 = Kin(name="Qwen2", attributes=OF_QWEN, biases=("query", "key", "value")).family()
 QWEN3 = Kin(name="Qwen3", attributes=OF_QWEN | BIAS | {"head_dim": ("size", 128)},
             qk_norm="head").family()
-GEMMA = Kin(name="Gemma", attributes=OF_GEMMA, gemma=True).family()
-GEMMA2 = Kin(name="Gemma2", attributes=OF_GEMMA2, norm="sandwich", gemma=True).family()
+GEMMA = Kin(name="Gemma", attributes=OF_GEMMA, gemma=True, older_gelu=True).family()
+GEMMA2 = Kin(name="Gemma2", attributes=OF_GEMMA2, norm="sandwich", gemma=True,
+             aliases=SWAPPED).family()
 GEMMA3 = Kin(name="Gemma3", attributes=OF_GEMMA3, norm="sandwich", gemma=True, qk_norm="head",
              text="Text",
-             aliases={"_sliding_window_pattern": "sliding_window_pattern"}).family()
+             aliases=SWAPPED | {"_sliding_window_pattern": "sliding_window_pattern"}).family()
 OLMO2 = Kin(name="Olmo2", attributes=BIAS | {
     "vocab_size": ("size", 50304), "rms_norm_eps": ("positive", 1e-5)}, norm="output",
             qk_norm="width").family()

@@ -38,6 +38,8 @@ ATTRIBUTES = {
     "layer_norm_epsilon": ("positive", 1e-6),
     "initializer_factor": ("positive", 1.0),
     "feed_forward_proj": ("feed_forward", "relu"),
+    "is_gated_act": ("flag", None),  # what is derived from it, which must not say otherwise
+    "dense_act_fn": ("activation", None),
     "tie_word_embeddings": ("flag", True),
     "scale_decoder_outputs": ("flag", None),
     "classifier_dropout": ("rate", 0.0),
@@ -88,6 +90,12 @@ def resolved(config: Mapping[str, Any], same: Callable[[str, str], bool | None])
 def stack_of(values: Mapping[str, Any], per_layer: bool) -> dict[str, Any]:
   """The fields of the encoder's stack; every layer has a table of biases where `per_layer`."""
   gated, activation = feed_forward(values["feed_forward_proj"])
+  for key, ours, read in (("is_gated_act", gated, bool),
+                          ("dense_act_fn", activation, ACTIVATIONS.get)):
+    value = values[key]
+    need(value is None or read(value) == ours,
+         f"{key}={value!r} contradicts feed_forward_proj={values['feed_forward_proj']!r}; remove"
+         f" {key}, or set feed_forward_proj to what the model computes")
   return {
       "width": values["d_model"],
       "num_layers": values["num_layers"],
