@@ -28,12 +28,18 @@ PROCESSOR = "processor_config.json"  # of images and texts together
 PIXELS = ("image_mean", "image_std")
 RESAMPLE = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 # What is not in the file, by the processor's class.
-SQUARE = {"do_resize": True, "size": 224, "resample": 2, "do_center_crop": False}
+SQUARE = {"do_resize": True, "size": 224, "resample": 2, "do_center_crop": False,
+          "image_mean": [0.5], "image_std": [0.5]}
 CROPPED = {"do_resize": True, "size": {"shortest_edge": 224}, "resample": 3,
-           "do_center_crop": True, "crop_size": 224}
-DETR = {"do_resize": True, "size": {"shortest_edge": 800, "longest_edge": 1333}, "resample": 2,
+           "do_center_crop": True, "crop_size": 224,
+           "image_mean": [0.48145466, 0.4578275, 0.40821073],
+           "image_std": [0.26862954, 0.26130258, 0.27577711]}
+DETR = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225],
+        "do_resize": True, "size": {"shortest_edge": 800, "longest_edge": 1333}, "resample": 2,
         "do_pad": True}
-DEFAULTS = {"ViT": SQUARE, "DeiT": CROPPED | {"size": 256}, "Bit": CROPPED, "CLIP": CROPPED,
+DEFAULTS = {"ViT": SQUARE, "DeiT": SQUARE | {"size": 256, "resample": 3, "do_center_crop": True,
+                                            "crop_size": 224},
+            "Bit": CROPPED, "CLIP": CROPPED,
             "Siglip": SQUARE | {"resample": 3}, "Beit": SQUARE | {"resample": 3}, "Detr": DETR}
 # Where a size of one number is the height and the width.
 BOTH_SIDES = ("ViT", "DeiT", "Siglip", "Beit")
@@ -92,7 +98,7 @@ def _content(directory: str) -> tuple[str | None, dict[str, Any]]:
 
 
 def read_pixels(directory: str) -> dict[str, Any]:
-  """The mean and standard deviation of pixels, where a directory tells them.
+  """The mean and standard deviation of pixels, or the processor's, where a directory tells them.
 
   Raises:
     ConfigError: it asks for pixels that are not scaled to 0 .. 1 and normalised.
@@ -107,6 +113,8 @@ def read_pixels(directory: str) -> dict[str, Any]:
   factor = content["rescale_factor"] if "rescale_factor" in content else 1 / 255
   need(isinstance(factor, float) and abs(factor * 255 - 1) < 1e-6,
        f"{path}: rescale_factor={factor!r} is not 1/255")
+  kind = _told_kind(content)[1]
+  content = (DEFAULTS[kind] if kind in DEFAULTS else {}) | content
   return {key: content[key] for key in PIXELS if key in content}
 
 
@@ -150,13 +158,20 @@ def read_side(directory: str, kind: str) -> int | None:
 
 def _known(path: str, content: Mapping[str, Any], kind: str) -> tuple[str, dict[str, Any]]:
   """The kind of a processor, `kind` where it does not say its own, and all of its content."""
+  key, told = _told_kind(content)
+  if told is not None:
+    kind = told
+    need(kind in DEFAULTS, f"{path}: {key}={content[key]!r} is not known to jtx; valid are "
+         + ", ".join(f"{name}ImageProcessor" for name in DEFAULTS))
+  return kind, DEFAULTS[kind] | {key: x for key, x in content.items() if x is not None}
+
+
+def _told_kind(content: Mapping[str, Any]) -> tuple[str, str | None]:
+  """The key that names the processor's class, and the class's kind; None where none does."""
   for key in ("image_processor_type", "feature_extractor_type"):
     if content.get(key):
-      kind = re.sub("(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", content[key])
-      need(kind in DEFAULTS, f"{path}: {key}={content[key]!r} is not known to jtx; valid are "
-           + ", ".join(f"{name}ImageProcessor" for name in DEFAULTS))
-      break
-  return kind, DEFAULTS[kind] | {key: x for key, x in content.items() if x is not None}
+      return key, re.sub("(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", content[key])
+  return "", None
 
 
 def _ops_of(path: str, kind: str, content: Mapping[str, Any]) -> list[ImageOp]:
@@ -175,6 +190,8 @@ def _in_file(path: str):
 
 
 def _ops(content: Mapping[str, Any], both: bool) -> list[ImageOp]:
+  need(not content["do_center_crop"] or "crop_size" in content, "do_center_crop=True needs a"
+       " crop_size, such as {\"height\": 224, \"width\": 224}")
   crop = _sides("crop_size", content["crop_size"], True) if content["do_center_crop"] else None
   need(crop is None or crop[0] == crop[1], f"crop_size={content.get('crop_size')!r} is not square")
   cuts = [] if crop is None else [CenterCrop(size=crop[0])]

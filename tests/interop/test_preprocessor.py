@@ -150,10 +150,11 @@ def test_a_processor_of_images_and_texts_tells_of_its_images(tmp_path, caplog):
     if more:
       write(tmp_path, **content | more)
     assert preprocessor.read_ops(str(tmp_path), ImageConfig(size=200))[1:-1] == expected
-    assert preprocessor.read_pixels(str(tmp_path)) == {"image_mean": [0.1] * 3}
+    assert preprocessor.read_pixels(str(tmp_path)) == {
+        "image_mean": [0.1] * 3, "image_std": [0.26862954, 0.26130258, 0.27577711]}  # its class's
     assert preprocessor.read_side(str(tmp_path), "CLIP") == 200
   (tmp_path / "processor_config.json").write_text("{}")  # of a processor of something else
-  assert preprocessor.read_pixels(str(tmp_path)) == {"image_mean": [0.5] * 3}
+  assert preprocessor.read_pixels(str(tmp_path))["image_mean"] == [0.5] * 3
   assert not caplog.records
 
 
@@ -180,6 +181,7 @@ def test_a_detector_s_images_have_no_more_room_than_they_need(size, side, tmp_pa
     (dict(size=384), "makes images of 384 x 384 pixels, and the model takes 224 x 224"),
     (dict(size={"shortest_edge": 224}), "without do_center_crop makes images of several shapes"),
     (dict(size={"longest_edge": 224}), "is neither a height and width nor a shortest_edge"),
+    (dict(do_center_crop=True), "do_center_crop=True needs a crop_size, such as"),
     (DEIT | dict(crop_size=[224, 224]), "crop_size=.224, 224. is neither"),
     (DEIT | dict(crop_size={"height": 224, "width": 200}), "is not square"),
     (dict(image_processor_type="ConvNextImageProcessor"), "'ConvNextImageProcessor' is not known"),

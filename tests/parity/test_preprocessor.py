@@ -1,5 +1,7 @@
 """Arrays of images and scores against the image processors of `transformers`, both ways."""
 
+import json
+
 import jax
 import numpy as np
 from PIL import Image
@@ -48,16 +50,20 @@ def test_a_run_and_its_folder(name, tmp_path):
     assert scores.argmax() == theirs.argmax()
 
 
+@pytest.mark.parametrize("plain", [False, True], ids=["", "plain"])
 @pytest.mark.parametrize("kind, options", [
     ("ViT", dict(size={"height": 12, "width": 12})),
     ("DeiT", dict(size={"height": 16, "width": 16}, crop_size={"height": 12, "width": 12})),
     ("Bit", dict(size={"shortest_edge": 14}, crop_size={"height": 12, "width": 12})),
     ("CLIP", dict(size={"shortest_edge": 12}, crop_size={"height": 12, "width": 12}, resample=2)),
 ])
-def test_a_folder_of_transformers(kind, options, tmp_path):
+def test_a_folder_of_transformers(kind, options, plain, tmp_path):
   _, exported = saved_both(tmp_path, drawn(CLASSES), recipe("resize"))
   processor = getattr(transformers, f"{kind}ImageProcessor")(**options)
   processor.save_pretrained(exported)  # in place of ours
+  if plain:
+    path = tmp_path / exported / "preprocessor_config.json"
+    path.write_text(json.dumps({"image_processor_type": f"{kind}ImageProcessor", **options}))
   model, _ = load_pretrained(exported)
   ops = open_saved(exported).image_ops(model)
   assert ops != preprocessor.resized(model.image) or kind == "ViT"
