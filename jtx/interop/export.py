@@ -237,6 +237,7 @@ def tokenizer_files(model: Any, tokenizer: Tokenizer,
     config["additional_special_tokens"] = tokenizer.tokens(named)
   if template := speaking.get("template") or tokenizer.chat_template:
     config["chat_template"] = template
+  config |= {"truncation_side": "left"} if tokenizer.truncation_side == "left" else {}
   config |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
   # What the tokenizer gives a model; without types the second text of a pair would be as the first.
   types = ["token_type_ids"] if reads_types(model) else []

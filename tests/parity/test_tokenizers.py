@@ -41,6 +41,39 @@ def test_roles_are_those_of_transformers(tmp_path):
     assert ours.roles[role] == getattr(theirs, f"{role}_token_id"), role
 
 
+@pytest.mark.parametrize("kind, options", [
+    ("BertTokenizer", {}), ("BertTokenizer", {"do_lower_case": False}),
+    ("BertTokenizerFast", {"strip_accents": False}),
+    ("DistilBertTokenizer", {"tokenize_chinese_chars": False}),
+    ("ElectraTokenizer", {"do_lower_case": False, "strip_accents": True}),
+    ("PreTrainedTokenizerFast", {"do_lower_case": False})])
+def test_options_of_the_class_go_before_tokenizer_json(kind, options, tmp_path):
+  folder = write(tmp_path / "m", {"tokenizer_config.json": {
+      **NAMED, "tokenizer_class": kind, "truncation_side": "left", **options}}, True)
+  content = json.loads((folder / "tokenizer.json").read_text())
+  content["normalizer"] |= {"lowercase": kind != "BertTokenizer" or bool(options)}
+  (folder / "tokenizer.json").write_text(json.dumps(content))
+  theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), read_tokenizer(folder)
+  for text in ("The cat", "thé cat", "a\u4e2db", "cat a b c d e f"):
+    e, = ours.encode_texts([text], max_length=5)
+    expected = theirs(text, truncation=True, max_length=5)["input_ids"]
+    assert e.ids.tolist() == expected, text
+
+
+@pytest.mark.parametrize("kind", ["RobertaTokenizer", "GPT2Tokenizer", "GPTNeoXTokenizerFast",
+                                  "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize("options", [{}, {"add_prefix_space": True}])
+def test_a_space_before_texts_is_that_of_the_class(kind, in_file, options, tmp_path):
+  byte_level(in_file).save(str(tmp_path / "tokenizer.json"))
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps({
+      "tokenizer_class": kind, "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>",
+      "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", **options}))
+  theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+  ids = theirs("ab a", add_special_tokens=False)["input_ids"]
+  assert read_tokenizer(tmp_path).encode("ab a").tolist() == ids
+
+
 def test_classes_of_a_gpt2_have_the_scores_of_transformers(tmp_path):
   """Whose tokenizer.json puts nothing around a text."""
   backend = byte_level(False, template=False)

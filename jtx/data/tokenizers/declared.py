@@ -139,6 +139,19 @@ def chat_template(declared: Declared, folder: str) -> str:
   return found
 
 
+def truncation_side(declared: Declared, folder: str) -> str:
+  """At which end texts are cut that are too long, "right" where nothing is declared.
+
+  Raises:
+    DataError: it is neither "left" nor "right".
+  """
+  side = declared.config.get("truncation_side") or "right"
+  if side not in ("left", "right"):
+    raise DataError(f"{os.path.join(folder, CONFIG)}: truncation_side is {side!r}; valid are"
+                    " 'left' and 'right'")
+  return side
+
+
 def read_object(path: str) -> dict[str, Any]:
   """The JSON object of a file; {} where there is none.
 

@@ -33,4 +33,4 @@ def delimited(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
   specials = [tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id]
   roles = tokenizer.roles or declared.guessed_roles(backend, specials)
   return HuggingFace(backend, specials, {**roles, **dict(zip(declared.AROUND, ids))},
-                     tokenizer.chat_template)
+                     tokenizer.chat_template, truncation_side=tokenizer.truncation_side)

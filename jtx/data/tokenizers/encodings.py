@@ -105,10 +105,12 @@ class Encoder:
     text_id: [V] int32, the id that a token has in a text.
     named: ids of the special tokens that a text may name.
     max_length: tokens that a text or pair is cut to; None does not cut.
+    side: "left" or "right", at which it is cut.
   """
 
   def __init__(self, model: dict[str, Any], ends: tuple[int, int] | None,
-               text_id: np.ndarray, named: Set[int], max_length: int | None):
+               text_id: np.ndarray, named: Set[int], max_length: int | None,
+               side: str = "right"):
     self._backend = hf.Tokenizer.from_str(json.dumps(found_in_texts(model, named)))
     self._backend.encode_special_tokens = True
     self._backend.no_padding()
@@ -118,7 +120,7 @@ class Encoder:
       self._backend.post_processor = template(self._backend, ends[0], ends[1], ends[1])
     self._text_id, self._max_length = text_id, max_length
     if max_length is not None:
-      self._backend.enable_truncation(max_length, strategy="longest_first")
+      self._backend.enable_truncation(max_length, strategy="longest_first", direction=side)
 
   def texts(self, first: Sequence, second: Sequence | None, words: bool) -> list[Encoding]:
     """See `Tokenizer.encode_texts`."""

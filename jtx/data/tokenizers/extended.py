@@ -76,7 +76,8 @@ def extend(tokenizer: Tokenizer, texts: Iterable[str], size: int) -> Extended:
     model["merges"] += [list(pair) for pair in merges]
   specials = [tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id]
   roles = tokenizer.roles or declared.guessed_roles(backend, specials)
-  new = HuggingFace(content, specials, roles, tokenizer.chat_template, ends=tokenizer.has_ends)
+  new = HuggingFace(content, specials, roles, tokenizer.chat_template, ends=tokenizer.has_ends,
+                    truncation_side=tokenizer.truncation_side)
   return Extended(new, first, tuple(list(pieces.values())[len(vocab):]))
 
 

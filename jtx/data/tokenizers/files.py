@@ -79,8 +79,11 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
       backend = hf.Tokenizer.from_str(text)
     except Exception as e:  # `tokenizers` raises bare Exceptions
       raise DataError(f"{path}: not a tokenizer that this version reads ({e})") from e
+    told = declared.read(os.path.dirname(path))
+    if _takes_options(state, told.config, os.path.join(os.path.dirname(path), declared.CONFIG)):
+      backend = hf.Tokenizer.from_str(json.dumps(state))
     ends = not of_model or backend.num_special_tokens_to_add(False) > 0
-    return _foreign(backend, declared.read(os.path.dirname(path)), path, ends)
+    return _foreign(backend, told, path, ends)
   if isinstance(state, dict) and state and all(map(_is_saved, state.values())):
     if len(set(state.values())) > 1:
       raise DataError(f"{path}: is of a run whose {' and '.join(state)} have a tokenizer each")
@@ -97,7 +100,38 @@ def _foreign(backend: hf.Tokenizer, told: declared.Declared, path: str,
   if largest > SPARSE + 2 * number:
     raise DataError(f"{path}: has the id {largest}, and {number} tokens; ids count from 0")
   return HuggingFace(backend, [roles[role] for role in declared.NAMES], roles,
-                     declared.chat_template(told, os.path.dirname(path)), ends=ends)
+                     declared.chat_template(told, os.path.dirname(path)), ends=ends,
+                     truncation_side=declared.truncation_side(told, os.path.dirname(path)))
+
+
+def _takes_options(state: dict[str, Any], config: Mapping[str, Any], where: str) -> bool:
+  """Puts what a tokenizer_config.json sets for its class into the content of a tokenizer.json.
+
+  In `transformers` it wins where the two differ, and so do the class's defaults.
+
+  Args:
+    state: the content, which is changed.
+    config: that of the other file.
+    where: that file, for errors.
+
+  Returns:
+    Whether anything is changed.
+  """
+  kind = _class_of(config)
+  edits = []
+  if kind in _LIKE_BERT and (state.get("normalizer") or {}).get("type") == "BertNormalizer":
+    options = _options(config, {**_BERT_OPTIONS, "do_lower_case": True}, where)
+    edits = [(state["normalizer"], ours, options[key]) for key, ours in (
+        ("do_lower_case", "lowercase"), ("strip_accents", "strip_accents"),
+        ("tokenize_chinese_chars", "handle_chinese_chars"))]
+  elif kind in _LIKE_GPT2:
+    space = _options(config, {"add_prefix_space": False}, where)["add_prefix_space"]
+    parts = (state.get(key) or {} for key in ("pre_tokenizer", "post_processor"))
+    edits = [(part, "add_prefix_space", space) for part in parts if "add_prefix_space" in part]
+  edits = [(part, key, value) for part, key, value in edits if part.get(key) != value]
+  for part, key, value in edits:
+    part[key] = value
+  return bool(edits)
 
 
 def _sentencepiece(path: str) -> Tokenizer:
@@ -153,6 +187,8 @@ def _file_in(folder: str) -> str:
 
 # Classes that split a text as BERT does, without "Tokenizer" and "TokenizerFast".
 _LIKE_BERT = ("Bert", "DistilBert", "Electra", "LayoutLM", "MobileBert", "RealmBert", "SqueezeBert")
+# Those that have an option for a space before a text.
+_LIKE_GPT2 = ("Bart", "Deberta", "GPT2", "GPTNeoX", "Longformer", "Roberta")
 # The roles of its special tokens, where no file declares them, and those without which it is none.
 _BERT_NAMES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 _BERT_NEEDS = ("pad", "unk", "cls", "sep")
@@ -187,13 +223,24 @@ def _bert(path: str) -> Tokenizer:
 
 def _bert_options(config: Mapping[str, Any], path: str) -> dict[str, bool | None]:
   """`_BERT_OPTIONS` with what the content of a tokenizer_config.json sets."""
-  kind = config.get("tokenizer_class") or "BertTokenizer"
-  if str(kind).removesuffix("Fast").removesuffix("Tokenizer") not in _LIKE_BERT:
-    raise DataError(f"{path}: tokenizer_class {kind!r} does not split texts as BERT does; a"
-                    " tokenizer.json beside it would be read instead")
-  options = _BERT_OPTIONS | {key: config[key] for key in _BERT_OPTIONS if key in config}
+  if _class_of(config, "Bert") not in _LIKE_BERT:
+    raise DataError(f"{path}: tokenizer_class {config['tokenizer_class']!r} does not split texts as"
+                    " BERT does; a tokenizer.json beside it would be read instead")
+  return _options(config, _BERT_OPTIONS, path)
+
+
+def _class_of(config: Mapping[str, Any], default: str = "") -> str:
+  """The class that a tokenizer_config.json names, without "Tokenizer" and "TokenizerFast"."""
+  kind = config.get("tokenizer_class") or default
+  return str(kind).removesuffix("Fast").removesuffix("Tokenizer")
+
+
+def _options(config: Mapping[str, Any], defaults: Mapping[str, bool | None],
+             path: str) -> dict[str, bool | None]:
+  """Keys that are true or false, or what they are if absent."""
+  options = {key: config.get(key, default) for key, default in defaults.items()}
   for key, value in options.items():
-    if not isinstance(value, bool) and value is not _BERT_OPTIONS[key]:
+    if not isinstance(value, bool) and value is not defaults[key]:
       raise DataError(f"{path}: {key} is {value!r}; valid are true and false")
   return options
 

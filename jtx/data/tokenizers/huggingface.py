@@ -29,13 +29,14 @@ class HuggingFace(Tokenizer):
       that all special tokens have a role.
     chat_template: in Jinja; "" is none.
     ends: whether a first and a last token stand around texts where its template adds nothing.
+    truncation_side: at which end `encode_texts` cuts texts.
   """
 
   kind = "huggingface"
 
   def __init__(self, model: dict[str, Any] | hf.Tokenizer, specials: Sequence[int],
                roles: Mapping[str, int] | None = None, chat_template: str = "", *,
-               ends: bool = True):
+               ends: bool = True, truncation_side: str = "right"):
     is_made = isinstance(model, hf.Tokenizer)
     self._backend = model if is_made else hf.Tokenizer.from_str(json.dumps(model))
     self._backend.no_padding()
@@ -44,6 +45,7 @@ class HuggingFace(Tokenizer):
     self._backend.encode_special_tokens = True
     self.pad_id, self.bos_id, self.eos_id, self.unk_id = specials
     self.chat_template, self.has_ends = chat_template, ends
+    self.truncation_side = truncation_side
     self.vocab_size = self._backend.get_vocab_size()
     # ... and unknown text to a model that has the name among its pieces, as Unigram may.
     self._text_id = np.arange(1 + max(self._backend.get_vocab().values()), dtype=np.int32)
@@ -100,7 +102,7 @@ class HuggingFace(Tokenizer):
     more = {"roles": self.roles} if self._told else {}
     if self.chat_template:
       more["chat_template"] = self.chat_template
-    if not self.has_ends:
-      more["ends"] = False
+    more |= {} if self.has_ends else {"ends": False}
+    more |= {"truncation_side": "left"} if self.truncation_side == "left" else {}
     return {"model": self.model(),
             "specials": [self.pad_id, self.bos_id, self.eos_id, self.unk_id], **more}

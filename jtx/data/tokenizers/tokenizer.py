@@ -31,6 +31,7 @@ class Tokenizer:
     named_ids: those of them that a text may name.
     sentinel_ids: of tokens that stand for hidden spans, in the order in which a text uses them.
     has_ends: whether `encode_texts` puts tokens around a text for which no template is told.
+    truncation_side: at which end `encode_texts` cuts texts, "left" or "right".
     chat_template: in Jinja, of conversations, or "" where it brings none; see `jtx.data.chat`.
   """
 
@@ -43,6 +44,7 @@ class Tokenizer:
   sentinel_ids: Sequence[int] = ()
   roles: Mapping[str, int] = {}  # where a tokenizer has more of them than these
   has_ends: bool = True
+  truncation_side: str = "right"
   chat_template: str = ""
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -77,7 +79,8 @@ class Tokenizer:
 
     Special tokens are put by the template of the tokenizer's file (BERT's, RoBERTa's), and for
     a tokenizer without one as <bos> A <eos> or <bos> A <eos> B <eos>, with types 0 and, from B
-    on, 1, unless it is of a model of others, such as GPT-2, which then reads none. The longer of a pair is cut first, at its end.
+    on, 1, unless it is of a model of others, such as GPT-2, which then reads none. The longer
+    of a pair is cut first, at its end, or at its beginning where `truncation_side` is "left".
 
     Args:
       first: str each; with `words`, a list of words each.
@@ -174,7 +177,8 @@ class Tokenizer:
       text_ids = self.text_ids().copy()
       text_ids[list(named)] = list(named)
       encoders[max_length, named] = Encoder(
-          self.model(), self.ends, text_ids, named=self.named_ids | named, max_length=max_length)
+          self.model(), self.ends, text_ids, named=self.named_ids | named, max_length=max_length,
+          side=self.truncation_side)
     return encoders[max_length, named]
 
   def text_ids(self) -> np.ndarray:

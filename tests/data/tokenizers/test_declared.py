@@ -5,12 +5,13 @@ import pickle
 
 import pytest
 
+from jtx.data.tokenizers.extended import extend
 from jtx.data.tokenizers.files import from_json, read_tokenizer
 from jtx.data.tokenizers.huggingface import HuggingFace
 from jtx.errors import DataError
 from jtx.interop import export
 from tests.data.tokenizers.folders import FOLDERS, NAMED, TEXT, N, write
-from tests.data.tokenizers.vocabularies import PIECES
+from tests.data.tokenizers.vocabularies import PIECES, byte_level
 from tests.interop.samples import BERT
 
 ID = dict(zip([*PIECES, "[E1]", "<e2>"], range(N + 2)))
@@ -105,6 +106,46 @@ def test_roles_that_differ_are_kept(tmp_path, roberta):
   assert HuggingFace(**t.state()) == t
 
 
+def test_texts_are_cut_at_the_declared_side(tmp_path):
+  config = {**NAMED, "truncation_side": "left"}
+  t = read_tokenizer(write(tmp_path / "m", {"tokenizer_config.json": config}))
+  pieces = lambda t, *texts: t.tokens(t.encode_texts(*([x] for x in texts), max_length=6)[0].ids)
+  for one in (t, from_json(t.to_json()), extend(t, ["ab ab"] * 3, 1).tokenizer):
+    assert pieces(one, "a b c d e f") == ["[CLS]", "c", "d", "e", "f", "[SEP]"]
+    assert pieces(one, "a b c", "d") == ["[CLS]", "b", "c", "[SEP]", "d", "[SEP]"]
+  files = export.tokenizer_files(BERT.clone(vocab_size=500), t)
+  assert files["tokenizer_config.json"]["truncation_side"] == "left"
+  other = read_tokenizer(write(tmp_path / "other", {"tokenizer_config.json": NAMED}))
+  assert pieces(other, "a b c d e f") == ["[CLS]", "a", "b", "c", "d", "[SEP]"] and other != t
+
+
+@pytest.mark.parametrize("kind, options, expected", [
+    ("BertTokenizer", {"do_lower_case": False}, ["[UNK]", "[UNK]"]),
+    ("ElectraTokenizerFast", {"strip_accents": False}, ["the", "[UNK]"]),
+    ("PreTrainedTokenizerFast", {"do_lower_case": False}, ["the", "cat"])])
+def test_options_of_a_class_go_before_those_of_tokenizer_json(kind, options, expected, tmp_path):
+  config = {**NAMED, "tokenizer_class": kind, **options}
+  t = read_tokenizer(write(tmp_path / "m", {"tokenizer_config.json": config}, saved=True))
+  assert t.tokens(t.encode("The c\u00e1t")) == expected
+  config["do_lower_case"] = "yes"
+  folder = write(tmp_path / "wrong", {"tokenizer_config.json": config}, saved=True)
+  if kind == "PreTrainedTokenizerFast":
+    assert read_tokenizer(folder) == t
+    return
+  with pytest.raises(DataError, match="config.json: do_lower_case is 'yes'; valid are true and"):
+    read_tokenizer(folder)
+
+
+@pytest.mark.parametrize("kind, space", [("GPT2Tokenizer", False), ("BartTokenizer", True)])
+def test_a_space_before_texts_is_that_of_the_class(kind, space, tmp_path):
+  byte_level(not space).save(str(tmp_path / "tokenizer.json"))
+  config = {"tokenizer_class": kind, "add_prefix_space": space} if space else {
+      "tokenizer_class": kind}
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+  t = read_tokenizer(tmp_path)
+  assert t.tokens(t.encode("a")) == (["\u0120a"] if space else ["a"])
+
+
 @pytest.mark.parametrize("files, said", [
     ({"tokenizer_config.json": {"pad_token": 3}}, "tokenizer_config.json: 3 is no token, which is"),
     ({"tokenizer_config.json": {"added_tokens_decoder": ["a"]}}, "is not an object of tokens by"),
@@ -112,6 +153,8 @@ def test_roles_that_differ_are_kept(tmp_path, roberta):
      "an added token has the id 'x', which is no number"),
     ({"tokenizer_config.json": {"additional_special_tokens": "[E1]"}}, "is no list of special"),
     ({"added_tokens.json": {"a": None}}, "an added token has the id None"),
+    ({"tokenizer_config.json": {"truncation_side": "top"}},
+     "tokenizer_config.json: truncation_side is 'top'; valid are 'left' and 'right'"),
     ({"special_tokens_map.json": []}, "special_tokens_map.json is not a config"),
 ])
 def test_declarations_that_can_not_be_used(files, said, tmp_path):
