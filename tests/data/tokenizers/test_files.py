@@ -8,6 +8,7 @@ import pathlib
 
 import pytest
 
+from jtx.data.tokenizers.extended import extend
 from jtx.data.tokenizers.files import from_json, read_tokenizer, save_tokenizers
 from jtx.data.tokenizers.kinds import TOKENIZERS
 from jtx.errors import DataError
@@ -44,6 +45,7 @@ def test_texts_of_a_model_of_others_have_the_ends_of_its_file_or_none(tmp_path):
   of_model = read_tokenizer(tmp_path)
   assert ids(of_model) == [ab] == ids(from_json(of_model.to_json())) and of_model.ends is None
   assert ids(TOKENIZERS["file"](iter(()), path=str(tmp_path))) == [ab]
+  assert ids(extend(of_model, ["cdcd"] * 3, 1).tokenizer) == [ab]
   assert [len(e.ids) for e in of_model.encode_texts(["ab", ""], ["ab", "ab"], max_length=9)] == [2, 1]
   assert read_tokenizer(tmp_path / "tokenizer.json") == alone  # a fresh model's, say
   byte_level(False).save(str(tmp_path / "tokenizer.json"))
