@@ -225,7 +225,7 @@ def tokenizer_files(model: Any, tokenizer: Tokenizer,
     if changed:
       backend.post_processor = encodings.template(backend, *(first or (None,)), None, None)
   else:
-    # Where the tokenizer's own template adds nothing, that by which `encode_texts` adds ends, if any.
+    # Where its own template adds nothing, that by which `encode_texts` adds its ends, if any.
     backend = encodings.Encoder(content, tokenizer.ends, tokenizer.text_ids(), frozenset(),
                                 max_length=None)._backend
   if changed:

@@ -108,9 +108,8 @@ class Encoder:
     side: "left" or "right", at which it is cut.
   """
 
-  def __init__(self, model: dict[str, Any], ends: tuple[int, int] | None,
-               text_id: np.ndarray, named: Set[int], max_length: int | None,
-               side: str = "right"):
+  def __init__(self, model: dict[str, Any], ends: tuple[int, int] | None, text_id: np.ndarray,
+               named: Set[int], max_length: int | None, *, side: str = "right"):
     self._backend = hf.Tokenizer.from_str(json.dumps(found_in_texts(model, named)))
     self._backend.encode_special_tokens = True
     self._backend.no_padding()
