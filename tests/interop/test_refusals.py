@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jtx.errors import DataError
-from jtx.interop import huggingface
+from jtx.interop import configs, export, huggingface
+from jtx.interop.families import FAMILIES
 from jtx.saved.pretrained import load_pretrained
 from tests.interop.samples import DROP, MODELS_BY_TYPE, PRETRAINING, message, without
 
@@ -180,11 +181,13 @@ def test_a_t5_whose_activations_contradict_each_other_is_refused(name):
     ("gemma", "hidden_act", "gelu_python"), ("gemma2", "hidden_activation", "gelu"),
     ("gemma3_text", "hidden_activation", "gelu")])
 def test_a_gemma_computes_with_the_activation_of_its_generation(name, key, exact):
-  def activation(**edits):
-    fields = huggingface.model_fields({"model_type": name, "architectures": [
+  def fields(**edits):
+    return huggingface.model_fields({"model_type": name, "architectures": [
         {"gemma": "GemmaModel", "gemma2": "Gemma2Model"}.get(name, "Gemma3TextModel")], **edits})
-    return fields["stack"]["block"]["ffn"]["activation"]
+  activation = lambda **edits: fields(**edits)["stack"]["block"]["ffn"]["activation"]
   other, = {"hidden_act", "hidden_activation"} - {key}
   assert activation() == activation(**{other: "relu"}) == activation(**{other: None}) == "gelu_tanh"
   assert activation(**{key: exact, other: "relu"}) == "gelu"
   assert activation(**{key: "gelu"}) == ("gelu_tanh" if name == "gemma" else "gelu")
+  model = configs.make_model(FAMILIES[name], fields(**{key: exact}))
+  assert export.hf_config(model)[key] == exact
