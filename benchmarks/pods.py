@@ -66,7 +66,8 @@ PODS = (
     Pod("clip:clip_b16", "v5e:4x4", {"fsdp": 16}, (
         "--config.tokenizer.kind.vocab_size=49408", "--config.batch_size=4096")),
     Pod("t5:mt5_base", "v5e:4x4", {"fsdp": 16}, ("--config.tokenizer.kind.vocab_size=250112",)),
-    Pod("t5:t5_3b", "v5p:4x4x4", {"data": 4, "fsdp": 16}, ("--config.tokenizer.kind.vocab_size=32128",)),
+    Pod("t5:t5_3b", "v5p:4x4x4", {"data": 4, "fsdp": 16},
+        ("--config.tokenizer.kind.vocab_size=32128",)),
 )
 GPUS = (
     Pod("bert_base", "h100:1", {}, ("--config.batch_size=32", "--config.phases=((1.0,512,32),)")),

@@ -54,11 +54,10 @@ class MaeDecoder(nn.Module):
                      name="embed")(hidden)
     mask = layers.param(self, "mask_token", nn.initializers.normal(std or 0.02),
                         (1, c.width), ("prefix", "embed"))
-    # The mask token is the last of x: to it point all patches that were not seen.
-    x = jnp.concatenate([x, spread(mask, (x.shape[0], 1, c.width), x.dtype)], 1)
-    places = jnp.minimum(prefix + restore, x.shape[1] - 1)
-    # From float32, in which the gradients of the patches that were not seen are then added up.
-    taken = jnp.take_along_axis(x.astype(jnp.float32), places[..., None], 1).astype(x.dtype)
+    places = prefix + restore[..., None]
+    seen = places < x.shape[1]  # of the others the mask token stands for each
+    taken = jnp.take_along_axis(x, jnp.where(seen, places, 0), 1)
+    taken = jnp.where(seen, taken, spread(mask, taken.shape, x.dtype))
     x = jnp.concatenate([x[:, :prefix], taken], 1)
     stack = c.stack(self.encoder, self.grid)
     places = Places(jnp.broadcast_to(jnp.arange(self.grid.tokens), x.shape[:2]))

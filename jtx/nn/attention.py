@@ -174,8 +174,7 @@ class Attention(nn.Module):
     # Logits begin as if `scale` were H^-0.5 (T5 has 1 and smaller queries).
     std = None if self.init_std is not None or c.scale is None else (
         (2 / (x.shape[-1] + c.num_heads * H))**0.5 * H**-0.5 / c.scale)
-    query = self.dense("query", (c.num_heads, H), ("embed", "heads", "kv"), std=std,
-                       prefix=prefix)
+    query = self.dense("query", (c.num_heads, H), ("embed", "heads", "kv"), std=std, prefix=prefix)
     with_position = position.add(x, places, params)
     q = constrain(query(with_position), "batch", "length", "heads", "kv")
     q = keep(position.rotate(self.qk_norm(f"{prefix}query_norm", q), places, params), "projected")
@@ -183,13 +182,12 @@ class Attention(nn.Module):
       return q, projected, None
     keys_from = with_position if source is x else position.add(source, key_places, params)
     axes = ("embed", "kv_heads", "kv")
-    of_keys = lambda x: constrain(x, "batch", "length", "kv_heads", "kv")
     init = (lambda *args: like(query, self.init_std, *args)) if self.aligned else None
     key = self.dense("key", (c.kv_heads, H), axes, init=init, prefix=prefix)
-    k = of_keys(key(keys_from))
-    k = position.rotate(self.qk_norm(f"{prefix}key_norm", k), key_places, params)
-    v = of_keys(self.dense("value", (c.kv_heads, c.v_head_dim or H), axes, prefix=prefix)(source))
-    return q, Projections(keep(k, "projected"), keep(v, "projected")), Project(query, key)
+    k = position.rotate(self.qk_norm(f"{prefix}key_norm", key(keys_from)), key_places, params)
+    v = self.dense("value", (c.kv_heads, c.v_head_dim or H), axes, prefix=prefix)(source)
+    k, v = (keep(constrain(x, "batch", "length", "kv_heads", "kv"), "projected") for x in (k, v))
+    return q, Projections(k, v), Project(query, key)
 
   def score_vector(self, head_dim: int, prefix: str = "") -> jax.Array | None:
     """The parameter [N, H] of a score that has one."""

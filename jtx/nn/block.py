@@ -142,8 +142,7 @@ class Block(nn.Module):
           y, ctx.memory.states, places=ctx.places.replace(causal=False),
           source_places=ctx.memory.places,
           position=self.position if self.position.crosses else Position(), params=ctx.params,
-          rows=ctx.cross_rows, projected=memory, train=ctx.train,
-          return_weights=ctx.return_weights)
+          rows=ctx.cross_rows, projected=memory, train=ctx.train, return_weights=ctx.return_weights)
       return y
 
     def feed_forward(y):
@@ -204,8 +203,7 @@ class Block(nn.Module):
     y += self.scaled("ffn_norm", scatter_rows(feed_forward(z)), ctx, skipped)
     return constrain(y, "batch", "residual", None)
 
-  def scaled(self, name: str, y: jax.Array, ctx: Context,
-             skipped: jax.Array | None) -> jax.Array:
+  def scaled(self, name: str, y: jax.Array, ctx: Context, skipped: jax.Array | None) -> jax.Array:
     """A sub-layer's output as it is added: after dropout, layer scale and stochastic depth."""
     y = Dropout(self.config.dropout)(y, ctx.train)
     y = self.config.residual.layer_scaled(self, name.replace("norm", "scale"), y)

@@ -85,8 +85,7 @@ class LearnedGrid(GridPosition):
 
   def first(self, grid: Grid) -> int:
     """Tokens of the prefix that have vectors: the first ones."""
-    return 0 if not self.of_prefix else grid.prefix - (
-        0 if self.of_registers else grid.registers)
+    return 0 if not self.of_prefix else grid.prefix - (0 if self.of_registers else grid.registers)
 
   def model_tables(self, width):
     own, first = self.own, self.first(self.grid)

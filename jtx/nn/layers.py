@@ -84,12 +84,10 @@ class Embed(nn.Module):
     parts for rows: less is sent than if each had the whole table, and in the gradient no sum of
     whole tables is.
     """
-    tokens = constrain(tokens, "lookups", None)
-    x = jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
-    x = constrain(x, "lookups", None, "embed")
+    x = jnp.take(self.embedding, constrain(tokens, "lookups", None), axis=0).astype(self.dtype)
     # One mesh axis at a time, since of two at once XLA gathers all: the last sends nothing.
-    x = constrain(constrain(x, "lookups", "length", "embed"), "batch", "length", None)
-    return constrain(x, "batch", "residual", None)
+    x = constrain(constrain(x, "lookups", None, "embed"), "lookups", "length", "embed")
+    return constrain(constrain(x, "batch", "length", None), "batch", "residual", None)
 
   def attend(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., V]
     x, embedding = x.astype(self.dtype), self.embedding.astype(self.dtype)
