@@ -57,10 +57,9 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     DataError: the file is missing, is none of these, or is that of a run with several.
   """
   path = hub.tokenizer_folder(os.fspath(path))
-  of_model = False
-  if storage.is_folder(path):
-    of_model = "model_type" in declared.read_object(os.path.join(path, "config.json"))
-    path = _file_in(path)
+  folder = path if storage.is_folder(path) else None
+  if folder is not None:
+    path = _file_in(folder)
   if path.endswith(".txt"):
     return _bert(path)
   if path.endswith((".model", ".spm")):
@@ -82,6 +81,8 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     told = declared.read(os.path.dirname(path))
     if _takes_options(state, told.config, os.path.join(os.path.dirname(path), declared.CONFIG)):
       backend = hf.Tokenizer.from_str(json.dumps(state))
+    of_model = folder is not None and "model_type" in declared.read_object(
+        os.path.join(folder, "config.json"))
     ends = not of_model or backend.num_special_tokens_to_add(False) > 0
     return _foreign(backend, told, path, ends)
   if isinstance(state, dict) and state and all(map(_is_saved, state.values())):
