@@ -87,7 +87,9 @@ def test_positions_are_interpolated_to_the_processor_s_images(case, size, tmp_pa
   directory = saved(peer, tmp_path / "theirs")
   with open(f"{directory}/preprocessor_config.json", "w") as f:
     json.dump({"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 28},
-               "crop_size": {"height": size, "width": size}}, f)
+               "crop_size": {"height": size, "width": size},
+               "image_mean": [0.5] * peer.config.num_channels,  # its own are of three channels
+               "image_std": [0.25] * peer.config.num_channels}, f)
   model, params = load_pretrained(directory, dtype="float32")
   assert model.image.size == size and model.grid.height == size // 5
   image = make_image(peer.config, size=size)
